@@ -1,0 +1,115 @@
+"""What a server must be able to do, so that common code can make a :class:`~holdfast.stores.protocol.Store` of it.
+
+A backend applies a *batch* in one transaction: each rider of the batch is one commit or one update, and gets a
+verdict of its own. Group commit, folding, limits, cancellation, unknown outcomes and hints are written once, above
+the backends, in :mod:`holdfast.stores.grouped`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.clock import Instant
+from holdfast.keys import RecordKey
+from holdfast.stores.protocol import Capabilities, Change, Decision, Snapshot, Verdict, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+class CommitRider(Struct, frozen=True):
+    """One commit, as it was asked for and checked."""
+
+    changes: tuple[Change, ...]
+    after: Instant | None = None
+    before: Instant | None = None
+    wake: tuple[Wake, ...] = ()
+
+
+class UpdateRider(Struct, frozen=True):
+    """One update: the keys to read and the pure function to run on them."""
+
+    keys: tuple[RecordKey, ...]
+    decide: "Callable[[Snapshot], Decision[Any]]"  # noqa: UP037 -- msgspec reads annotations; this one is opaque to it
+
+
+Rider: TypeAlias = CommitRider | UpdateRider
+
+
+class Batch(Struct, frozen=True):
+    """Riders that share one transaction, in the order they arrived. ``attempt`` names it, once, for ever."""
+
+    attempt: str
+    riders: tuple[Rider, ...]
+
+
+Outcome: TypeAlias = Verdict | Exception
+"""A rider's verdict, or what its ``decide`` raised."""
+
+
+class Applied(Struct, frozen=True):
+    """A batch that is durable: an outcome for each rider, and what to hint at."""
+
+    outcomes: tuple[Outcome, ...]
+    changed: tuple[RecordKey, ...] = ()
+    wakes: tuple[Wake, ...] = ()
+
+
+class Ear(Protocol):
+    """The receiving end of hints: called on the loop of its store, never from another thread."""
+
+    def hear(self, about: RecordKey | None) -> None:
+        """Take a hint about a key; None says that hints were lost."""
+        ...
+
+
+class Backend(Protocol):
+    """One handle on a server, a file or a piece of memory; used from one event loop."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The store as shown to people: a URL without secrets."""
+        ...
+
+    def apply_now(self, batch: Batch) -> Applied | None:
+        """Apply the batch at once, on the loop, if that takes about as long as it must; None to be asked to wait."""
+        ...
+
+    async def apply(self, batch: Batch) -> Applied:
+        """Apply the batch in one durable transaction.
+
+        Raises ``OutcomeUnknownError`` if it may or may not have been written, and another ``StoreError`` if it
+        was certainly not.
+        """
+        ...
+
+    async def settle(self, attempt: str) -> Applied | None:
+        """Close an attempt: return what it applied, or None, and then it can never be applied any more."""
+        ...
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records in one snapshot, leaving out the absent and the expired."""
+        ...
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of a range, leaving out the expired."""
+        ...
+
+    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+        """Call ``ear`` with hints for keys at or below the prefixes, until the returned function is called."""
+        ...
+
+    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        """Send hints to whoever listens, in this process and in others. Never fails and never waits."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of everything."""
+        ...
