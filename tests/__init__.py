@@ -1,0 +1,1 @@
+"""The tests of Holdfast; see CONTRIBUTING.md for what lives where."""

@@ -1,0 +1,55 @@
+"""What every test gets: time limits, a printed seed, and the tally of repeating tests."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.sizes import PROVE, size, tallies
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+HEAVY_SECONDS = size(full=7200, quick=300)
+
+# A shared two-core machine stalls now and then: that is no property of the code.
+settings.register_profile(
+    "holdfast",
+    deadline=None,
+    max_examples=size(full=2000, quick=100),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("holdfast")
+
+
+def pytest_report_header() -> str:
+    """Say which sizes this run uses."""
+    return "sizes: full, no time boxes" if PROVE else "sizes: time-boxed (full: make prove)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give heavy tests a longer limit than the 60 seconds of the others."""
+    for item in items:
+        if item.get_closest_marker("heavy") and (PROVE or not item.get_closest_marker("timeout")):
+            item.add_marker(pytest.mark.timeout(HEAVY_SECONDS), append=False)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Print how many rounds each repeating test did."""
+    if tallies:
+        terminalreporter.section("rounds")
+    for tally in tallies:
+        terminalreporter.write_line(str(tally))
+
+
+@pytest.fixture
+def seed() -> int:
+    """A fresh seed, printed when the test fails; ``HOLDFAST_SEED=n`` repeats a run."""
+    chosen = int(os.environ.get("HOLDFAST_SEED") or random.randrange(2**32))
+    print(f"HOLDFAST_SEED={chosen}")
+    return chosen
