@@ -1,0 +1,120 @@
+# The front door. Everything is set up on first use, inside this folder: .venv for work, .cache for the rest.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The interpreter to work with: make PYTHON=python3.13 test
+PYTHON ?=
+export PYTHON
+
+DEV := .venv
+RUN := .cache/envs/run
+DOCS := .cache/envs/docs
+CODE := $(wildcard src tests examples benchmarks tools)
+COMPILE := tools/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header --generate-hashes
+
+# $(call environment,folder,pins): a fresh environment with exactly the pinned packages and this project.
+define environment
+	@echo "setting up $(1) ..."
+	@python=$$(sh tools/find-python) && tools/uv venv --quiet --clear --python "$$python" $(1)
+	@tools/uv pip install --quiet --python $(1) --require-hashes --requirement $(2)
+	@tools/uv pip install --quiet --python $(1) --no-deps --build-constraints requirements/build.txt --editable .
+	@touch $(1)/.ready
+endef
+
+##@ Use
+
+.PHONY: help
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(RUN)/.ready ## watch tasks and processes contend for keys, under 30 seconds
+	@$(RUN)/bin/python examples/demo.py
+
+##@ Work
+
+.PHONY: test
+test: ## run the tests, long ones in a time box; then again on the newest other Python found
+	@$(MAKE) test-default
+	@$(MAKE) test-newest
+
+.PHONY: test-default
+test-default: $(DEV)/.ready # the tests on the interpreter of .venv; ARGS="-k keys" narrows them down
+	@$(DEV)/bin/python -m pytest $(ARGS)
+
+.PHONY: test-newest
+test-newest: $(DEV)/.ready # the tests without the heavy ones on the newest other Python found
+	@$(DEV)/bin/python tools/matrix.py --newest $(ARGS)
+
+.PHONY: test-matrix
+test-matrix: $(DEV)/.ready ## run the tests on every Python found on this machine
+	@$(DEV)/bin/python tools/matrix.py $(ARGS)
+
+.PHONY: prove
+prove: $(DEV)/.ready ## run the tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
+	@HOLDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
+
+.PHONY: check
+check: lint types imports rules ## ruff, format, mypy, pyright, import-linter and the rules of the house
+
+.PHONY: lint types imports rules
+lint: $(DEV)/.ready
+	@$(DEV)/bin/ruff check --quiet
+	@$(DEV)/bin/ruff format --check --quiet || { $(DEV)/bin/ruff format --diff --quiet; exit 1; }
+types: $(DEV)/.ready
+	@$(DEV)/bin/mypy $(CODE)
+	@$(DEV)/bin/pyright --pythonpath $(DEV)/bin/python
+imports: $(DEV)/.ready
+	@$(DEV)/bin/lint-imports --cache-dir .cache/import-linter
+rules: $(DEV)/.ready
+	@$(DEV)/bin/python tools/rules.py
+
+.PHONY: format
+format: $(DEV)/.ready ## format the code and fix what ruff can fix
+	@$(DEV)/bin/ruff check --fix
+	@$(DEV)/bin/ruff format
+
+.PHONY: coverage
+coverage: $(DEV)/.ready ## run the tests with branch coverage, without the heavy ones
+	@mkdir -p .cache
+	@$(DEV)/bin/python -m coverage run -m pytest -m "not heavy" $(ARGS)
+	@$(DEV)/bin/python -m coverage report
+
+.PHONY: bench
+bench: $(DEV)/.ready ## measure against peers and bare limits; SUBJECT=local picks one
+	@$(DEV)/bin/python -m benchmarks $(SUBJECT)
+
+.PHONY: docs
+docs: $(DOCS)/.ready ## build the site in docs/_build/html; broken links fail
+	@$(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky --builder html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+##@ House
+
+.PHONY: lock
+lock: ## compile the pins anew, to the newest versions
+	@$(COMPILE) --upgrade requirements/uv.in --output-file requirements/uv.txt
+	@$(COMPILE) --upgrade requirements/build.in --output-file requirements/build.txt
+	@$(COMPILE) --upgrade pyproject.toml --output-file requirements/run.txt
+	@$(COMPILE) --upgrade pyproject.toml --group test --constraint requirements/run.txt --output-file requirements/test.txt
+	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt
+	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
+
+.PHONY: dist
+dist: $(DEV)/.ready ## build the sdist and the wheel
+	@$(DEV)/bin/python -m hatchling build -d dist
+
+.PHONY: clean
+clean: ## remove everything that make has made
+	rm -rf .venv .cache .hypothesis dist docs/_build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEV)/.ready: requirements/dev.txt pyproject.toml
+	$(call environment,$(DEV),requirements/dev.txt)
+$(RUN)/.ready: requirements/run.txt pyproject.toml
+	$(call environment,$(RUN),requirements/run.txt)
+$(DOCS)/.ready: requirements/docs.txt pyproject.toml
+	$(call environment,$(DOCS),requirements/docs.txt)
