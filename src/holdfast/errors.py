@@ -82,12 +82,12 @@ class KeyTooLongError(InvalidKeyError):
 class InvalidDurationError(HoldfastError, ValueError):
     """A duration could not be read. Write ``"5 seconds"``, ``"1.5 hours"``, a ``timedelta`` or seconds."""
 
-    def __init__(self, given: str, problem: str) -> None:
-        super().__init__(given, problem)
-        self.given, self.problem = given, problem
+    def __init__(self, given: str, problem: str, what: str = "duration") -> None:
+        super().__init__(given, problem, what)
+        self.given, self.problem, self.what = given, problem, what
 
     def __str__(self) -> str:
-        return f'{self.given} is not a duration: {self.problem}; write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
+        return f'{self.given} cannot be a {self.what}: {self.problem}; write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
 
 
 class EncodeError(HoldfastError, ValueError):
