@@ -1,0 +1,213 @@
+"""The rules of the house that no linter knows; part of ``make check``.
+
+A line that must break one says why: ``# rule: the reason``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Rule = Callable[[Path, ast.AST], str | None]
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = Path("src/holdfast")
+FUNCTION_CAP, MODULE_CAP, MEDIAN_CAP, P90_CAP = 50, 400, 8, 25
+REASON_WORDS = 2
+
+# Modules whose reading side can run or import what the data names.
+CODE_LOADERS = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle", "yaml", "runpy", "code"}
+# Calls that turn text into code or into an import.
+TEXT_TO_CODE = {"eval", "exec", "compile", "__import__", "import_module", "resolve_name", "load_module", "exec_module"}
+THREAD_STARTERS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "to_thread", "run_in_executor"}
+CLOCK_READERS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "clock_gettime"}
+NAMELESS = {"utils", "util", "helpers", "helper", "manager", "managers", "base", "common", "misc"}
+
+# Written in pieces, so that this file does not break its own rules.
+REGISTRIES = [r"pypi\." + "org", "python" + "hosted", "npmjs" + r"\.", r"deb\." + "debian", "--" + "extra-index-url"]
+MACHINE_PATHS = [rf"(?<![\w.])/{folder}/(?=\w)" for folder in ("root", "home", "work", "Users", "opt")]
+FORBIDDEN_TEXT = {"address of a package registry": REGISTRIES, "path of one machine": MACHINE_PATHS}
+
+DIRECTIVE = re.compile(
+    r"(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no\s*(?:cover|branch)|fmt:\s*(?:off|skip))"
+    r"(?:\[[\w\-, ]*\]|:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?"
+)
+
+
+def called(node: ast.AST) -> str:
+    """Return the last name of what a node calls, or nothing."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
+            return name
+        case _:
+            return ""
+
+
+def imported(node: ast.AST) -> set[str]:
+    """Return the top-level names of the modules that a node imports."""
+    match node:
+        case ast.Import(names=names):
+            return {alias.name.split(".")[0] for alias in names}
+        case ast.ImportFrom(module=str(module), level=0):
+            return {module.split(".")[0]}
+        case _:
+            return set()
+
+
+def inside(path: Path, *places: str) -> bool:
+    """Tell whether a file is one of the named ones of the package, or lies in one of its folders."""
+    return any(path.is_relative_to(SOURCE / place) for place in places)
+
+
+def loads_code(path: Path, node: ast.AST) -> str | None:
+    """Nothing in the package turns data into code."""
+    if not inside(path, "."):
+        return None
+    if loaders := imported(node) & CODE_LOADERS:
+        return f"imports {loaders.pop()}: data must never become code"
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"))):
+            return None
+    return f"{called(node)}() turns text into code" if called(node) in TEXT_TO_CODE else None
+
+
+def runs_a_shell(_path: Path, node: ast.AST) -> str | None:
+    """No command line is handed to a shell."""
+    match node:
+        case ast.keyword(arg="shell", value=ast.Constant(value=True)):
+            return "shell=True: pass a list of arguments"
+    return "os.system() runs a shell" if called(node) == "system" else None
+
+
+def starts_a_thread(path: Path, node: ast.AST) -> str | None:
+    """Threads are started in one module."""
+    if not inside(path, ".") or inside(path, "offload.py"):
+        return None
+    return f"{called(node)} starts a thread: go through holdfast.offload" if called(node) in THREAD_STARTERS else None
+
+
+def reads_time(path: Path, node: ast.AST) -> str | None:
+    """Time is read in one module."""
+    if not inside(path, ".") or inside(path, "clock.py"):
+        return None
+    match node:
+        case ast.Attribute(value=ast.Name(id="time"), attr=name) if name in CLOCK_READERS:
+            return f"time.{name} reads a clock: go through holdfast.clock"
+        case ast.Attribute(attr="now" | "utcnow" | "today", value=ast.Name(id="datetime" | "date")):
+            return "reads the wall clock: go through holdfast.clock"
+        case ast.ImportFrom(module="time"):
+            return "imports from time: go through holdfast.clock"
+    return None
+
+
+def sleeps_to_wait(path: Path, node: ast.AST) -> str | None:
+    """A test waits for an event, never for time to pass."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr="sleep")) if path.parts[0] == "tests":
+            return "time.sleep() in a test: wait for an event or advance a clock"
+    return None
+
+
+def is_nameless(path: Path, node: ast.AST) -> str | None:
+    """A module is named for what it does."""
+    if isinstance(node, ast.Module) and inside(path, ".") and path.stem.strip("_") in NAMELESS:
+        return f"{path.stem} says nothing about what is inside"
+    return None
+
+
+RULES: list[Rule] = [loads_code, runs_a_shell, starts_a_thread, reads_time, sleeps_to_wait, is_nameless]
+
+
+def function_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without its docstring."""
+    first = node.body[1] if len(node.body) > 1 and ast.get_docstring(node) else node.body[0]
+    return (node.end_lineno or 0) - first.lineno + 2
+
+
+def broken_rules(path: Path, tree: ast.Module, lines: list[str]) -> Iterator[str]:
+    """Yield what a file does against the rules, except where the line says why."""
+    for node in ast.walk(tree):
+        number: int = getattr(node, "lineno", 1)
+        if lines and "# rule: " in lines[number - 1]:
+            continue
+        for rule in RULES:
+            if problem := rule(path, node):
+                yield f"{path}:{number}: {problem}"
+
+
+def bare_directives(path: Path) -> Iterator[str]:
+    """Yield the comments that switch a check off without saying why."""
+    with (ROOT / path).open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT and DIRECTIVE.search(token.string):
+                reason = re.findall(r"\w{2,}", DIRECTIVE.sub("", token.string))
+                if len(reason) < REASON_WORDS:
+                    yield f"{path}:{token.start[0]}: {token.string!r} gives no reason"
+
+
+def shape(lengths: dict[str, int], sizes: dict[Path, int]) -> Iterator[str]:
+    """Yield what is too long in the package, one by one and as a whole."""
+    yield from (f"{where}: {n} lines, at most {FUNCTION_CAP}" for where, n in lengths.items() if n > FUNCTION_CAP)
+    yield from (f"{path}: {n} lines, at most {MODULE_CAP}" for path, n in sizes.items() if n > MODULE_CAP)
+    ordered = sorted(lengths.values())
+    median, p90 = statistics.median(ordered), ordered[len(ordered) * 9 // 10]
+    print(
+        f"shape: {len(sizes)} modules, {len(ordered)} functions, median {median:.0f}, p90 {p90}, longest {ordered[-1]}"
+    )
+    if median > MEDIAN_CAP or p90 > P90_CAP:
+        yield f"functions are too long: median {median:.0f} (at most {MEDIAN_CAP}), p90 {p90} (at most {P90_CAP})"
+
+
+def forbidden_text(path: Path, text: str) -> Iterator[str]:
+    """Yield what ties a file to one machine or to one registry."""
+    for what, patterns in FORBIDDEN_TEXT.items():
+        for match in re.finditer("|".join(patterns), text):
+            number = text.count("\n", 0, match.start()) + 1
+            yield f"{path}:{number}: {what}: {match[0]!r}"
+
+
+def files() -> list[Path]:
+    """Return the files of the project, new ones included."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True, text=True).stdout.splitlines()
+    return [Path(name) for name in sorted(set(names)) if (ROOT / name).is_file()]
+
+
+def problems() -> Iterator[str]:
+    """Yield everything that breaks a rule, file by file."""
+    lengths: dict[str, int] = {}
+    sizes: dict[Path, int] = {}
+    for path in files():
+        text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+        yield from forbidden_text(path, text)
+        if path.suffix != ".py":
+            continue
+        tree, lines = ast.parse(text), text.splitlines()
+        yield from broken_rules(path, tree, lines)
+        yield from bare_directives(path)
+        if inside(path, "."):
+            sizes[path] = len(lines)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    lengths[f"{path}:{node.lineno}: {node.name}"] = function_length(node)
+    yield from shape(lengths, sizes)
+
+
+def main() -> int:
+    """Print what breaks a rule; fail if anything does."""
+    found = list(problems())
+    print(*(found or ["rules: all kept"]), sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
