@@ -297,6 +297,10 @@ class ForkedError(StoreError):
     """A store opened before a fork was used after it. Open a new one in the child."""
 
 
+class AttemptClosedError(StoreError):
+    """A commit arrived after its attempt had been settled as never written, so it was refused. Nothing to do."""
+
+
 class OutcomeUnknownError(StoreError):
     """The commit may or may not have been written, and it could not be found out yet.
 

@@ -32,7 +32,7 @@ class UpdateRider(Struct, frozen=True):
     """One update: the keys to read and the pure function to run on them."""
 
     keys: tuple[RecordKey, ...]
-    decide: "Callable[[Snapshot], Decision[Any]]"  # noqa: UP037 -- msgspec reads annotations; this one is opaque to it
+    decide: Callable[[Snapshot], Decision[Any]]
 
 
 Rider: TypeAlias = CommitRider | UpdateRider

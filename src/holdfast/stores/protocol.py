@@ -30,12 +30,15 @@ MAX_VERSION: Final = 2**53 - 1
 
 
 class Record(Struct, frozen=True, gc=False):
-    """What a store keeps at a key."""
+    """What a store keeps at a key. Its ``repr`` leaves the value out, so that none ends up in a log."""
 
     key: RecordKey
     value: bytes
     version: int
     expires_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"Record({self.key}, {len(self.value)} bytes, version={self.version}, expires_at={self.expires_at})"
 
     def is_expired(self, at: Instant) -> bool:
         """Tell whether the record is absent at ``at``: an expiry is inclusive, ``expires_at <= at``."""
@@ -73,6 +76,9 @@ class Put(Struct, frozen=True, gc=False):
     value: bytes
     expected: int = ABSENT
     expires_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"Put({self.key}, {len(self.value)} bytes, expected={self.expected}, expires_at={self.expires_at})"
 
 
 class Delete(Struct, frozen=True, gc=False):

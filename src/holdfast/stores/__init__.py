@@ -1,0 +1,46 @@
+"""Stores: versioned records with guarded atomic commits, and the backends that keep them."""
+
+from __future__ import annotations
+
+from holdfast.stores.grouped import GroupedStore, verdict_of
+from holdfast.stores.protocol import (
+    ABSENT,
+    Capabilities,
+    Change,
+    Check,
+    Commit,
+    Conflict,
+    Decided,
+    Decision,
+    Delete,
+    Hint,
+    Put,
+    Record,
+    Snapshot,
+    Store,
+    Verdict,
+    Wake,
+    Watch,
+)
+
+__all__ = [
+    "ABSENT",
+    "Capabilities",
+    "Change",
+    "Check",
+    "Commit",
+    "Conflict",
+    "Decided",
+    "Decision",
+    "Delete",
+    "GroupedStore",
+    "Hint",
+    "Put",
+    "Record",
+    "Snapshot",
+    "Store",
+    "Verdict",
+    "Wake",
+    "Watch",
+    "verdict_of",
+]

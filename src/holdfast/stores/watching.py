@@ -1,0 +1,63 @@
+"""A watch: collects the hints of a subscription until somebody asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self, final
+
+from holdfast.stores.protocol import Hint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.keys import RecordKey
+    from holdfast.stores.backend import Backend
+
+MAX_REMEMBERED: Final = 1_000
+"""Beyond this many keys a watch says "look at everything" instead of remembering more."""
+
+
+@final
+class BackendWatch:
+    """A subscription to a backend's hints. Hints are folded: one answer may stand for many."""
+
+    __slots__ = ("_about", "_backend", "_complete", "_forget", "_heard", "_prefixes")
+
+    def __init__(self, backend: Backend, prefixes: tuple[RecordKey, ...]) -> None:
+        self._backend, self._prefixes = backend, prefixes
+        self._about: set[RecordKey] = set()
+        self._complete = True
+        self._heard: Final = asyncio.Event()
+        self._forget: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._forget is None:
+            self._forget = self._backend.listen(self._prefixes, self)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+
+    def hear(self, about: RecordKey | None) -> None:
+        """Take a hint from the backend."""
+        if about is None or len(self._about) >= MAX_REMEMBERED:
+            self._about.clear()
+            self._complete = False
+        elif self._complete:
+            self._about.add(about)
+        self._heard.set()
+
+    async def wait(self, timeout: float | None = None) -> Hint | None:  # noqa: ASYNC109 -- part of the seam, like asyncio.wait
+        """Return the hints since the last call; wait for one at most ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._heard.wait()
+        except TimeoutError:
+            return None
+        hint = Hint(frozenset(self._about), self._complete)
+        self._about.clear()
+        self._complete = True
+        self._heard.clear()
+        return hint
