@@ -1,0 +1,84 @@
+"""The script behind ``make check`` finds what it is there to find."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import rules
+
+INSIDE = Path("src/holdfast/stores/sqlite.py")
+
+
+def broken(code: str, path: Path = INSIDE) -> list[str]:
+    """Return what a piece of code does against the rules."""
+    return list(rules.broken_rules(path, ast.parse(code), code.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "eval('1')",
+        "import importlib\nimportlib.import_module(name)",
+        "import yaml",
+        "subprocess.run('ls', shell=True)",
+        "os.system('ls')",
+        "threading.Thread(target=f).start()",
+        "await asyncio.to_thread(f)",
+        "now = time.time()",
+        "now = datetime.now()",
+        "from time import monotonic",
+    ],
+)
+def test_a_broken_rule_is_found(code: str) -> None:
+    """Data that becomes code, shells, stray threads and stray clocks are found in the package."""
+    assert len(broken(code)) == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["import re\nre.compile('x')", "import json", "clock.now()", "lock = threading.Lock()"]
+)
+def test_ordinary_code_breaks_no_rule(code: str) -> None:
+    """What looks alike but is harmless passes."""
+    assert broken(code) == []
+
+
+def test_a_line_that_says_why_may_break_a_rule() -> None:
+    """``# rule: reason`` lets a line pass."""
+    assert broken("import pickle  # rule: shows that it is refused") == []
+
+
+def test_the_one_module_may_do_its_work() -> None:
+    """The clock module reads time; the offload module starts threads."""
+    assert broken("now = time.time()", Path("src/holdfast/clock.py")) == []
+    assert broken("threading.Thread()", Path("src/holdfast/offload.py")) == []
+
+
+@pytest.mark.parametrize(
+    ("comment", "silent"),
+    [("# noqa: S101", 1), ("# type: ignore[misc]", 1), ("# noqa: S101 -- tests speak so", 0), ("# nothing", 0)],
+)
+def test_an_ignore_without_a_reason_is_found(comment: str, silent: int, tmp_path: Path) -> None:
+    """Each exception to a check has its reason beside it."""
+    file = tmp_path / "code.py"
+    file.write_text(f"x = 1  {comment}\n")
+    assert len(list(rules.bare_directives(file))) == silent
+
+
+@pytest.mark.parametrize("text", ["cd /" + "root/project", "see https://py" + "pi.org/simple", "npm" + "js.com"])
+def test_traces_of_one_machine_are_found(text: str) -> None:
+    """No file names a folder of one machine or a package registry."""
+    assert len(list(rules.forbidden_text(Path("README.md"), text))) == 1
+
+
+def test_the_project_keeps_its_own_rules() -> None:
+    """The script passes on this tree."""
+    script = Path(rules.__file__)
+    answer = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout

@@ -1,0 +1,78 @@
+"""What users get: a light import and a complete, typed package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+DRIVERS = ["apsw", "sqlite3", "asyncpg", "psycopg", "redis", "asyncmy", "pymongo", "aiobotocore", "libsql_client"]
+TEST_TOOLS = ["pytest", "hypothesis", "_pytest"]
+IMPORT_MILLISECONDS = 100
+
+
+def ask(code: str, **environment: str) -> str:
+    """Return what a fresh interpreter prints."""
+    command = [sys.executable, "-P", "-c", code]
+    return subprocess.check_output(command, text=True, env=os.environ | environment).strip()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist and the wheel, built once."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True, capture_output=True
+    )
+    return folder
+
+
+def test_the_import_is_quick() -> None:
+    """``import holdfast`` takes under 100 ms; the best of a few tries, for the machine is shared."""
+    code = "from time import perf_counter as t; a = t(); import holdfast; print((t() - a) * 1000)"
+    assert any(float(ask(code)) < IMPORT_MILLISECONDS for _ in range(10))
+
+
+@pytest.mark.parametrize("module", DRIVERS + TEST_TOOLS)
+def test_the_import_pulls_in_no_driver_and_no_test_tool(module: str) -> None:
+    """A driver is imported only when a URL that needs it is opened; test tools never."""
+    assert ask(f"import sys, holdfast; print({module!r} in sys.modules)") == "False"
+
+
+def test_the_wheel_has_every_module_and_the_typing_marker(built: Path) -> None:
+    """The wheel holds the whole package, ``py.typed`` and the licence, and nothing else."""
+    [wheel] = built.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    files = {path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert names == {path.relative_to(SOURCE).as_posix() for path in files}
+    assert "holdfast/py.typed" in names
+
+
+def test_the_sdist_can_be_built_and_tested_from(built: Path) -> None:
+    """The sdist carries the tests, the docs and the pins, but nothing that make has made."""
+    [sdist] = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "Makefile", "tests/conftest.py", "requirements/dev.txt"} <= names
+    assert not [name for name in names if name.startswith((".venv", ".cache", "docs/_build"))]
+
+
+def test_the_wheel_works_on_its_own(built: Path) -> None:
+    """The package imports from the wheel, without the source tree."""
+    [wheel] = built.glob("*.whl")
+    place = ask("import holdfast; print(holdfast.__file__)", PYTHONPATH=str(wheel))
+    assert Path(place).is_relative_to(wheel)
+
+
+def test_the_version_is_written_once(built: Path) -> None:
+    """The version in pyproject.toml is the one that is built."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [path.name.split("-")[1] for path in built.glob("*.whl")] == [project["version"]]
