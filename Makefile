@@ -109,7 +109,7 @@ dist: $(DEV)/.ready ## build the sdist and the wheel
 
 .PHONY: clean
 clean: ## remove everything that make has made
-	rm -rf .venv .cache .hypothesis dist docs/_build
+	rm -rf .venv .cache .hypothesis dist docs/_build docs/reference/api/*.rst
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEV)/.ready: requirements/dev.txt pyproject.toml

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,10 +73,3 @@ def test_an_ignore_without_a_reason_is_found(comment: str, silent: int, tmp_path
 def test_traces_of_one_machine_are_found(text: str) -> None:
     """No file names a folder of one machine or a package registry."""
     assert len(list(rules.forbidden_text(Path("README.md"), text))) == 1
-
-
-def test_the_project_keeps_its_own_rules() -> None:
-    """The script passes on this tree."""
-    script = Path(rules.__file__)
-    answer = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stdout
