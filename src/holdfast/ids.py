@@ -1,0 +1,75 @@
+"""Ids that sort by the time they were made.
+
+Attempts, presences and handles are named by UUIDs of version 7: unique across machines without asking anybody,
+and near each other in an index when they were made at nearly the same time, which is what makes them cheap to
+insert. They are names, not secrets: 62 bits of each are random.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final, final
+
+from holdfast.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+
+_MILLISECOND: Final = 1_000
+_FRACTIONS: Final = 4_096  # the 12 bits after the milliseconds hold parts of one, then count
+_RANDOM_BITS: Final = (1 << 62) - 1
+_VARIANT: Final = 0b10 << 62
+
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Take a new lock in a forked child: a thread that does not exist there may hold the old one."""
+    global _lock  # noqa: PLW0603 -- shared by all makers, so that one place can renew it
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+@final
+class IdMaker:
+    """Makes ids that are unique everywhere and, from one maker, strictly increasing as text.
+
+    They keep increasing when the clock stands still or is set back. A maker may be shared by threads, and a
+    forked child may go on with its parent's.
+
+    Args:
+        clock: Where the time in an id comes from.
+        random: Returns that many random bytes; ``random.Random(seed).randbytes`` makes a repeatable sequence.
+    """
+
+    __slots__ = ("_clock", "_last", "_random")
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, random: Callable[[int], bytes] = os.urandom) -> None:
+        self._clock: Final = clock
+        self._random: Final = random
+        self._last = 0
+
+    def __call__(self) -> str:
+        """Make an id."""
+        now = _fractions(self._clock.wall())
+        with _lock:
+            moment = self._last = max(now, self._last + 1)
+        milliseconds, fraction = divmod(moment, _FRACTIONS)
+        tail = _VARIANT | (int.from_bytes(self._random(8)) & _RANDOM_BITS)
+        text = f"{milliseconds:012x}7{fraction:03x}{tail:016x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _fractions(microseconds: int) -> int:
+    milliseconds, rest = divmod(microseconds, _MILLISECOND)
+    return milliseconds * _FRACTIONS + rest * _FRACTIONS // _MILLISECOND
+
+
+new_id: Final = IdMaker()
+"""Make an id by the machine's clock and the system's randomness."""
