@@ -8,7 +8,9 @@ import sys
 import tomllib
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -23,7 +25,7 @@ author = "The Holdfast authors"
 project_copyright = author
 release = version = _project["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
@@ -35,13 +37,12 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-napoleon_numpy_docstring = False
 
 # Names of the standard library are not looked up: the build needs no network and gives the same result everywhere.
 nitpick_ignore_regex = [
     (r"py:.*", rf"_?({'|'.join(sorted(sys.stdlib_module_names))})(\..*)?"),
     (r"py:.*", r"(msgspec|pytest|_pytest|hypothesis)\..*"),
-    (r"py:.*", r"(holdfast\.)?(.*\.)?_?[A-Z]"),  # type variables
+    (r"py:.*", r"(holdfast\.)?(.*\.)?[~_]?[A-Z]"),  # type variables
 ]
 
 _API = Path(__file__).parent / "reference" / "api"
@@ -81,25 +82,26 @@ def _write_api_pages(_app: Sphinx) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def _resolve(path: str) -> Any:  # noqa: ANN401 -- a name may stand for anything
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 def _follow_alias(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
 ) -> nodes.reference | None:
     """Let ``holdfast.KeyFamily`` lead to where it is documented, ``holdfast.keys.KeyFamily``."""
-    try:
-        target = _resolve(node["reftarget"])
-        place = f"{target.__module__}.{target.__qualname__}"
-    except (ImportError, AttributeError, ValueError):
-        return None
+    package, _, name = node.get("reftarget", "").rpartition(".")
     domain = env.domains.python_domain
-    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", place, node, content)
+    places = [place for place in domain.objects if place.startswith(f"{package}.") and place.endswith(f".{name}")]
+    if not package.startswith("holdfast") or len(places) != 1:
+        return None
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", places[0], node, content)
+
+
+def _read_sections(app: Sphinx, what: str, name: str, target: object, options: object, lines: list[str]) -> None:
+    """Read ``Args:`` and the like, but not under an attribute: there a colon is only a colon."""
+    if what not in {"attribute", "data", "property"}:
+        lines[:] = GoogleDocstring(lines, Config(), app, what, name, target, options).lines()
 
 
 def setup(app: Sphinx) -> None:
     """Generate the reference, and let its links follow aliases."""
     app.connect("builder-inited", _write_api_pages)
     app.connect("missing-reference", _follow_alias)
+    app.connect("autodoc-process-docstring", _read_sections)
