@@ -99,6 +99,7 @@ class Check(Struct, frozen=True, gc=False):
 
 
 Change: TypeAlias = Put | Delete | Check
+"""What a commit does to one key."""
 
 
 class Wake(Struct, frozen=True, gc=False):
@@ -150,6 +151,7 @@ class Decided(Struct, Generic[T], frozen=True):
 
 
 Verdict: TypeAlias = Commit | Conflict | Decided[Any]
+"""What became of a commit or an update."""
 
 
 class Capabilities(Struct, frozen=True):
