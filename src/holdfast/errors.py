@@ -8,6 +8,8 @@ is refused before anything is written. Losing a race is never an error: it is an
 
 from __future__ import annotations
 
+from holdfast.masking import mask_text, mask_url
+
 
 class HoldfastError(Exception):
     """The root of every error that Holdfast raises on purpose."""
@@ -27,6 +29,11 @@ class InvalidKeyError(HoldfastError, ValueError):
         return f"{self.value} cannot be part of a key: {self.problem}"
 
 
+_HOW_TO_MAKE_A_KEY = (
+    '; declare a family once at module level, FAMILY = KeyFamily("what-it-protects"), and make the key with FAMILY(...)'
+)
+
+
 class NotAKeyError(HoldfastError, TypeError):
     """Something else was given where a key made by a family is wanted.
 
@@ -38,10 +45,8 @@ class NotAKeyError(HoldfastError, TypeError):
         self.given, self.wanted = given, wanted
 
     def __str__(self) -> str:
-        return (
-            f"expected a {self.wanted}, got {self.given}; declare a family once at module level, "
-            'FAMILY = KeyFamily("what-it-protects"), and make the key with FAMILY(...)'
-        )
+        fix = "" if self.wanted != "Key" else _HOW_TO_MAKE_A_KEY
+        return f"expected a {self.wanted}, got {self.given}{fix}"
 
 
 class DuplicateFamilyError(HoldfastError, ValueError):
@@ -68,7 +73,7 @@ class KeyTooLongError(InvalidKeyError):
     """
 
     def __init__(self, length: int, limit: int) -> None:
-        super().__init__(str(length), str(limit))
+        super().__init__(f"a key of {length:,} bytes", f"at most {limit:,} are allowed")
         self.args = (length, limit)
         self.length, self.limit = length, limit
 
@@ -208,9 +213,13 @@ class InvalidChangeError(HoldfastError, ValueError):
 
 
 class InvalidUrlError(HoldfastError, ValueError):
-    """A store URL cannot be used. The message says what to type."""
+    """A store URL cannot be used. The message says what to type.
+
+    ``url`` has its secrets masked.
+    """
 
     def __init__(self, url: str, problem: str) -> None:
+        url, problem = mask_url(url), mask_text(problem)
         super().__init__(url, problem)
         self.url, self.problem = url, problem
 
@@ -230,9 +239,13 @@ class MissingExtraError(HoldfastError, ImportError):
 
 
 class StoreError(HoldfastError):
-    """A store could not do its work. What was asked has not happened, unless the error says otherwise."""
+    """A store could not do its work. What was asked has not happened, unless the error says otherwise.
+
+    Secrets in the store's address, and in what its driver said, are masked.
+    """
 
     def __init__(self, store: str, problem: str) -> None:
+        store, problem = mask_url(store), mask_text(problem)
         super().__init__(store, problem)
         self.store, self.problem = store, problem
 
@@ -309,8 +322,88 @@ class OutcomeUnknownError(StoreError):
 
     def __init__(self, store: str, problem: str, attempt: str = "") -> None:
         super().__init__(store, problem)
-        self.args = (store, problem, attempt)
+        self.args = (self.store, self.problem, attempt)
         self.attempt = attempt
 
     def __str__(self) -> str:
         return f"{self.store}: {self.problem}; the outcome is unknown, settle attempt {self.attempt!r}"
+
+
+# --- testing ------------------------------------------------------------------------------------------------------
+
+
+class SimulationError(HoldfastError):
+    """A simulation could not go on. Its notes say which seed repeats it."""
+
+
+class NotSimulatedError(SimulationError, NotImplementedError):
+    """Simulated code asked for something real: a socket, a pipe, a process, a signal.
+
+    Replace that part by a fake in the test, or test it on a real event loop.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} would reach outside of the simulation; replace it by a fake, or test this part on a real loop"
+        )
+
+
+class DeadlockError(SimulationError):
+    """Nothing is ready, no timer is set, and the simulated program has not ended: it never will.
+
+    ``waiting`` says of each unfinished task where it waits.
+    """
+
+    def __init__(self, waiting: tuple[str, ...]) -> None:
+        super().__init__(waiting)
+        self.waiting = waiting
+
+    def __str__(self) -> str:
+        return "nothing is ready and no timer is set, but these tasks wait:\n" + "\n".join(
+            f"  {task}" for task in self.waiting
+        )
+
+
+class LivelockError(SimulationError):
+    """The simulated program took more steps than it was allowed to. It loops, or needs a higher ``step_limit``.
+
+    ``waiting`` says of each unfinished task where it was.
+    """
+
+    def __init__(self, steps: int, waiting: tuple[str, ...]) -> None:
+        super().__init__(steps, waiting)
+        self.steps, self.waiting = steps, waiting
+
+    def __str__(self) -> str:
+        return f"no end after {self.steps:,} steps; unfinished:\n" + "\n".join(f"  {task}" for task in self.waiting)
+
+
+class NotLinearizableError(HoldfastError, AssertionError):
+    """A recorded history cannot be explained by any order of its operations: the store broke its contract.
+
+    ``explained`` is the longest run of operations that still made sense, ``stuck`` what could not come next.
+    """
+
+    def __init__(self, explained: tuple[str, ...], stuck: tuple[str, ...]) -> None:
+        super().__init__(explained, stuck)
+        self.explained, self.stuck = explained, stuck
+
+    def __str__(self) -> str:
+        before = "\n".join(f"  {operation}" for operation in self.explained[-10:]) or "  (nothing)"
+        after = "\n".join(f"  {operation}" for operation in self.stuck)
+        return f"no order explains the history. After\n{before}\nnone of these can come next:\n{after}"
+
+
+class HistoryTooLargeError(SimulationError):
+    """The checker gave up before it found an order or ruled all out. Check fewer clients or fewer operations a key."""
+
+    def __init__(self, operations: int, visited: int) -> None:
+        super().__init__(operations, visited)
+        self.operations, self.visited = operations, visited
+
+    def __str__(self) -> str:
+        return f"{self.visited:,} states of {self.operations:,} operations were tried without a verdict; record fewer clients a key"
