@@ -6,6 +6,7 @@ durations are seconds. A store stamps its answers with its own clock; nothing ab
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Final, NewType, Protocol, final
 
@@ -39,6 +40,10 @@ class Clock(Protocol):
         """
         ...
 
+    def boot(self) -> str:
+        """Return what tells this boot of the machine from every other; ``elapsed`` starts anew with it."""
+        ...
+
 
 @final
 class SystemClock:
@@ -54,6 +59,10 @@ class SystemClock:
         """Return microseconds since boot, suspended time included (Linux), or of the monotonic clock."""
         return Instant(_elapsed_ns() // 1000)
 
+    def boot(self) -> str:
+        """Return the kernel's boot id, or where there is none the minute of the boot."""
+        return _boot_id()
+
 
 def _boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -61,6 +70,16 @@ def _boottime_ns() -> int:
 
 # macOS and Windows have no CLOCK_BOOTTIME; their monotonic clock is shared by all processes as well.
 _elapsed_ns = _boottime_ns if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as text:  # noqa: PTH123 -- pathlib would be imported for this alone
+            return text.read().strip()
+    except OSError:
+        return f"minute-{(time.time_ns() - _elapsed_ns()) // 60_000_000_000}"
+
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
 """The clock that is used where none is handed in."""

@@ -49,9 +49,7 @@ class Folded(Struct, frozen=True):
     last_version: int
 
 
-def fold(
-    riders: Iterable[Rider], *, at: Instant, last_version: int, lookup: Lookup, limits: Capabilities
-) -> Folded:
+def fold(riders: Iterable[Rider], *, at: Instant, last_version: int, lookup: Lookup, limits: Capabilities) -> Folded:
     """Fold ``riders`` over the records that ``lookup`` finds, at store time ``at``.
 
     ``lookup`` may return expired records; they count as absent. Each rider that writes takes the next version

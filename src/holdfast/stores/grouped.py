@@ -79,7 +79,19 @@ _WAITING, _TAKEN, _WITHDRAWN = range(3)
 class GroupedStore:
     """A :class:`~holdfast.stores.protocol.Store` over a backend. It belongs to the event loop it is made in."""
 
-    __slots__ = ("_attempts", "_backend", "_busy", "_closed", "_guard", "_id", "_loop", "_owned", "_queue", "_scheduled", "_settling")
+    __slots__ = (
+        "_attempts",
+        "_backend",
+        "_busy",
+        "_closed",
+        "_guard",
+        "_id",
+        "_loop",
+        "_owned",
+        "_queue",
+        "_scheduled",
+        "_settling",
+    )
 
     def __init__(self, backend: Backend) -> None:
         self._backend: Final = backend
@@ -254,7 +266,9 @@ class GroupedStore:
     def _fail(self, seats: list[_Seat], batch: Batch, problem: Exception) -> None:
         for index, seat in enumerate(seats):
             if isinstance(problem, OutcomeUnknownError):
-                seat.settle(OutcomeUnknownError(problem.store, problem.problem, f"{problem.attempt or batch.attempt}/{index}"))
+                seat.settle(
+                    OutcomeUnknownError(problem.store, problem.problem, f"{problem.attempt or batch.attempt}/{index}")
+                )
             else:
                 seat.settle(problem)
 

@@ -1,0 +1,73 @@
+"""SQLite, the embedded default: one file, for all processes of one machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.errors import StoreBusyError
+from holdfast.offload import Lane
+from holdfast.stores.grouped import GroupedStore
+from holdfast.stores.protocol import Capabilities
+from holdfast.stores.sqlite.backend import SqliteBackend
+from holdfast.stores.sqlite.connecting import connect, disconnect, ensure_schema
+from holdfast.stores.sqlite.database import Database
+from holdfast.stores.sqlite.files import prepare
+from holdfast.stores.sqlite.options import Options
+from holdfast.stores.sqlite.sharing import SharedFile, share, unshare
+from holdfast.stores.sqlite.store_time import StoreTime, read_anchor, write_anchor
+from holdfast.stores.sqlite.trouble import translate
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock
+
+__all__ = ["CAPABILITIES", "Options", "SqliteBackend", "open_sqlite"]
+
+CAPABILITIES: Final = Capabilities(
+    backend="sqlite", atomic=True, durable=True, reach="machine", wakes="push", commit_with=True
+)
+
+
+async def open_sqlite(path: str, options: Options | None = None, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
+    """Open the database at ``path`` on the running loop, creating it if there is none."""
+    chosen = options or Options()
+    lane = Lane("sqlite-opening")
+    try:
+        file, database = await lane.run(_open, path, chosen, clock)
+    finally:
+        lane.close(wait=False)
+    return GroupedStore(SqliteBackend(file, database, chosen, CAPABILITIES))
+
+
+def _open(path: str, options: Options, clock: Clock) -> tuple[SharedFile, Database]:
+    file = share(prepare(path, network_allowed=options.network == "allow"))
+    try:
+        return file, _open_database(file, options, clock)
+    except apsw.Error as problem:
+        unshare(file)
+        raise translate(problem, file.path) from problem
+    except BaseException:
+        unshare(file)
+        raise
+
+
+def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database:
+    writer = connect(file, busy_seconds=options.busy_seconds)
+    try:
+        ensure_schema(file, writer, busy_seconds=options.busy_seconds)
+        time = read_anchor(writer, clock) or _anchor(file, writer, options, clock)
+        return Database(file, writer, time, CAPABILITIES)
+    except BaseException:
+        disconnect(file, writer)
+        raise
+
+
+def _anchor(file: SharedFile, writer: apsw.Connection, options: Options, clock: Clock) -> StoreTime:
+    if not file.turn.take_within(options.busy_seconds):
+        raise StoreBusyError(file.path, f"process {file.turn.holder()} keeps the write turn")
+    try:
+        return write_anchor(writer, clock)
+    finally:
+        file.turn.give()

@@ -1,0 +1,221 @@
+"""The SQLite backend: which thread does what, and for how long anyone waits.
+
+A commit runs on the event loop when the last one was quick and the turn to write is free; a thread would only add
+its own hops. Otherwise it waits on the writer's thread. Checkpoints, sweeps and the search for foreign descriptors
+run on a thread of their own, when there has been something to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from holdfast.clock import monotonic
+from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreError
+from holdfast.offload import Lane
+from holdfast.stores.sqlite.doorbells import Doorbells
+from holdfast.stores.sqlite.sharing import unshare
+from holdfast.stores.sqlite.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.keys import RecordKey
+    from holdfast.stores.backend import Applied, Batch, Ear
+    from holdfast.stores.protocol import Capabilities, Snapshot, Wake
+    from holdfast.stores.sqlite.database import Database
+    from holdfast.stores.sqlite.options import Options
+    from holdfast.stores.sqlite.sharing import SharedFile
+
+T = TypeVar("T")
+
+QUICK: Final = 0.001
+"""A commit that was durable within this many seconds is worth doing on the loop."""
+
+GIVE_WAY_AFTER: Final = 0.002
+GIVE_WAY_FOR: Final = 0.005
+SLOW_CHECK: Final = 1.0
+LAST_WAIT: Final = 10.0
+
+
+@final
+class _Job:
+    """Work for the writer's thread that can be withdrawn until it has begun."""
+
+    __slots__ = ("_lock", "began", "ended", "withdrawn")
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self.began = self.withdrawn = False
+        self.ended: Final = threading.Event()
+
+    def begin(self) -> bool:
+        with self._lock:
+            self.began = not self.withdrawn
+            return self.began
+
+    def withdraw(self) -> bool:
+        with self._lock:
+            self.withdrawn = not self.began
+            return self.withdrawn
+
+
+@final
+class SqliteBackend:
+    """One handle on an SQLite database."""
+
+    def __init__(self, file: SharedFile, database: Database, options: Options, limits: Capabilities) -> None:
+        self._file, self._database, self._options = file, database, options
+        self._limits: Final = limits
+        self._loop: Final = asyncio.get_running_loop()
+        self._writer: Final = Lane("sqlite-writer")
+        self._upkeep: Final = Upkeep(file, database, options)
+        self._doorbells: Final = Doorbells(file.path) if options.hints == "machine" else None
+        self._job: _Job | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Atomic, durable, for the processes of one machine."""
+        return self._limits
+
+    @property
+    def name(self) -> str:
+        """The database's URL."""
+        return f"sqlite://{self._file.path}"
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def apply_now(self, batch: Batch) -> Applied | None:
+        """Apply the batch on the loop if the last commit was quick and the turn is free."""
+        if self._options.commits == "thread" or self._job is not None:
+            return None
+        if self._options.commits == "auto" and self._database.last_commit_seconds > QUICK:
+            return None
+        if not self._file.turn.try_take():
+            return None
+        try:
+            return self._database.apply(batch)
+        finally:
+            self._file.turn.give()
+            self._upkeep.consider()
+
+    async def apply(self, batch: Batch) -> Applied:
+        """Apply the batch on the writer's thread, when the turn comes."""
+        applied = await self._in_turn(lambda: self._database.apply(batch), batch.attempt)
+        self._upkeep.consider()
+        return applied
+
+    async def settle(self, attempt: str) -> Applied | None:
+        """Close an attempt."""
+        return await self._in_turn(lambda: self._database.settle(attempt), attempt)
+
+    async def _in_turn(self, work: Callable[[], T], attempt: str) -> T:
+        self._job = job = _Job()
+        future = self._writer.start(self._work, job, work)
+        self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
+        done, _ = await asyncio.wait({future}, timeout=self._options.busy_seconds)
+        if not done and job.withdraw():
+            future.add_done_callback(_ignore)
+            raise StoreBusyError(self.name, self._who_has_the_turn())
+        if not done:
+            done, _ = await asyncio.wait({future}, timeout=LAST_WAIT)
+        if not done:
+            future.add_done_callback(_ignore)
+            raise OutcomeUnknownError(self.name, f"the disk did not answer for {LAST_WAIT:g} s", attempt)
+        self._job = None
+        return future.result()
+
+    def _work(self, job: _Job, work: Callable[[], T]) -> T:
+        """Run on the writer's thread."""
+        self._file.turn.take()
+        try:
+            if not job.begin():
+                raise StoreBusyError(self.name, "nobody waits for this any more")
+            return work()
+        finally:
+            self._file.turn.give()
+            job.ended.set()
+
+    def _give_way(self, job: _Job) -> None:
+        # A thread that holds the write lock and waits for the interpreter lock holds up every other process. A
+        # busy loop would let it wait; so the loop stands still for a moment until it is through.
+        if job.began and not job.ended.wait(GIVE_WAY_FOR):
+            self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
+        elif not job.began and not job.withdrawn:
+            self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
+
+    def _who_has_the_turn(self) -> str:
+        holder = self._file.turn.holder()
+        who = "another handle in this process" if holder is None else f"process {holder}"
+        return f"{who} kept the write turn for more than {self._options.busy_seconds:g} s; nothing was written"
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records in one snapshot, on the loop: it takes microseconds and never waits for writers."""
+        self._file.guard.raise_if_seen()
+        return self._database.read(keys)
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of a range, on the loop."""
+        self._file.guard.raise_if_seen()
+        return self._database.scan(start, end, limit=limit, reverse=reverse)
+
+    # --- hints -------------------------------------------------------------------------------------------------
+
+    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+        """Hear hints from this process at once, from others by doorbell, and look for lost ones now and then."""
+        forget = [self._file.bells.listen(prefixes, ear)]
+        if self._doorbells is not None:
+            forget.append(self._doorbells.listen(prefixes, ear))
+            forget.append(_SlowCheck(self._loop, self._database, ear).stop)
+        return lambda: [each() for each in forget] and None
+
+    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        """Send hints to whoever listens on this machine."""
+        if self._file.bells:
+            self._file.bells.ring(changed, wakes)
+        if self._doorbells is not None:
+            self._doorbells.ring(changed, wakes)
+
+    async def aclose(self) -> None:
+        """Close connections, threads and sockets."""
+        await self._upkeep.aclose()
+        self._writer.close(wait=self._job is None)
+        if self._doorbells is not None:
+            self._doorbells.close()
+        if self._job is None:
+            self._database.close()
+            unshare(self._file)
+
+
+@final
+class _SlowCheck:
+    """Says "look at everything" when something was committed since the last look, hint or not."""
+
+    __slots__ = ("_database", "_ear", "_loop", "_seen", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, database: Database, ear: Ear) -> None:
+        self._loop, self._database, self._ear = loop, database, ear
+        self._seen = database.data_version()
+        self._timer = loop.call_later(SLOW_CHECK, self._look)
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(SLOW_CHECK, self._look)
+        try:
+            version = self._database.data_version()
+        except StoreError:  # whoever reads next is told properly; here it only means: do look
+            version = -1
+        if version != self._seen:
+            self._seen = version
+            self._ear.hear(None)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def _ignore(future: asyncio.Future[Any]) -> None:
+    """Take the result of work that nobody waits for, so that the loop does not complain about it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,128 @@
+"""Connections as this store needs them, and the schema they find."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError
+from holdfast.stores.forks import run_in_forked_child
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.sharing import SharedFile
+
+APPLICATION_ID: Final = 0x48464153
+"""Marks a database as Holdfast's own: "HFAS"."""
+
+FORMAT: Final = 1
+"""The newest schema that this version reads and writes."""
+
+SAFE_SQLITE: Final = (3, 51, 3)
+"""Older libraries can corrupt a database in WAL mode when a checkpoint meets a writer at the wrong moment."""
+
+_PREGROWN_LOG: Final = 4 * 1024 * 1024
+
+_connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
+
+
+def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
+    """Tell whether the SQLite in use is past the known WAL corruption."""
+    return tuple(int(part) for part in version.split(".")[:3]) >= SAFE_SQLITE
+
+
+def connect(file: SharedFile, *, busy_seconds: float) -> apsw.Connection:
+    """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
+    with file.lock:
+        file.guard.check()
+        connection = apsw.Connection(file.path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+        try:
+            connection.set_busy_timeout(round(busy_seconds * 1000))
+            _configure(connection)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            file.guard.adopt()
+    _connections.add(connection)
+    return connection
+
+
+def _configure(connection: apsw.Connection) -> None:
+    # Asked before it is set: setting it again while others have the file open takes locks for nothing.
+    if connection.pragma("journal_mode") != "wal":
+        connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "full")
+    if sys.platform == "darwin":
+        connection.pragma("fullfsync", 1)
+    connection.pragma("wal_autocheckpoint", 0)
+    connection.pragma("trusted_schema", 0)
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    keep = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+
+
+def disconnect(file: SharedFile, connection: apsw.Connection) -> None:
+    """Close a connection and forget its descriptors."""
+    with file.lock:
+        connection.close()
+        file.guard.adopt()
+
+
+def ensure_schema(file: SharedFile, connection: apsw.Connection, *, busy_seconds: float) -> None:
+    """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
+    if _is_ready(file.path, connection):
+        return
+    if not file.turn.take_within(busy_seconds):
+        raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
+    try:
+        if not _is_ready(file.path, connection):
+            _create_schema(connection)
+            _grow_log(connection)
+    finally:
+        file.turn.give()
+
+
+def _is_ready(path: str, connection: apsw.Connection) -> bool:
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    if application == APPLICATION_ID and version > FORMAT:
+        raise FormatTooNewError(path, version, FORMAT)
+    if application == APPLICATION_ID and version == FORMAT:
+        return True
+    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise StoreCorruptError(path, "it is a database of another program; name a file of Holdfast's own")
+    return False
+
+
+def _create_schema(connection: apsw.Connection) -> None:
+    script = resources.files(__package__).joinpath("schema.sql").read_text()
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(script)
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", FORMAT)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _grow_log(connection: apsw.Connection) -> None:
+    """Give the write-ahead log its size once: a log that grows with each commit syncs at half the speed."""
+    with connection:
+        connection.execute("INSERT INTO facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
+        connection.execute("DELETE FROM facts WHERE name = 'growth'")
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+
+def _keep_for_ever() -> None:
+    # In a forked child, closing an inherited connection would tear down the parent's log. So it never is.
+    for connection in tuple(_connections):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+run_in_forked_child(_keep_for_ever)

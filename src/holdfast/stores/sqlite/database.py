@@ -1,0 +1,228 @@
+"""One handle's database: transactions, reads and scans, all of them blocking and short.
+
+Writing needs the turn (see :mod:`~holdfast.stores.sqlite.turn`). The writer's connection is used either on the event
+loop or on the writer's thread, never on both at once; reads have a connection of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final, final
+
+import apsw
+
+from holdfast.clock import monotonic
+from holdfast.errors import AttemptClosedError, OutcomeUnknownError
+from holdfast.keys import RecordKey
+from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from holdfast.stores.fold import Folded, fold
+from holdfast.stores.protocol import Capabilities, Record, Snapshot
+from holdfast.stores.sqlite.connecting import connect, disconnect
+from holdfast.stores.sqlite.trouble import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.clock import Instant
+    from holdfast.stores.backend import Rider
+    from holdfast.stores.sqlite.sharing import SharedFile
+    from holdfast.stores.sqlite.store_time import StoreTime
+
+_COUNTERS: Final = "SELECT count, at FROM counters WHERE handle = ''"
+_COUNT_UP: Final = (
+    "INSERT INTO counters VALUES (?, ?, ?) ON CONFLICT (handle)"
+    " DO UPDATE SET count = excluded.count, at = excluded.at WHERE excluded.count > count"
+)
+_PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
+_DELETE: Final = "DELETE FROM records WHERE key = ?"
+_ATTEMPT: Final = "SELECT count FROM counters WHERE handle = ?"
+_SWEEP: Final = (
+    "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
+)
+_SCAN: Final = (
+    "SELECT key, version, expires_at, value FROM records"
+    " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
+)
+_MOST_AT_ONCE: Final = 512
+
+
+@final
+class Database:
+    """The blocking half of an SQLite store."""
+
+    __slots__ = ("_applied", "_file", "_limits", "_reader", "_time", "_writer", "last_commit_seconds", "log_pages")
+
+    def __init__(self, file: SharedFile, writer: apsw.Connection, time: StoreTime, limits: Capabilities) -> None:
+        self._file, self._writer, self._time, self._limits = file, writer, time, limits
+        self._reader: Final = connect(file, busy_seconds=1.0)
+        self._applied: tuple[str, Applied] | None = None
+        self.last_commit_seconds = 0.0
+        self.log_pages = 0
+        writer.set_wal_hook(self._note_log)
+
+    def _note_log(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self.log_pages = pages
+        return apsw.SQLITE_OK
+
+    # --- writing, with the turn --------------------------------------------------------------------------------
+
+    def apply(self, batch: Batch) -> Applied:
+        """Apply a batch in one durable transaction."""
+        self._file.guard.raise_if_seen()
+        self._file.identity.check()
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                folded = self._fold(batch)
+                if folded.writes:
+                    self._write(batch.attempt, folded)
+            except BaseException:
+                self._roll_back()
+                raise
+        except apsw.Error as problem:
+            raise translate(problem, self._file.path) from problem
+        applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
+        self._applied = (batch.attempt, applied)
+        if folded.writes:
+            self._commit(batch.attempt)
+        else:
+            self._roll_back()
+        return applied
+
+    def _fold(self, batch: Batch) -> Folded:
+        last_version, last_at = self._writer.execute(_COUNTERS).fetchall()[0]
+        found = look_up(self._writer, {key for rider in batch.riders for key in _keys_of(rider)})
+        at = self._time.now(last_at)
+        return fold(batch.riders, at=at, last_version=last_version, lookup=lambda _: found, limits=self._limits)
+
+    def _write(self, attempt: str, folded: Folded) -> None:
+        execute_many = self._writer.executemany
+        puts = [
+            (key, record.version, record.expires_at, record.value)
+            for key, record in folded.writes.items()
+            if record is not None
+        ]
+        execute_many(_PUT, puts)
+        if len(puts) < len(folded.writes):
+            execute_many(_DELETE, [(key,) for key, record in folded.writes.items() if record is None])
+        handle, number = _split(attempt)
+        at = self._time.now()
+        execute_many(_COUNT_UP, (("", folded.last_version, at), (handle, number, at)))
+        if self._writer.changes() != 1:
+            raise AttemptClosedError(self._file.path, f"attempt {attempt} was settled as never written")
+
+    def _commit(self, attempt: str) -> None:
+        started = monotonic()
+        try:
+            self._writer.execute("COMMIT")
+        except (apsw.FullError, apsw.BusyError) as problem:  # the commit mark was not written: certainly not done
+            self._roll_back()
+            raise translate(problem, self._file.path) from problem
+        except apsw.Error as problem:
+            self._roll_back()
+            raise OutcomeUnknownError(self._file.path, f"COMMIT failed: {problem}", attempt) from problem
+        finally:
+            self.last_commit_seconds = monotonic() - started
+
+    def _roll_back(self) -> None:
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+
+    def settle(self, attempt: str) -> Applied | None:
+        """Close an attempt: what it applied, or None and then its counter is past it for good."""
+        handle, number = _split(attempt)
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                last = self._writer.execute(_ATTEMPT, (handle,)).get
+                if last is None or last < number:
+                    self._writer.execute(_COUNT_UP, (handle, number, self._time.now()))
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        except apsw.Error as problem:
+            raise translate(problem, self._file.path) from problem
+        landed = last == number and self._applied is not None and self._applied[0] == attempt
+        return self._applied[1] if landed and self._applied is not None else None
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records in one snapshot."""
+        try:
+            found = look_up(self._reader, keys)
+        except apsw.Error as problem:
+            raise translate(problem, self._file.path) from problem
+        at = self._time.now()
+        return Snapshot(at, {key: found[key] for key in keys if key in found and not found[key].is_expired(at)})
+
+    def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of a range."""
+        at = self._time.now()
+        query = _SCAN.format("DESC" if reverse else "ASC")
+        try:
+            rows = self._reader.execute(query, (start, end, at, limit + 1)).fetchall()
+        except apsw.Error as problem:
+            raise translate(problem, self._file.path) from problem
+        records = [_record(row) for row in rows[:limit]]
+        more = None
+        if len(rows) > limit:
+            more = records[-1].key if reverse else records[-1].key.successor()
+        return Snapshot(at, {record.key: record for record in records}, more)
+
+    def data_version(self) -> int:
+        """Return a number that changes when another connection has committed."""
+        try:
+            return int(self._reader.pragma("data_version"))
+        except apsw.Error as problem:
+            raise translate(problem, self._file.path) from problem
+
+    # --- upkeep ------------------------------------------------------------------------------------------------
+
+    def sweep(self, connection: apsw.Connection, limit: int) -> int:
+        """Delete up to ``limit`` expired records over another connection, with the turn. Nobody could see them."""
+        with connection:
+            connection.execute(_SWEEP, (self._time.now(), limit))
+            return connection.changes()
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._writer.set_wal_hook(None)
+        disconnect(self._file, self._reader)
+        disconnect(self._file, self._writer)
+
+
+def look_up(connection: apsw.Connection, keys: Iterable[RecordKey]) -> dict[RecordKey, Record]:
+    """Return the records at ``keys``, expired ones included, by as few statements as possible."""
+    wanted = tuple(keys)
+    found: dict[RecordKey, Record] = {}
+    for first in range(0, len(wanted), _MOST_AT_ONCE):
+        some = wanted[first : first + _MOST_AT_ONCE]
+        size = 1 << (len(some) - 1).bit_length()  # few sizes, so that each statement is prepared once
+        for row in connection.execute(_select(size), some + some[-1:] * (size - len(some))):
+            record = _record(row)
+            found[record.key] = record
+    return found
+
+
+@functools.cache
+def _select(size: int) -> str:
+    return f"SELECT key, version, expires_at, value FROM records WHERE key IN ({','.join('?' * size)})"  # noqa: S608 -- only question marks
+
+
+def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns
+    key, version, expires_at, value = row
+    return Record(RecordKey.from_encoded(key), value, version, expires_at)
+
+
+def _keys_of(rider: Rider) -> Iterable[RecordKey]:
+    if type(rider) is CommitRider:
+        return [change.key for change in rider.changes]
+    assert type(rider) is UpdateRider
+    return rider.keys
+
+
+def _split(attempt: str) -> tuple[str, int]:
+    handle, _, number = attempt.rpartition(".")
+    return handle, int(number)

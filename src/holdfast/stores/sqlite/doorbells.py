@@ -1,0 +1,188 @@
+"""Doorbells: hints between the processes that use one database.
+
+A watch binds a datagram socket in a folder beside the file, under a name that tells the prefix it listens to. A
+committer looks at the folder (only when it has changed) and sends to just the sockets whose prefix covers a changed
+or woken key. Nothing waits, nothing retries: hints may be lost, and a slow check is the net.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Final, final
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.ids import new_id
+from holdfast.keys import RecordKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.stores.backend import Ear
+    from holdfast.stores.protocol import Wake
+
+_LONGEST_PREFIX: Final = 120  # in a file name, base64 makes 160 bytes of it
+_LONGEST_ADDRESS: Final = 100  # socket addresses have room for 108 bytes
+_FRESH: Final = 50_000  # microseconds: a folder changed this recently may change again within one tick of its clock
+_HEADER: Final = 2
+_PROCESS: Final = new_id()
+
+
+@final
+class Doorbells:
+    """The folder of doorbells of one database, as one handle sees it."""
+
+    __slots__ = ("_changed_at", "_descriptor", "_folder", "_lengths", "_others", "_sender")
+
+    def __init__(self, path: str) -> None:
+        self._folder: Final = f"{path}-wakes"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)  # noqa: PTH102 -- plain text throughout this module
+        self._descriptor: Final = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._sender: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sender.setblocking(False)
+        self._changed_at = 0
+        self._others: dict[bytes, list[str]] = {}
+        self._lengths: tuple[int, ...] = ()
+
+    def listen(self, prefixes: Iterable[RecordKey], ear: Ear) -> Callable[[], None]:
+        """Let other processes ring ``ear``, until the returned function is called."""
+        bell = _Doorbell(tuple(prefixes), ear)
+        names = [f"{_name_of(prefix)}.{_PROCESS}.{new_id()}" for prefix in bell.prefixes]
+        bell.bind(self._address(names[0]))
+        for name in names[1:]:
+            os.link(f"{self._folder}/{names[0]}", f"{self._folder}/{name}")
+        return lambda: self._unlisten(bell, names)
+
+    def _unlisten(self, bell: _Doorbell, names: list[str]) -> None:
+        bell.close()
+        for name in names:
+            self._remove(name)
+
+    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        """Ring the doorbells of other processes whose prefix covers a changed key or the address of a wake."""
+        self._look()
+        if not self._others:
+            return
+        for key in changed:
+            self._send(key, key)
+        for wake in wakes:
+            self._send(wake.to, wake.about or wake.to)
+
+    def _send(self, to: RecordKey, about: RecordKey) -> None:
+        for length in self._lengths:
+            for name in self._others.get(to[:length], ()):
+                self._send_to(name, len(to).to_bytes(_HEADER, "big") + to + about)
+
+    def _send_to(self, name: str, message: bytes) -> None:
+        try:
+            self._sender.sendto(message, self._address(name))
+        except ConnectionRefusedError:  # its process died; the name is its own and never comes back
+            self._remove(name)
+        except OSError:  # gone, or its queue is full: it has enough to wake up for
+            return
+
+    def _look(self) -> None:
+        try:
+            changed_at = os.stat(self._descriptor).st_mtime_ns  # noqa: PTH116 -- a descriptor
+            if changed_at == self._changed_at:
+                return
+            names = os.listdir(self._descriptor)  # noqa: PTH208 -- plain text throughout this module
+        except OSError:
+            return
+        self._others = {}
+        for name in names:
+            prefix, _, owner = name.partition(".")
+            if not owner.startswith(_PROCESS):
+                self._others.setdefault(_prefix_of(prefix), []).append(name)
+        self._lengths = tuple(sorted({len(prefix) for prefix in self._others}))
+        is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < _FRESH
+        self._changed_at = 0 if is_fresh else changed_at
+
+    def _address(self, name: str) -> str:
+        if sys.platform == "linux":
+            return f"/proc/self/fd/{self._descriptor}/{name}"
+        return f"{self._folder}/{name}"
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def close(self) -> None:
+        """Close what sends."""
+        self._sender.close()
+        os.close(self._descriptor)
+
+
+@final
+class _Doorbell:
+    """The socket of one watch."""
+
+    __slots__ = ("_ear", "_loop", "_socket", "prefixes")
+
+    def __init__(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> None:
+        self.prefixes, self._ear = prefixes, ear
+        self._loop: Final = asyncio.get_running_loop()
+        self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    def bind(self, address: str) -> None:
+        try:
+            self._socket.bind(address)
+            self._loop.add_reader(self._socket, self._answer)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _answer(self) -> None:
+        heard = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._hear(self._socket.recv(4096))
+                heard += 1
+        if heard >= _queue_length():  # it may have been full, and then something was not heard
+            self._ear.hear(None)
+
+    def _hear(self, message: bytes) -> None:
+        size = int.from_bytes(message[:_HEADER], "big")
+        to, about = message[_HEADER : _HEADER + size], message[_HEADER + size :]
+        if any(to.startswith(prefix) for prefix in self.prefixes):
+            self._ear.hear(RecordKey.from_encoded(about))
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+
+def _queue_length() -> int:
+    return 10  # what kernels give a datagram socket unless told otherwise
+
+
+def _name_of(prefix: RecordKey) -> str:
+    """Return the prefix as a file name; of a long one only as many whole parts as fit, and more is heard."""
+    while len(prefix) > _LONGEST_PREFIX:
+        shorter = RecordKey.from_encoded(prefix[: prefix.rfind(b"\x00\x01", 0, -2) + 2])
+        if len(shorter) < 2:  # noqa: PLR2004 -- not even the first part fits
+            return "-"
+        prefix = shorter
+    return base64.urlsafe_b64encode(prefix).decode().rstrip("=") or "-"
+
+
+def _prefix_of(name: str) -> bytes:
+    if name == "-":
+        return b""
+    try:
+        return base64.urlsafe_b64decode(name + "=" * (-len(name) % 4))
+    except ValueError:
+        return b"\xff"  # not one of ours: matches no key
+
+
+def is_supported(path: str) -> bool:
+    """Tell whether doorbells work for a database at ``path`` on this platform."""
+    if not hasattr(socket, "AF_UNIX") or sys.platform == "win32":
+        return False
+    return sys.platform == "linux" or len(path) + len("-wakes/") + 200 < _LONGEST_ADDRESS

@@ -1,0 +1,133 @@
+"""The database file: where it may lie, who may read it, and whether it is still the one that was opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import Final, final
+
+from holdfast.errors import (
+    InvalidUrlError,
+    NetworkFilesystemError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+
+NETWORK_FILESYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.s3fs", "davfs", "fuse.davfs2", "virtiofs"}
+)  # fmt: skip
+
+
+def prepare(path: str, *, network_allowed: bool) -> str:
+    """Return the real path of a database that may be opened, creating an empty private file if there is none.
+
+    Raises if the last part is a symbolic link or not a file, or if it lies on a network file system.
+    """
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
+    if not name:
+        raise InvalidUrlError(path, "it names a folder; add a file name, for example sqlite:///holdfast.db")
+    _make_folder(folder, path)
+    real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- see above
+    if not network_allowed:
+        _refuse_network(real)
+    _create(real)
+    return real
+
+
+def _make_folder(folder: str, path: str) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 -- plain text throughout this module
+    except PermissionError as problem:
+        raise StoreReadOnlyError(path, f"its folder cannot be made: {problem.strerror}") from problem
+    except OSError as problem:
+        raise InvalidUrlError(path, f"its folder cannot be made: {problem.strerror}") from problem
+
+
+def _create(path: str) -> None:
+    """Create the file for its owner alone; SQLite gives its side files the same mode."""
+    try:
+        # Only when there is no file yet: closing a descriptor of a database in use would drop its locks.
+        if os.path.lexists(path):  # noqa: PTH110 -- plain text throughout this module
+            raise FileExistsError
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+            raise InvalidUrlError(path, f"it is {kind}; name the database file itself") from None
+    except PermissionError as problem:
+        raise StoreReadOnlyError(path, f"it cannot be created: {problem.strerror}") from problem
+    except OSError as problem:
+        raise StoreUnavailableError(path, f"it cannot be created: {problem.strerror}") from problem
+
+
+def _refuse_network(path: str) -> None:
+    kind = filesystem_of(os.path.dirname(path))  # noqa: PTH120 -- plain text throughout this module
+    if kind in NETWORK_FILESYSTEMS:
+        raise NetworkFilesystemError(
+            path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
+        )
+
+
+def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | None:
+    """Return the type of the file system that ``folder`` lies on, where the platform tells."""
+    if sys.platform != "linux":
+        return None
+    device = os.stat(folder).st_dev  # noqa: PTH116 -- plain text throughout this module
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open(mounts, encoding="utf-8", errors="replace") as table:  # noqa: PTH123 -- plain text throughout this module
+            for line in table:
+                before, _, after = line.partition(" - ")
+                if before.split()[2] == wanted:
+                    return after.split()[0]
+    except OSError:
+        return None
+    return None
+
+
+@final
+class Identity:
+    """Which file was opened, so that a deleted or replaced one is noticed before anything is written to nowhere."""
+
+    __slots__ = ("_database", "_log", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path: Final = path
+        self._database: Final = _identify(path)
+        self._log: tuple[int, int] | None = None
+
+    @property
+    def database(self) -> tuple[int, int]:
+        """Device and inode of the database file."""
+        if self._database is None:
+            raise StoreGoneError(self._path, "the file was deleted")
+        return self._database
+
+    def is_current(self) -> bool:
+        """Tell whether the file at the path is still the one that was opened."""
+        return _identify(self._path) == self._database
+
+    def check(self) -> None:
+        """Raise if the database file or its write-ahead log is not the one that was opened."""
+        if not self.is_current():
+            raise StoreGoneError(self._path, "the file was deleted, moved or replaced; put it back or open it anew")
+        log = _identify(f"{self._path}-wal")
+        if self._log is None:
+            self._log = log
+        elif log != self._log:
+            raise StoreGoneError(
+                self._path, "its -wal file was deleted or replaced; stop all processes and open it anew"
+            )
+
+
+def _identify(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 -- called for every commit; a Path costs more than the call
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise StoreUnavailableError(path, f"it cannot be looked at: {problem.strerror}") from problem
+    return found.st_dev, found.st_ino

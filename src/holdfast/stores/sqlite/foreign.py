@@ -1,0 +1,116 @@
+"""Keeping other libraries off the file.
+
+POSIX drops all of a process's locks on a file when *any* descriptor of it is closed in that process. A second SQLite
+library that opens and closes our file (the standard ``sqlite3`` module carries its own), or a plain ``open()``, would
+make us lose acknowledged commits without a trace. Two nets: ``sqlite3.connect`` and ``open`` on our files are refused
+as they happen, and unknown descriptors are looked for when a store is opened and from time to time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import urllib.parse
+from typing import Final, final
+
+from holdfast.errors import ForeignHandleError
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+_SIDE_FILES: Final = ("", "-wal", "-shm")
+
+_guarded: dict[str, frozenset[str]] = {}
+_lock = threading.Lock()
+_hooked = False
+
+
+def descriptors_of(identity: tuple[int, int]) -> frozenset[int]:
+    """Return the descriptors that this process has open on a file; empty where the platform does not tell."""
+    try:
+        numbers = os.listdir(_DESCRIPTORS)  # noqa: PTH208 -- numbers, not paths
+    except OSError:
+        return frozenset()
+    return frozenset(number for number in map(int, numbers) if _file_behind(number) == identity)
+
+
+def _file_behind(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@final
+class Guard:
+    """Watches one database file for as long as this process has it open."""
+
+    __slots__ = ("_identity", "_ours", "_path", "_seen")
+
+    def __init__(self, path: str, identity: tuple[int, int]) -> None:
+        self._path, self._identity = path, identity
+        self._ours: frozenset[int] = frozenset()
+        self._seen: ForeignHandleError | None = None
+        self.check()
+        _refuse_from_now_on(path)
+
+    def adopt(self) -> None:
+        """Count every descriptor that is open on the file now as our own. Call it right after opening or closing."""
+        self._ours = descriptors_of(self._identity)
+
+    def check(self) -> None:
+        """Raise if a descriptor is open on the file that is not ours, or ever was."""
+        strange = descriptors_of(self._identity) - self._ours
+        if strange:
+            # Remembered for good: the locks are gone as soon as that descriptor is closed.
+            self._seen = ForeignHandleError(
+                self._path,
+                f"another library in this process has it open (descriptor {min(strange)}), which breaks its locks; "
+                "close both, give your data a file of its own, and open the store anew",
+            )
+        self.raise_if_seen()
+
+    def raise_if_seen(self) -> None:
+        """Raise if :meth:`check` has ever found a strange descriptor."""
+        if self._seen is not None:
+            raise self._seen
+
+    def close(self) -> None:
+        """Stop refusing: this process no longer has the file open."""
+        with _lock:
+            _guarded.pop(self._path, None)
+
+
+def _refuse_from_now_on(path: str) -> None:
+    global _hooked  # noqa: PLW0603 -- an audit hook can be added once and never removed
+    with _lock:
+        _guarded[path] = frozenset(path + ending for ending in _SIDE_FILES)
+        if not _hooked:
+            sys.addaudithook(_audit)
+            _hooked = True
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    # Called for every audited event of the process: the first line is all that most of them cost.
+    if event not in {"open", "sqlite3.connect"} or not _guarded:
+        return
+    name = _as_path(arguments[0], uri=event == "sqlite3.connect")
+    if name is None:
+        return
+    for path, files in tuple(_guarded.items()):
+        if os.path.basename(name) in map(os.path.basename, files) and os.path.realpath(name) in files:  # noqa: PTH119 -- on a hot path
+            raise ForeignHandleError(
+                path,
+                f"{event} would break its locks in this process; give your data a file of its own, or copy it elsewhere with VACUUM INTO",
+            )
+
+
+def _as_path(given: object, *, uri: bool) -> str | None:
+    if isinstance(given, bytes | os.PathLike):
+        given = os.fsdecode(given)
+    if not isinstance(given, str):
+        return None
+    if uri and given.startswith("file:"):
+        given = urllib.parse.unquote(given.removeprefix("file:").partition("?")[0])
+        return "/" + given.lstrip("/") if given.startswith("//") else given
+    return given

@@ -1,0 +1,23 @@
+"""What can be chosen for an SQLite store, in its URL or in code."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Options(Struct, frozen=True):
+    """Settings of one handle.
+
+    Attributes:
+        busy_seconds: How long a commit waits for its turn before it is refused (``?busy=5s``).
+        network: ``"allow"`` opens a file on a network file system all the same (``?network=allow``).
+        commits: Where commits run: on the loop when that is quick, or always on the loop or a thread.
+        hints: ``"machine"`` rings other processes; ``"process"`` keeps hints inside this one.
+    """
+
+    busy_seconds: float = 5.0
+    network: Literal["refuse", "allow"] = "refuse"
+    commits: Literal["auto", "loop", "thread"] = "auto"
+    hints: Literal["machine", "process"] = "machine"

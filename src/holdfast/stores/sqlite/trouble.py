@@ -1,0 +1,42 @@
+"""Driver errors, translated once, at the edge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.errors import (
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KINDS: Mapping[type[apsw.Error], tuple[type[StoreError], str]] = {
+    apsw.BusyError: (StoreBusyError, "another program keeps it locked; retry, and leave the file to Holdfast"),
+    apsw.LockedError: (StoreBusyError, "it is locked; retry"),
+    apsw.FullError: (StoreFullError, "the disk is full; free some space and retry"),
+    apsw.ReadOnlyError: (StoreReadOnlyError, "it cannot be written to; fix the permissions of the file and its folder"),
+    apsw.PermissionsError: (StoreReadOnlyError, "access is denied; fix the permissions of the file and its folder"),
+    apsw.CantOpenError: (StoreUnavailableError, "it cannot be opened; check that the folder exists and may be used"),
+    apsw.CorruptError: (StoreCorruptError, "its content is damaged; restore it from a backup"),
+    apsw.NotADBError: (StoreCorruptError, "it is not an SQLite database; name another file"),
+}
+
+
+def translate(problem: apsw.Error, name: str) -> StoreError:
+    """Return the Holdfast error for a driver error."""
+    code = getattr(problem, "extendedresult", 0)
+    if code == apsw.SQLITE_READONLY_DBMOVED:
+        return StoreGoneError(name, "the file was deleted, moved or replaced; put it back or open it anew")
+    for kind, (error, advice) in _KINDS.items():
+        if isinstance(problem, kind):
+            return error(name, advice)
+    return StoreUnavailableError(name, f"SQLite failed: {problem}")
