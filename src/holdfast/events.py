@@ -1,0 +1,231 @@
+"""What happened, as frozen values, and the hooks that are told.
+
+An event carries facts: keys, counts, seconds, places in the code. It never carries a stored value, an argument or
+a password. Hooks are plain functions, called where the event happens; a hook that raises is reported once and
+changes nothing else.
+
+    def count(event: Event) -> None:
+        counters[type(event).__name__] += 1
+
+    hooks = Hooks([count, LogHook()])
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, final
+
+from msgspec import Struct
+
+from holdfast.clock import SYSTEM_CLOCK, Instant, monotonic
+from holdfast.keys import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+SLOW_HOOK: Final = 0.1
+"""A hook that takes longer than this many seconds is reported."""
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """The root of all events. ``at`` is when it happened, by the clock of whoever tells."""
+
+    level: ClassVar[Level] = "info"
+
+    at: Instant
+
+
+# --- exclusion in one process -------------------------------------------------------------------------------------
+
+
+class LockOrderInverted(Event, frozen=True, kw_only=True):
+    """Two keys were taken in both orders: one day two tasks will wait for each other for ever.
+
+    Decide which of them comes first and declare it, ``KeyFamily(..., after=(FIRST,))``.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    held: Key
+    """The key that the task holds."""
+    wanted: Key
+    """The key that it asked for on top of it."""
+    held_from: str
+    """Where ``held`` was taken: file and line."""
+    wanted_from: str
+    """Where ``wanted`` was asked for."""
+    opposite_held_from: str
+    """Where, earlier, ``wanted`` was taken first."""
+    opposite_wanted_from: str
+    """Where, earlier, ``held`` was asked for on top of it."""
+
+
+# --- stores -------------------------------------------------------------------------------------------------------
+
+
+class StoreEvent(Event, frozen=True, kw_only=True):
+    """The root of what stores tell. ``store`` is its address without secrets."""
+
+    store: str
+
+
+class SlowCommit(StoreEvent, frozen=True, kw_only=True):
+    """A transaction took unusually long. The disk, the network or another writer is slow."""
+
+    level: ClassVar[Level] = "warning"
+
+    seconds: float
+    riders: int
+    """How many commits shared the transaction."""
+
+
+class ForeignHandleSeen(StoreEvent, frozen=True, kw_only=True):
+    """Another library has the store's file open in this process. The store refuses to work until it is gone."""
+
+    level: ClassVar[Level] = "error"
+
+
+class OutcomeUnknown(StoreEvent, frozen=True, kw_only=True):
+    """The reply to a commit was lost: it may or may not have been written."""
+
+    level: ClassVar[Level] = "warning"
+
+    attempt: str
+    problem: str
+
+
+class OutcomeSettled(StoreEvent, frozen=True, kw_only=True):
+    """It was found out for good whether an attempt was written."""
+
+    attempt: str
+    written: bool
+
+
+class Checkpointed(StoreEvent, frozen=True, kw_only=True):
+    """The write-ahead log was copied into the file. ``remaining`` pages were still in use by readers."""
+
+    level: ClassVar[Level] = "debug"
+
+    seconds: float
+    pages: int
+    remaining: int
+
+
+class Swept(StoreEvent, frozen=True, kw_only=True):
+    """Expired records were deleted."""
+
+    level: ClassVar[Level] = "debug"
+
+    seconds: float
+    removed: int
+
+
+# --- hooks --------------------------------------------------------------------------------------------------------
+
+
+class HookFailed(Event, frozen=True, kw_only=True):
+    """A hook raised. The other hooks are told once; what the hook was told about went on undisturbed."""
+
+    level: ClassVar[Level] = "error"
+
+    hook: str
+    error: str
+    """The type of the exception; its message may hold anything and is left out."""
+    place: str
+    """Where it was raised: file and line."""
+
+
+class HookSlow(Event, frozen=True, kw_only=True):
+    """A hook took so long that it holds up the work it watches. Let it hand its work to a thread or a queue."""
+
+    level: ClassVar[Level] = "warning"
+
+    hook: str
+    seconds: float
+
+
+class Hook(Protocol):
+    """Anything that can be called with an event.
+
+    It is called at once, on the thread where the event happens, possibly on several threads at a time, and must
+    return quickly. What it returns is ignored, and so is what it raises, but for one line in the log.
+    """
+
+    def __call__(self, event: Event, /) -> object:
+        """Take note of ``event``."""
+        ...
+
+
+@final
+class Hooks:
+    """Tells hooks about events, and keeps their failures away from the work.
+
+    ``if hooks:`` is False when nobody listens; then an event need not even be made.
+    """
+
+    __slots__ = ("_hooks", "_reported")
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        self._hooks: Final = tuple(hooks)
+        self._reported: dict[tuple[str, int], object] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def emit(self, event: Event) -> None:
+        """Call every hook with ``event``, in order. Never raises what a hook raises."""
+        for hook in self._hooks:
+            started = monotonic()
+            try:
+                hook(event)
+            except (KeyboardInterrupt, SystemExit):  # the process is asked to end; that is no failure of the hook
+                raise
+            except BaseException as error:  # noqa: BLE001 -- whatever it is, the work goes on
+                self._report_failure(hook, error)
+            if (taken := monotonic() - started) > SLOW_HOOK:
+                self._report_slowness(hook, taken)
+
+    def _report_failure(self, hook: Hook, error: BaseException) -> None:
+        if not self._is_first("failed", hook):
+            return
+        name, kind, place = _name(hook), type(error).__name__, _place(error.__traceback__)
+        _logger.error("event hook %s raised %s at %s; this is logged once", name, kind, place)
+        self._tell_others(hook, HookFailed(at=SYSTEM_CLOCK.wall(), hook=name, error=kind, place=place))
+
+    def _report_slowness(self, hook: Hook, seconds: float) -> None:
+        if not self._is_first("slow", hook):
+            return
+        _logger.warning("event hook %s took %.1f s; this is logged once", _name(hook), seconds)
+        self._tell_others(hook, HookSlow(at=SYSTEM_CLOCK.wall(), hook=_name(hook), seconds=seconds))
+
+    def _is_first(self, trouble: str, hook: Hook) -> bool:
+        mark = object()  # setdefault is atomic, so of several threads one is the first
+        return self._reported.setdefault((trouble, id(hook)), mark) is mark
+
+    def _tell_others(self, failing: Hook, event: Event) -> None:
+        # Each hook is reported once, so hooks that fail at the news of each other's failure come to an end.
+        others = Hooks(hook for hook in self._hooks if hook is not failing)
+        others._reported = self._reported
+        others.emit(event)
+
+
+NO_HOOKS: Final = Hooks()
+"""Nobody listens."""
+
+_logger: Final = logging.getLogger("holdfast")
+
+
+def _name(hook: Hook) -> str:
+    named: object = hook if hasattr(hook, "__qualname__") else type(hook)
+    return f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
+
+
+def _place(traceback: TracebackType | None) -> str:
+    if traceback is None:
+        return "?"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
