@@ -11,16 +11,19 @@ compared as bytes. NUL becomes ``00 FF`` and each part ends with ``00 01``, so n
 from __future__ import annotations
 
 import sys
-import threading
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from holdfast.errors import DuplicateFamilyError, InvalidKeyError, KeyTooLongError, NotAKeyError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 MAX_KEY_BYTES: Final = 1_000
 """The longest encoded key that every store accepts."""
 
 _END: Final = b"\x00\x01"
 _ESCAPED_NUL: Final = b"\x00\xff"
+_MAX_SHOWN: Final = 100
 _AFTER_ALL: Final = b"\xff"  # sorts after every encoded part: UTF-8 never contains it
 
 
@@ -31,11 +34,11 @@ def encode_parts(parts: tuple[str, ...]) -> bytes:
 
 def _encode_part(part: str) -> bytes:
     if not isinstance(part, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise NotAKeyError(f"{type(part).__name__} as a key part", "str (use str(...) to choose its text yourself)")
+        raise NotAKeyError(type(part).__name__, "str as a key part (choose its text yourself, with str(...))")
     try:
-        data = part.encode()
+        data = str.encode(part)  # not part.encode(): a subclass could have its own
     except UnicodeEncodeError:
-        raise InvalidKeyError(ascii(part), "it holds half of a surrogate pair, which is not text") from None
+        raise InvalidKeyError(_short(ascii(part)), "it holds half of a surrogate pair, which is not text") from None
     if b"\x00" in data:
         data = data.replace(b"\x00", _ESCAPED_NUL)
     return data + _END
@@ -43,13 +46,14 @@ def _encode_part(part: str) -> bytes:
 
 def decode_parts(encoded: bytes) -> tuple[str, ...]:
     """Return the tuple that :func:`encode_parts` made ``encoded`` from."""
-    if not encoded.endswith(_END) and encoded:
-        raise InvalidKeyError(repr(encoded), "it is not an encoded key")
     try:
         # An end is 00 01 and an escaped NUL 00 FF, so splitting at 00 01 can never cut an escape in half.
-        return tuple(part.replace(_ESCAPED_NUL, b"\x00").decode() for part in encoded.split(_END)[:-1])
+        parts = tuple(part.replace(_ESCAPED_NUL, b"\x00").decode() for part in encoded.split(_END)[:-1])
     except UnicodeDecodeError:
-        raise InvalidKeyError(repr(encoded), "it is not an encoded key") from None
+        parts = ()
+    if encode_parts(parts) != encoded:
+        raise InvalidKeyError(_short(repr(bytes(encoded))), "it is not an encoded key")
+    return parts
 
 
 def display(parts: tuple[str, ...]) -> str:
@@ -66,6 +70,10 @@ def display(parts: tuple[str, ...]) -> str:
 
 def _is_plain(part: str) -> bool:
     return part.isascii() and part.isprintable() and part != "" and not any(mark in part for mark in "(),'\" \\")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 @final
@@ -101,8 +109,10 @@ class KeyFamily:
         alone: tuple[str, ...] = (),
         after: tuple[KeyFamily, ...] = (),
     ) -> KeyFamily:
-        frame = sys._getframe(1)  # noqa: SLF001 -- the documented way to learn where we are called from, and cheap
-        return _register(_declare(name, modes, alone, after, f"{frame.f_code.co_filename}:{frame.f_lineno}"))
+        """Declare the family, or return it if this very place has declared it before."""
+        # The documented way to learn where we are called from, and cheap.
+        place = _place(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return _register(_declare(name, modes, alone, after, place))
 
     def __call__(self, *parts: str) -> Key:
         """Make the key of this family for ``parts``; no parts is the family's single key."""
@@ -115,12 +125,26 @@ class KeyFamily:
         return _family_named, (self.name,)
 
 
+def _place(frame: FrameType) -> str:
+    """Say where the code of ``frame`` stands; all cells of a notebook or prompt are one place, as they are rerun."""
+    file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "?")
+    if module == "__main__" and (file.startswith(_PROMPTS) or "ipykernel_" in file):
+        return "the interactive session"
+    suffix = f" in module {module}" if file.startswith("<") else ""  # code without a file: many are called <string>
+    return f"{file}:{frame.f_lineno}{suffix}"
+
+
 def _declare(
     name: str, modes: tuple[str, ...], alone: tuple[str, ...], after: tuple[KeyFamily, ...], place: str
 ) -> KeyFamily:
-    _check_name(name)
+    _check_name(name, "a family name")
     if isinstance(modes, str) or isinstance(alone, str):
         raise InvalidKeyError(repr(modes or alone), 'modes are a tuple of names; write modes=("pull",)')
+    for mode in (*modes, *alone):
+        _check_name(mode, "a mode")
+    for earlier in after:
+        if type(earlier) is not KeyFamily:
+            raise NotAKeyError(_described(earlier), "KeyFamily in after=")
     if len({*modes, *alone}) != len(modes) + len(alone):
         raise InvalidKeyError(repr((*modes, *alone)), "each mode is declared once")
     family = object.__new__(KeyFamily)
@@ -130,29 +154,27 @@ def _declare(
     return family
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, what: str) -> None:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise NotAKeyError(f"{type(name).__name__} as a family name", "str")
+        raise NotAKeyError(type(name).__name__, f"str as {what}")
     if not name or not name.isprintable():
-        raise InvalidKeyError(ascii(name), "a family name is printable text and not empty")
+        raise InvalidKeyError(_short(ascii(name)), f"{what} is printable text and not empty")
 
+
+_PROMPTS: Final = ("<stdin>", "<ipython-input-", "<python-input-")
 
 _families: dict[str, KeyFamily] = {}
-_families_lock = threading.Lock()
 
 
 def _register(family: KeyFamily) -> KeyFamily:
-    with _families_lock:
-        known = _families.setdefault(family.name, family)
-    same = (known.place, known.modes, known.alone, known.after) == (
-        family.place,
-        family.modes,
-        family.alone,
-        family.after,
-    )
-    if not same:
+    known = _families.setdefault(family.name, family)  # atomic: of several threads, one is the first
+    if _declaration(known) != _declaration(family):
         raise DuplicateFamilyError(family.name, known.place, family.place)
     return known
+
+
+def _declaration(family: KeyFamily) -> tuple[object, ...]:
+    return family.place, family.modes, family.alone, family.after
 
 
 def _family_named(name: str) -> KeyFamily:
@@ -174,7 +196,7 @@ class Key:
 
     def __init__(self, family: KeyFamily, parts: tuple[str, ...]) -> None:
         if type(family) is not KeyFamily:
-            raise NotAKeyError(f"{type(family).__name__} as a family", "KeyFamily")
+            raise NotAKeyError(_described(family), "KeyFamily")
         self.family: Final = family
         self.parts: Final = parts
         self.encoded: Final = family.encoded_name + encode_parts(parts)
@@ -188,11 +210,25 @@ class Key:
     def __hash__(self) -> int:
         return hash(self.encoded)
 
+    def __reduce__(self) -> tuple[object, tuple[KeyFamily, tuple[str, ...]]]:
+        return Key, (self.family, self.parts)
+
     def __str__(self) -> str:
         return display((self.family.name, *self.parts))
 
     def __repr__(self) -> str:
         return f"<Key {self}>"
+
+
+def require_key(value: object) -> Key:
+    """Return ``value`` if a family made it; a look-alike or raw text is refused, with the fix in the message."""
+    if type(value) is Key:
+        return value
+    raise NotAKeyError(_described(value))
+
+
+def _described(value: object) -> str:
+    return f"the text {_short(ascii(value))}" if isinstance(value, str) else f"an object of type {type(value).__name__}"
 
 
 @final
@@ -206,6 +242,7 @@ class RecordKey(bytes):
     __slots__ = ()
 
     def __new__(cls, *parts: str) -> RecordKey:
+        """Encode ``parts`` as a key."""
         return cls._sized(encode_parts(parts))
 
     @classmethod
