@@ -1,0 +1,177 @@
+"""A space: one namespace and one tenant of a store, and the only way to name a key in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+
+from holdfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, UnsuitableStoreError
+from holdfast.ids import new_id
+from holdfast.keys import Key, RecordKey
+from holdfast.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.clock import Instant
+    from holdfast.stores.protocol import (
+        Change,
+        Commit,
+        Conflict,
+        Decided,
+        Decision,
+        Snapshot,
+        Store,
+        Wake,
+        Watch,
+    )
+
+T = TypeVar("T")
+
+LONGEST_NAME: Final = 100
+
+
+@final
+class Space:
+    """A store as seen by one namespace and tenant.
+
+    Every key that a space makes begins with its namespace and tenant, and it refuses keys that do not, so nothing
+    above it can reach another tenant's records. Get one from :func:`holdfast.open`.
+
+    Attributes:
+        namespace: Bounds every commit and scan; on distributed stores, what one shard holds.
+        tenant: Whose records these are.
+        presence: The address of this opening of the space, unlike any other: where wakes for it are sent.
+    """
+
+    def __init__(self, store: Store, *, namespace: str = "default", tenant: str = "default") -> None:
+        if not store.capabilities.atomic:
+            raise UnsuitableStoreError(
+                store.capabilities.backend,
+                "it has no atomic conditional commits, so two racers could both win; use sqlite:// or a server",
+            )
+        self.namespace: Final = _checked("namespace", namespace)
+        self.tenant: Final = _checked("tenant", tenant)
+        self._root: Final = RecordKey(namespace, tenant)
+        self._store: Final = store
+        self.presence: Final = self.key("presence", new_id())
+
+    def __repr__(self) -> str:
+        return f"<Space {self.namespace}/{self.tenant} on {self._store!r}>"
+
+    @property
+    def store(self) -> Store:
+        """The store underneath, which knows nothing of namespaces and tenants."""
+        return self._store
+
+    def key(self, kind: str, *parts: str) -> RecordKey:
+        """Return the record key of ``parts`` among the records of one ``kind``, in this space."""
+        return self._root.child(kind, *parts)
+
+    def key_for(self, kind: str, key: Key | str) -> RecordKey:
+        """Return the record key for a user's key: a :class:`~holdfast.keys.Key`, or text in a family of its own."""
+        if isinstance(key, Key):
+            return self._root.child(kind, key.family.name, *key.parts)
+        if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            return self._root.child(kind, "", key)
+        raise NotAKeyError(type(key).__name__, "Key or str")
+
+    async def read(self, *keys: RecordKey) -> Snapshot:
+        """Read records of this space in one snapshot."""
+        self._check(keys)
+        return await self._store.read(*keys)
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
+        """Read a page of a range of this space, see :meth:`~holdfast.stores.Store.scan`."""
+        self._check((start, end))
+        return await self._store.scan(start, end, limit=limit, reverse=reverse)
+
+    async def commit(
+        self,
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+    ) -> Commit | Conflict:
+        """Do all of ``changes`` or none in this space, see :meth:`~holdfast.stores.Store.commit`."""
+        self._check([*(change.key for change in changes), *(each.to for each in wake)])
+        return await self._store.commit(*changes, after=after, before=before, wake=wake)
+
+    async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
+        """Decide and commit on records of this space, see :meth:`~holdfast.stores.Store.update`."""
+        self._check(keys)
+        return await self._store.update(keys, decide)
+
+    def watch(self, *prefixes: RecordKey) -> Watch:
+        """Subscribe to hints of this space, see :meth:`~holdfast.stores.Store.watch`."""
+        self._check(prefixes)
+        return self._store.watch(*prefixes)
+
+    def _check(self, keys: Sequence[RecordKey]) -> None:
+        root = self._root
+        for key in keys:
+            if not isinstance(key, RecordKey):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+                raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
+            if not key.startswith(root):
+                raise InvalidChangeError(f"{key} does not lie in {self.namespace}/{self.tenant}; make it with space.key(...)")
+
+    async def aclose(self) -> None:
+        """Close the store."""
+        await self._store.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def _checked(what: str, name: str) -> str:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidKeyError(f"{what} {name!r}", "it must be text")
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise InvalidKeyError(f"{what} {ascii(name)}", f"it must be 1 to {LONGEST_NAME} printable characters")
+    return name
+
+
+@final
+class Opening:
+    """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
+
+    __slots__ = ("_names", "_space", "_url")
+
+    def __init__(self, url: str, namespace: str, tenant: str) -> None:
+        self._url = url
+        self._names = (_checked("namespace", namespace), _checked("tenant", tenant))
+        self._space: Space | None = None
+
+    def __await__(self) -> Generator[Any, Any, Space]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Space:
+        self._space = await self._open()
+        return self._space
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._space is not None:
+            await self._space.aclose()
+
+    async def _open(self) -> Space:
+        namespace, tenant = self._names
+        store = await open_store(self._url)
+        return Space(store, namespace=namespace, tenant=tenant)
+
+
+def open(url: str, *, namespace: str = "default", tenant: str = "default") -> Opening:  # noqa: A001 -- used as hf.open
+    """Open a store and look at one namespace and tenant of it.
+
+    >>> async with hf.open("sqlite:///holdfast.db", namespace="prod") as space:
+    ...     ...
+
+    ``await hf.open(...)`` works too; then call ``await space.aclose()`` when done.
+
+    Args:
+        url: Which store: ``sqlite:///holdfast.db``, ``memory://``. See :func:`holdfast.stores.opening.open_store`.
+        namespace: Keeps deployments on one store apart; commits and scans stay inside one.
+        tenant: Keeps the users of one deployment apart.
+    """
+    return Opening(url, namespace, tenant)

@@ -1,0 +1,116 @@
+"""From a URL to a store. A driver is imported only when its scheme is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import urllib.parse
+from typing import TYPE_CHECKING, Final
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.durations import seconds
+from holdfast.errors import HoldfastError, InvalidUrlError, MissingExtraError
+from holdfast.stores.memory import open_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.clock import Clock
+    from holdfast.stores.grouped import GroupedStore
+    from holdfast.stores.sqlite.options import Options
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "sqlite": "sqlite:///holdfast.db",
+    "memory": "memory://",
+}
+"""The schemes that can be opened, each with something to type."""
+
+_SQLITE_OPTIONS: Final = {"busy": None, "network": ("refuse", "allow"), "commits": ("auto", "loop", "thread"), "hints": ("machine", "process")}  # fmt: skip
+
+
+async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
+    """Open the store that ``url`` names, on the running event loop.
+
+    Args:
+        url: ``sqlite:///holdfast.db`` (relative to the working folder), ``sqlite:////srv/holdfast.db`` (absolute),
+            ``memory://`` or ``memory://name``.
+        clock: Where the store's time comes from; for tests.
+
+    Raises:
+        InvalidUrlError: The URL cannot be used; the message says what to type.
+        MissingExtraError: The driver is not installed; the message is the command to type.
+    """
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidUrlError(type(url).__name__, f"a store URL is text, for example {EXAMPLES['sqlite']!r}")
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in EXAMPLES:
+        raise InvalidUrlError(url, _what_to_type(url, scheme))
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError as problem:
+        raise InvalidUrlError(url, str(problem)) from None
+    if scheme == "memory":
+        return open_memory(_memory_name(url, parts), clock=clock)
+    return await _open_sqlite(url, parts, clock)
+
+
+def _what_to_type(url: str, scheme: str) -> str:
+    if "://" not in url:
+        return f"it has no scheme; for a file write {f'sqlite:///{url}'!r}"
+    close = difflib.get_close_matches(scheme.lower(), EXAMPLES, n=1)
+    if close:
+        return f"unknown scheme {scheme!r}; did you mean {EXAMPLES[close[0]]!r}?"
+    return f"unknown scheme {scheme!r}; write one of {', '.join(map(repr, EXAMPLES.values()))}"
+
+
+def _memory_name(url: str, parts: urllib.parse.SplitResult) -> str:
+    if parts.path not in {"", "/"} or parts.query:
+        raise InvalidUrlError(url, "write memory:// for a private store or memory://name for one shared in the process")
+    return urllib.parse.unquote(parts.netloc)
+
+
+async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock) -> GroupedStore:
+    path = _sqlite_path(url, parts)
+    options = _sqlite_options(url, parts.query)
+    try:
+        from holdfast.stores.sqlite import open_sqlite  # noqa: PLC0415 -- the driver is loaded only when it is asked for
+    except ModuleNotFoundError as problem:
+        if problem.name != "apsw":
+            raise
+        raise MissingExtraError("sqlite", "apsw") from problem
+    return await open_sqlite(path, options, clock=clock)
+
+
+def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:
+    if parts.netloc:
+        fixed = f"sqlite:///{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise InvalidUrlError(url, f"a file has no host, so three slashes are needed: {fixed!r}")
+    if parts.fragment:
+        raise InvalidUrlError(url, "a '#' in a file name is written %23")
+    path = urllib.parse.unquote(parts.path.removeprefix("/"))
+    if not path or path.endswith("/") or "\0" in path or ":memory:" in path:
+        raise InvalidUrlError(url, f"name a file, for example {EXAMPLES['sqlite']!r}; for memory write 'memory://'")
+    return path
+
+
+def _sqlite_options(url: str, query: str) -> Options:
+    from holdfast.stores.sqlite.options import Options  # noqa: PLC0415 -- beside the driver, though it needs none
+
+    given = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    chosen: dict[str, object] = {}
+    for name, value in given.items():
+        if name not in _SQLITE_OPTIONS:
+            raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(_SQLITE_OPTIONS)}")
+        if name == "busy":
+            chosen["busy_seconds"] = _busy(url, value)
+        elif value not in (choices := _SQLITE_OPTIONS[name] or ()):
+            raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
+        else:
+            chosen[name] = value
+    return Options(**chosen)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- checked just above
+
+
+def _busy(url: str, value: str) -> float:
+    try:
+        return seconds(value)
+    except HoldfastError as problem:
+        raise InvalidUrlError(url, f"busy: {problem}") from problem
