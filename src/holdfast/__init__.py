@@ -1,9 +1,38 @@
-"""Durable concurrency for Python: who may run, on which key, in which order, until when."""
+"""Durable concurrency for Python: who may run, on which key, in which order, until when.
+
+Names are loaded when they are first used, so ``import holdfast`` costs next to nothing and loads no driver.
+"""
 
 from __future__ import annotations
 
-from holdfast.errors import HoldfastError
-from holdfast.keys import Key, KeyFamily
-from holdfast.space import Space, open
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError
+    from holdfast.keys import Key, KeyFamily
+    from holdfast.space import Space, open
 
 __all__ = ["HoldfastError", "Key", "KeyFamily", "Space", "open"]
+
+# A fixed table, never data: which module each public name comes from.
+_HOMES = {
+    "HoldfastError": "holdfast.errors",
+    "Key": "holdfast.keys",
+    "KeyFamily": "holdfast.keys",
+    "Space": "holdfast.space",
+    "open": "holdfast.space",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
