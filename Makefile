@@ -28,7 +28,7 @@ endef
 .PHONY: help
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(RUN)/.ready ## watch tasks and processes contend for keys, under 30 seconds
@@ -68,7 +68,7 @@ types: $(DEV)/.ready
 	@$(DEV)/bin/mypy $(CODE)
 	@$(DEV)/bin/pyright --pythonpath $(DEV)/bin/python
 imports: $(DEV)/.ready
-	@$(DEV)/bin/lint-imports --cache-dir .cache/import-linter
+	@$(DEV)/bin/lint-imports --no-logo --cache-dir .cache/import-linter
 rules: $(DEV)/.ready
 	@$(DEV)/bin/python tools/rules.py
 
@@ -93,6 +93,10 @@ docs: $(DOCS)/.ready ## build the site in docs/_build/html; broken links fail
 	@echo "docs/_build/html/index.html"
 
 ##@ House
+
+.PHONY: newest-python
+newest-python: ## fetch the newest CPython from Debian unstable for make test-matrix, without installing it
+	@tools/newest-python
 
 .PHONY: lock
 lock: ## compile the pins anew, to the newest versions
