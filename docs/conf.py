@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from docutils import nodes
     from sphinx.addnodes import pending_xref
     from sphinx.application import Sphinx
@@ -41,8 +43,8 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 # Names of the standard library are not looked up: the build needs no network and gives the same result everywhere.
 nitpick_ignore_regex = [
     (r"py:.*", rf"_?({'|'.join(sorted(sys.stdlib_module_names))})(\..*)?"),
-    (r"py:.*", r"(msgspec|pytest|_pytest|hypothesis)\..*"),
-    (r"py:.*", r"(holdfast\.)?(.*\.)?[~_]?[A-Z]"),  # type variables
+    (r"py:.*", r"(apsw|msgspec|pytest|_pytest|hypothesis)\..*"),
+    (r"py:.*", r"(.*\.)?[~_]?([A-Z]|[A-Z][A-Za-z]*T)"),  # type variables
 ]
 
 _API = Path(__file__).parent / "reference" / "api"
@@ -82,14 +84,25 @@ def _write_api_pages(_app: Sphinx) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+def _places(target: str, documented: Iterable[str]) -> list[str]:
+    """Return where a name is documented that may be written short, or by the package that hands it on."""
+    parts = target.split(".")
+    for cut in range(len(parts)):
+        start = ".".join([*parts[:cut], ""]) if cut else "holdfast."
+        end = ".".join(["", *parts[cut:]])
+        places = [place for place in documented if place.startswith(start) and place.endswith(end)]
+        if places:
+            return places
+    return []
+
+
 def _follow_alias(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
 ) -> nodes.reference | None:
     """Let ``holdfast.KeyFamily`` lead to where it is documented, ``holdfast.keys.KeyFamily``."""
-    package, _, name = node.get("reftarget", "").rpartition(".")
     domain = env.domains.python_domain
-    places = [place for place in domain.objects if place.startswith(f"{package}.") and place.endswith(f".{name}")]
-    if not package.startswith("holdfast") or len(places) != 1:
+    places = _places(node.get("reftarget", ""), domain.objects) if node.get("refdomain") == "py" else []
+    if len(places) != 1:
         return None
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", places[0], node, content)
 
