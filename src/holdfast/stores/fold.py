@@ -31,13 +31,11 @@ from holdfast.stores.protocol import (
 from holdfast.stores.rules import check_decision, in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.clock import Instant
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Rider
-
-    Lookup = Callable[[Sequence[RecordKey]], Mapping[RecordKey, Record]]
 
 
 class Folded(Struct, frozen=True):
@@ -49,26 +47,49 @@ class Folded(Struct, frozen=True):
     last_version: int
 
 
-def fold(riders: Iterable[Rider], *, at: Instant, last_version: int, lookup: Lookup, limits: Capabilities) -> Folded:
-    """Fold ``riders`` over the records that ``lookup`` finds, at store time ``at``.
+def fold(
+    riders: Iterable[Rider],
+    *,
+    at: Instant,
+    last_version: int,
+    records: Mapping[RecordKey, Record],
+    limits: Capabilities,
+) -> Folded:
+    """Fold ``riders`` over ``records``, at store time ``at``.
 
-    ``lookup`` may return expired records; they count as absent. Each rider that writes takes the next version
-    after ``last_version``, so versions grow for every key whatever happened to it before.
+    ``records`` holds what exists at the keys of the riders (see :func:`keys_of`); expired ones count as absent. Each
+    rider that writes takes the next version after ``last_version``, so versions grow for every key whatever happened
+    to it before.
     """
-    state = _Fold(at, last_version, lookup, limits)
+    state = _Fold(at, last_version, records, limits)
     outcomes = tuple([state.ride(rider) for rider in riders])
     return Folded(outcomes, state.writes, tuple(state.wakes), state.last_version)
+
+
+def keys_of(riders: Iterable[Rider]) -> set[RecordKey]:
+    """Return every key that folding ``riders`` looks at."""
+    keys: set[RecordKey] = set()
+    for rider in riders:
+        if type(rider) is CommitRider:
+            for change in rider.changes:
+                keys.add(change.key)
+        else:
+            assert type(rider) is UpdateRider
+            keys.update(rider.keys)
+    return keys
 
 
 @final
 class _Fold:
     """The records as the riders so far have left them."""
 
-    __slots__ = ("_at", "_limits", "_lookup", "_seen", "last_version", "wakes", "writes")
+    __slots__ = ("_at", "_limits", "_present", "last_version", "wakes", "writes")
 
-    def __init__(self, at: Instant, last_version: int, lookup: Lookup, limits: Capabilities) -> None:
-        self._at, self._lookup, self._limits = at, lookup, limits
-        self._seen: dict[RecordKey, Record | None] = {}
+    def __init__(
+        self, at: Instant, last_version: int, records: Mapping[RecordKey, Record], limits: Capabilities
+    ) -> None:
+        self._at, self._limits = at, limits
+        self._present = {key: record for key, record in records.items() if not record.is_expired(at)}
         self.last_version = last_version
         self.writes: dict[RecordKey, Record | None] = {}
         self.wakes: list[Wake] = []
@@ -80,21 +101,19 @@ class _Fold:
         return self._update(rider)
 
     def _commit(self, rider: CommitRider) -> Commit | Conflict:
-        changes = rider.changes
-        self._look_up([change.key for change in changes])
-        seen = self._seen
-        lost = {
-            change.key: record
-            for change in changes
-            if (ABSENT if (record := seen[change.key]) is None else record.version) != change.expected
-        }
+        present, lost = self._present, None
+        for change in rider.changes:
+            record = present.get(change.key)
+            if (ABSENT if record is None else record.version) != change.expected:
+                lost = lost or {}
+                lost[change.key] = record
         if lost or not in_window(self._at, rider.after, rider.before):
-            return Conflict(self._at, lost)
-        return Commit(self._at, self._write(changes, rider.wake))
+            return Conflict(self._at, lost or {})
+        return Commit(self._at, self._write(rider.changes, rider.wake))
 
     def _update(self, rider: UpdateRider) -> Decided[Any] | Exception:
-        self._look_up(rider.keys)
-        seen = Snapshot(self._at, {key: record for key in rider.keys if (record := self._seen[key]) is not None})
+        present = self._present
+        seen = Snapshot(self._at, {key: present[key] for key in rider.keys if key in present})
         try:
             decision: Decision[Any] = rider.decide(seen)
             check_decision(decision, seen, rider.keys, self._limits)
@@ -103,29 +122,23 @@ class _Fold:
         versions = self._write(decision.changes, decision.wake)
         return Decided(decision.answer, self._at, versions)
 
-    def _look_up(self, keys: Sequence[RecordKey]) -> None:
-        missing = [key for key in keys if key not in self._seen]
-        if missing:
-            found = self._lookup(missing)
-            for key in missing:
-                self._see(key, found.get(key))
-
-    def _see(self, key: RecordKey, record: Record | None) -> None:
-        self._seen[key] = None if record is None or record.is_expired(self._at) else record
-
     def _write(self, changes: Sequence[Change], wakes: Sequence[Wake]) -> dict[RecordKey, int]:
+        versions: dict[RecordKey, int] = {}
+        if wakes:
+            self.wakes.extend(wakes)
+        if not changes:
+            return versions
         if self.last_version >= MAX_VERSION:
             raise StoreError("store", "its version counter is used up")
         self.last_version = version = self.last_version + 1
-        versions: dict[RecordKey, int] = {}
         for change in changes:
+            key = change.key
             if type(change) is Put:
-                record = Record(change.key, change.value, version, change.expires_at)
-                self.writes[change.key] = record
-                self._see(change.key, record)
-                versions[change.key] = version
+                versions[key] = version
+                self.writes[key] = self._present[key] = record = Record(key, change.value, version, change.expires_at)
+                if record.expires_at is not None and record.is_expired(self._at):
+                    del self._present[key]
             elif type(change) is Delete:
-                self.writes[change.key] = None
-                self._seen[change.key] = None
-        self.wakes.extend(wakes)
+                self.writes[key] = None
+                del self._present[key]
         return versions

@@ -71,6 +71,13 @@ class _Seat:
         if not self.answer.done():
             self.answer.set_result(None)
 
+    def verdict(self) -> Verdict:
+        outcome = self.outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
 
 _WAITING, _TAKEN, _WITHDRAWN = range(3)
 
@@ -79,22 +86,9 @@ _WAITING, _TAKEN, _WITHDRAWN = range(3)
 class GroupedStore:
     """A :class:`~holdfast.stores.protocol.Store` over a backend. It belongs to the event loop it is made in."""
 
-    __slots__ = (
-        "_attempts",
-        "_backend",
-        "_busy",
-        "_closed",
-        "_guard",
-        "_id",
-        "_loop",
-        "_owned",
-        "_queue",
-        "_scheduled",
-        "_settling",
-    )
-
     def __init__(self, backend: Backend) -> None:
         self._backend: Final = backend
+        self._limits: Final = backend.capabilities
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
         self._id: Final = new_id()
@@ -110,7 +104,7 @@ class GroupedStore:
     @property
     def capabilities(self) -> Capabilities:
         """What this store can do."""
-        return self._backend.capabilities
+        return self._limits
 
     @property
     def backend(self) -> Backend:
@@ -122,7 +116,7 @@ class GroupedStore:
     async def read(self, *keys: RecordKey) -> Snapshot:
         """Read records in one snapshot. Expired ones are absent."""
         self._check_usable()
-        check_read(keys, self._backend.capabilities)
+        check_read(keys, self._limits)
         return await self._backend.read(keys)
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
@@ -134,7 +128,7 @@ class GroupedStore:
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints for keys that equal or continue one of ``prefixes``."""
         self._check_usable()
-        check_read(prefixes, self._backend.capabilities)
+        check_read(prefixes, self._limits)
         return BackendWatch(self._backend, prefixes)
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -147,14 +141,26 @@ class GroupedStore:
         wake: Sequence[Wake] = (),
     ) -> Commit | Conflict:
         """Do all of ``changes`` or none, durably, if every guard holds and ``after <= store time < before``."""
-        check_commit(changes, wake, self._backend.capabilities)
+        check_commit(changes, wake, self._limits)
         check_window(after, before)
-        return cast("Commit | Conflict", await self._ride(CommitRider(changes, after, before, tuple(wake))))
+        seat = self._board(CommitRider(changes, after, before, tuple(wake)))
+        try:
+            await seat.answer
+        except asyncio.CancelledError as cancelled:
+            await self._leave(seat, cancelled)
+            raise
+        return cast("Commit | Conflict", seat.verdict())
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
-        check_read(keys, self._backend.capabilities)
-        return cast("Decided[T]", await self._ride(UpdateRider(tuple(keys), decide)))
+        check_read(keys, self._limits)
+        seat = self._board(UpdateRider(tuple(keys), decide))
+        try:
+            await seat.answer
+        except asyncio.CancelledError as cancelled:
+            await self._leave(seat, cancelled)
+            raise
+        return cast("Decided[T]", seat.verdict())
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""
@@ -170,26 +176,22 @@ class GroupedStore:
             raise outcome
         return outcome
 
-    async def _ride(self, rider: Rider) -> Verdict:
+    def _board(self, rider: Rider) -> _Seat:
         self._check_usable()
         if len(self._queue) >= MAX_WAITING:
             raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
         seat = _Seat(rider, self._loop.create_future())
         self._queue.append(seat)
         self._schedule()
-        try:
-            await seat.answer
-        except asyncio.CancelledError as cancelled:
-            if seat.state == _WAITING:
-                seat.state = _WITHDRAWN
-            else:
-                cancelled.verdict = await self._despite_cancellation(seat)  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
-            raise
-        outcome = seat.outcome
-        if isinstance(outcome, Exception):
-            raise outcome
-        assert outcome is not None
-        return outcome
+        return seat
+
+    async def _leave(self, seat: _Seat, cancelled: asyncio.CancelledError) -> None:
+        """Withdraw a rider whose caller was cancelled; too late for that, let the cancellation carry its verdict."""
+        if seat.state == _WAITING:
+            seat.state = _WITHDRAWN
+        else:
+            outcome = await self._despite_cancellation(seat)
+            cancelled.verdict = outcome  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
 
     async def _despite_cancellation(self, seat: _Seat) -> Outcome:
         """Wait for the outcome of a rider that is under way; backends answer in bounded time."""

@@ -15,7 +15,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock, Instant
 from holdfast.errors import AttemptClosedError
 from holdfast.stores.backend import Applied, Batch
 from holdfast.stores.bells import Bells
-from holdfast.stores.fold import Folded, fold
+from holdfast.stores.fold import Folded, fold, keys_of
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.protocol import Capabilities, Record, Snapshot
 
@@ -56,8 +56,9 @@ class Memory:
         """Apply a batch, all of it at one instant."""
         if batch.attempt in self._attempts:
             raise AttemptClosedError(self.name, f"attempt {batch.attempt} was settled as never written")
+        records = {key: record for key in keys_of(batch.riders) if (record := self._records.get(key)) is not None}
         folded = fold(
-            batch.riders, at=self.now(), last_version=self._last_version, lookup=self._look_up, limits=CAPABILITIES
+            batch.riders, at=self.now(), last_version=self._last_version, records=records, limits=CAPABILITIES
         )
         self._write(folded)
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
@@ -87,9 +88,6 @@ class Memory:
     def _present(self, key: RecordKey, at: Instant) -> Record | None:
         record = self._records.get(key)
         return None if record is None or record.is_expired(at) else record
-
-    def _look_up(self, keys: Sequence[RecordKey]) -> dict[RecordKey, Record]:
-        return {key: self._records[key] for key in keys if key in self._records}
 
     def _write(self, folded: Folded) -> None:
         self._last_version = folded.last_version

@@ -28,19 +28,38 @@ def check_key(key: RecordKey) -> None:
 
 def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabilities) -> None:
     """Refuse a commit that breaks a rule: too many changes, a key twice, two namespaces, a bad change."""
+    for change in changes:
+        if not _is_plain_put(change, limits):
+            _check_change(change, limits)
+    if len(changes) == 1 and not wake:
+        return
     if not changes:
         raise InvalidChangeError("a commit needs at least one change")
     if len(changes) > limits.max_changes:
         raise InvalidChangeError(f"a commit has at most {limits.max_changes} changes, this one has {len(changes)}")
-    for change in changes:
-        _check_change(change, limits)
     if len({change.key for change in changes}) != len(changes):
         raise InvalidChangeError("each key may appear once in a commit")
     check_one_namespace([*(change.key for change in changes), *(each.to for each in wake)])
 
 
+def _is_plain_put(change: Change, limits: Capabilities) -> bool:
+    """Tell, in one expression on the hottest path, whether a change needs no closer look."""
+    return (
+        type(change) is Put
+        and type(change.key) is RecordKey
+        and 0 < len(change.key) <= MAX_KEY_BYTES
+        and type(change.value) is bytes
+        and len(change.value) <= limits.max_value_bytes
+        and type(change.expected) is int
+        and ABSENT <= change.expected <= MAX_VERSION
+        and change.expires_at is None
+    )
+
+
 def check_window(after: Instant | None, before: Instant | None) -> None:
     """Refuse a time window that is not made of instants or that no instant can be in."""
+    if after is None and before is None:
+        return
     for edge in (after, before):
         if edge is not None and (type(edge) is not int or edge < 0):
             raise InvalidChangeError(f"a time window is made of instants (microseconds), got {edge!r}")

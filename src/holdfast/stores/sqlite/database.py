@@ -15,7 +15,7 @@ from holdfast.clock import monotonic
 from holdfast.errors import AttemptClosedError, OutcomeUnknownError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
-from holdfast.stores.fold import Folded, fold
+from holdfast.stores.fold import Folded, fold, keys_of
 from holdfast.stores.protocol import Capabilities, Record, Snapshot
 from holdfast.stores.sqlite.connecting import connect, disconnect
 from holdfast.stores.sqlite.trouble import translate
@@ -91,9 +91,9 @@ class Database:
 
     def _fold(self, batch: Batch) -> Folded:
         last_version, last_at = self._writer.execute(_COUNTERS).fetchall()[0]
-        found = look_up(self._writer, {key for rider in batch.riders for key in _keys_of(rider)})
+        records = look_up(self._writer, keys_of(batch.riders))
         at = self._time.now(last_at)
-        return fold(batch.riders, at=at, last_version=last_version, lookup=lambda _: found, limits=self._limits)
+        return fold(batch.riders, at=at, last_version=last_version, records=records, limits=self._limits)
 
     def _write(self, attempt: str, folded: Folded) -> None:
         execute_many = self._writer.executemany
@@ -214,13 +214,6 @@ def _select(size: int) -> str:
 def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns
     key, version, expires_at, value = row
     return Record(RecordKey.from_encoded(key), value, version, expires_at)
-
-
-def _keys_of(rider: Rider) -> Iterable[RecordKey]:
-    if type(rider) is CommitRider:
-        return [change.key for change in rider.changes]
-    assert type(rider) is UpdateRider
-    return rider.keys
 
 
 def _split(attempt: str) -> tuple[str, int]:
