@@ -58,7 +58,8 @@ prove: $(DEV)/.ready ## run the tests at full size: 1,000 seeds, 200 kills, 1,00
 	@HOLDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: check
-check: lint types imports rules ## ruff, format, mypy, pyright, import-linter and the rules of the house
+check: $(DEV)/.ready ## ruff, format, mypy, pyright, import-linter and the rules of the house
+	@$(MAKE) --keep-going lint types imports rules
 
 .PHONY: lint types imports rules
 lint: $(DEV)/.ready

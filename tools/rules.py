@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/holdfast")
 FUNCTION_CAP, MODULE_CAP, MEDIAN_CAP, P90_CAP = 50, 400, 8, 25
-REASON_WORDS = 2
+REASON_LETTERS = 8
 
 # Modules whose reading side can run or import what the data names.
 CODE_LOADERS = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle", "yaml", "runpy", "code"}
@@ -38,7 +38,7 @@ MACHINE_PATHS = [rf"(?<![\w.])/{folder}/(?=\w)" for folder in ("root", "home", "
 FORBIDDEN_TEXT = {"address of a package registry": REGISTRIES, "path of one machine": MACHINE_PATHS}
 
 DIRECTIVE = re.compile(
-    r"(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no\s*(?:cover|branch)|fmt:\s*(?:off|skip))"
+    r"(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no\s*(?:cover|branch))"
     r"(?:\[[\w\-, ]*\]|:\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?"
 )
 
@@ -149,8 +149,8 @@ def bare_directives(path: Path) -> Iterator[str]:
     with (ROOT / path).open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT and DIRECTIVE.search(token.string):
-                reason = re.findall(r"\w{2,}", DIRECTIVE.sub("", token.string))
-                if len(reason) < REASON_WORDS:
+                reason = re.findall(r"[a-z]", DIRECTIVE.sub("", token.string))
+                if len(reason) < REASON_LETTERS:
                     yield f"{path}:{token.start[0]}: {token.string!r} gives no reason"
 
 
