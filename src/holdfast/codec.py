@@ -1,0 +1,231 @@
+"""Values as bytes, and back.
+
+A stored value is its format number, a colon, and JSON: ``1:{"type":"grant","fence":17}``. Reading is bounded and
+makes only what the codec was declared for: tags choose from a closed list of types, nothing is imported, called or
+looked up by a name from the data, and there is no second format to fall back to. Writing reads back what it is
+about to write, so what cannot be restored is refused before it is stored.
+
+    class Grant(Struct, frozen=True, tag="grant"):
+        holder: str
+        fence: int
+
+    class Vacant(Struct, frozen=True, tag="vacant"):
+        last_fence: int
+
+    GRANTS: Codec[Grant | Vacant] = Codec(Grant | Vacant, what="a grant")
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast, final, overload
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import DecodeError, EncodeError, FormatTooNewError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import UnionType
+
+T = TypeVar("T")
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+"""Data that needs no declared type."""
+
+FORMAT: Final = 1
+"""The newest format that this version reads, and the one it writes."""
+
+MAX_BYTES: Final = 350_000
+"""The largest stored value; every store takes it."""
+MAX_DEPTH: Final = 200
+MAX_KEYS: Final = 50_000
+MAX_DIGITS: Final = 4_300
+"""The longest integer, in digits. Integers of any size up to it are exact."""
+
+_PREFIX: Final = f"{FORMAT}:".encode()
+_SHORT: Final = 2 * MAX_DEPTH  # fewer bytes than this cannot nest too deeply
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+@final
+class Codec(Generic[T]):
+    """Turns values of one declared type into bytes and back.
+
+    Args:
+        of: The type: a ``Struct``, a union of tagged ones, or any type that msgspec reads. ``Any`` takes JSON-shaped
+            data: None, bool, int, float, text, lists and dicts with text keys. Tuples come back as lists. Bytes,
+            ``Decimal``, ``datetime`` and the like need a declared type, since JSON alone would not restore them.
+        what: What the values are, as an error shows it.
+        max_bytes: The most bytes that are written or read.
+    """
+
+    __slots__ = ("_decoder", "max_bytes", "what")
+
+    @overload
+    def __init__(self, of: type[T], *, what: str = "the value", max_bytes: int = MAX_BYTES) -> None: ...
+    @overload
+    def __init__(self, of: UnionType | Any, *, what: str = "the value", max_bytes: int = MAX_BYTES) -> None: ...  # noqa: ANN401 -- msgspec takes any type, also those that are no class
+
+    def __init__(self, of: Any, *, what: str = "the value", max_bytes: int = MAX_BYTES) -> None:
+        self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(of)
+        self.what: Final = what
+        self.max_bytes: Final = max_bytes
+
+    def encode(self, value: T) -> bytes:
+        """Return ``value`` as bytes that :meth:`decode` restores.
+
+        Raises:
+            EncodeError: It would not come back as it is: NaN, half a surrogate pair, a type that was not declared,
+                too large, too deep. The message names the place, never the value.
+        """
+        try:
+            body = _encoder.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise EncodeError(f"{self.what} cannot be stored: {_words(error)}") from None
+        self._check_size(len(_PREFIX) + len(body), EncodeError)
+        try:
+            restored = self._read(body)
+        except DecodeError as error:
+            problem = error.problem.removeprefix(f"{self.what} cannot be read: ")
+            raise EncodeError(f"{self.what} cannot be stored: {problem}") from None
+        if restored != value and (loss := _loss(value, restored, "$")):
+            raise EncodeError(f"{self.what} cannot be stored: {loss}")
+        return _PREFIX + body
+
+    def decode(self, data: bytes) -> T:
+        """Return the value that ``data`` was made from.
+
+        Raises:
+            DecodeError: The bytes are damaged, of another type, or go past a limit.
+            FormatTooNewError: A newer version of Holdfast wrote them.
+        """
+        self._check_size(len(data), DecodeError)
+        if not data.startswith(_PREFIX):
+            self._refuse_format(data)
+        body = data[len(_PREFIX) :]
+        value = self._read(body)
+        # What we wrote ourselves is written the same way again. If not (a newer field, other spaces), look closely.
+        if _encoder.encode(value) != body:
+            _refuse_duplicates(body, self.what)
+        return value
+
+    def _read(self, body: bytes) -> T:
+        if len(body) >= _SHORT:
+            _check_shape(body, self.what)
+        try:
+            return self._decoder.decode(body)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise DecodeError(f"{self.what} cannot be read: {_words(error)}") from None
+
+    def _check_size(self, size: int, error: type[EncodeError | DecodeError]) -> None:
+        if size > self.max_bytes:
+            raise error(f"{self.what} takes {size:,} bytes, at most {self.max_bytes:,} are allowed")
+
+    def _refuse_format(self, data: bytes) -> None:
+        found = re.match(rb"([1-9][0-9]{0,5}):", data)
+        if found and int(found[1]) > FORMAT:
+            raise FormatTooNewError(self.what, int(found[1]), FORMAT)
+        raise DecodeError(f"{self.what} cannot be read: it does not begin with a format number")
+
+
+PLAIN: Final[Codec[JsonValue]] = Codec(Any)
+"""The codec for data that has no declared type."""
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+
+
+def _check_shape(body: bytes, what: str) -> None:
+    """Refuse too deep nesting and too many keys before any parser recurses into them."""
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(_outside_strings(body, b"[]{}")) > MAX_DEPTH:
+        raise DecodeError(f"{what} is nested more than {MAX_DEPTH} levels deep")
+    if len(body) > MAX_KEYS < body.count(b":") and len(_outside_strings(body, b":")) > MAX_KEYS:
+        raise DecodeError(f"{what} has more than {MAX_KEYS:,} keys")
+
+
+def _depth(brackets: bytes) -> int:
+    """Return how deeply brackets nest, or more than is allowed if they do not match."""
+    if b"[" * (MAX_DEPTH + 1) in brackets:
+        return MAX_DEPTH + 1
+    depth = 0
+    while brackets and depth <= MAX_DEPTH:  # each round peels off the innermost level
+        brackets = brackets.replace(b"[]", b"")
+        depth += 1
+    return depth
+
+
+def _outside_strings(body: bytes, marks: bytes) -> bytes:
+    """Return the ``marks`` of JSON that stand outside of its strings, braces as brackets.
+
+    Done with a few passes over the whole text at the speed of C: a loop over tokens would cost more than parsing.
+    """
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    bare = body.translate(_AS_BRACKETS, bytes(set(range(256)) - set(marks + b'"')))
+    # Removing quotes in pairs leaves every other character in or out of a string as it was.
+    bare = bare.replace(b'""""""', b"").replace(b'""', b"")
+    return b"".join(bare.split(b'"')[::2]) if b'"' in bare else bare
+
+
+def _refuse_duplicates(body: bytes, what: str) -> None:
+    """Refuse an object that has a key twice: two readers could see two different values."""
+
+    def only_once(pairs: list[tuple[str, object]]) -> None:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise DecodeError(f"{what} cannot be read: an object in it has a key twice")
+
+    json.loads(body, object_pairs_hook=only_once, parse_int=len, parse_float=len)
+
+
+# --- what would be lost -------------------------------------------------------------------------------------------
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w{0,40}", re.ASCII)
+
+
+def _loss(value: object, restored: object, path: str) -> str | None:
+    """Say where and how ``restored`` is less than ``value``; None if it is as good."""
+    if value == restored:
+        return None
+    inner = _inner(value, restored)
+    if inner is not None:
+        return next((loss for name, a, b in inner if (loss := _loss(a, b, path + name))), None)
+    if isinstance(value, float):
+        return f"{path} is not a finite number"
+    if isinstance(value, dict):
+        return f"{path} has keys that are not text"
+    return f"{path} is a {type(value).__name__} and would come back as {type(restored).__name__}; declare a type for it"
+
+
+def _inner(value: object, restored: object) -> Iterable[tuple[str, object, object]] | None:
+    """Pair up what two containers of the same shape hold; None if they are not."""
+    if isinstance(value, Struct) and type(value) is type(restored):
+        return [(f".{name}", getattr(value, name), getattr(restored, name)) for name in value.__struct_fields__]
+    if isinstance(value, list | tuple) and isinstance(restored, list | tuple):
+        items, others = cast("list[object]", value), cast("list[object]", restored)
+        return [(f"[{n}]", *pair) for n, pair in enumerate(zip(items, others, strict=True))]
+    if isinstance(value, dict) and isinstance(restored, dict) and value.keys() == restored.keys():
+        known, back = cast("dict[object, object]", value), cast("dict[object, object]", restored)
+        return [(_step(key), item, back[key]) for key, item in known.items()]
+    return None
+
+
+def _step(key: object) -> str:
+    """Show a key of a dict in a path, if it looks like a name and not like data."""
+    return f".{key}" if isinstance(key, str) and _NAME.fullmatch(key) else "[...]"
+
+
+def _words(error: Exception) -> str:
+    """Say what a parser found wrong, without the data that it quotes."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or contains itself"
+    if isinstance(error, UnicodeEncodeError):
+        return "a text in it holds half of a surrogate pair, which is not text"
+    if isinstance(error, UnicodeDecodeError):
+        return "a text in it is not UTF-8"
+    return re.split(r"'|unknown field `", str(error), maxsplit=1)[0].strip()
