@@ -230,12 +230,12 @@ class InvalidUrlError(HoldfastError, ValueError):
 class MissingExtraError(HoldfastError, ImportError):
     """The driver for a store is not installed. The message is the command to type."""
 
-    def __init__(self, scheme: str, extra: str) -> None:
-        super().__init__(scheme, extra)
-        self.scheme, self.extra = scheme, extra
+    def __init__(self, scheme: str, package: str) -> None:
+        super().__init__(scheme, package)
+        self.scheme, self.package = scheme, package
 
     def __str__(self) -> str:
-        return f'{self.scheme}:// needs a driver that is not installed; run: pip install "holdfast[{self.extra}]"'
+        return f'{self.scheme}:// needs a driver that is not installed; run: pip install "{self.package}"'
 
 
 class StoreError(HoldfastError):
@@ -290,6 +290,10 @@ class StoreUnavailableError(StoreError):
 
 class UnsuitableStoreError(StoreError):
     """The store cannot give the guarantee that was asked for, so it is refused rather than half kept."""
+
+
+class WorkTimeoutError(StoreError, TimeoutError):
+    """Work inside a store's transaction took too long, so all of it was undone. Do less in it, or allow more time."""
 
 
 class NetworkFilesystemError(UnsuitableStoreError):
@@ -350,6 +354,14 @@ class NotSimulatedError(SimulationError, NotImplementedError):
         return (
             f"{self.what} would reach outside of the simulation; replace it by a fake, or test this part on a real loop"
         )
+
+
+class InvalidFaultsError(SimulationError, ValueError):
+    """Faults were asked for that cannot be drawn: a chance below 0 or above 1, a negative delay. Fix the numbers."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class DeadlockError(SimulationError):

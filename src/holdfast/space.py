@@ -112,7 +112,9 @@ class Space:
             if not isinstance(key, RecordKey):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
             if not key.startswith(root):
-                raise InvalidChangeError(f"{key} does not lie in {self.namespace}/{self.tenant}; make it with space.key(...)")
+                raise InvalidChangeError(
+                    f"{key} does not lie in {self.namespace}/{self.tenant}; make it with space.key(...)"
+                )
 
     async def aclose(self) -> None:
         """Close the store."""
@@ -129,7 +131,7 @@ def _checked(what: str, name: str) -> str:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise InvalidKeyError(f"{what} {name!r}", "it must be text")
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise InvalidKeyError(f"{what} {ascii(name)}", f"it must be 1 to {LONGEST_NAME} printable characters")
+        raise InvalidKeyError(f"{what} {name!a}", f"it must be 1 to {LONGEST_NAME} printable characters")
     return name
 
 

@@ -21,6 +21,7 @@ from holdfast.stores.protocol import (
     Verdict,
     Wake,
     Watch,
+    Worked,
 )
 
 __all__ = [
@@ -42,5 +43,6 @@ __all__ = [
     "Verdict",
     "Wake",
     "Watch",
+    "Worked",
     "verdict_of",
 ]

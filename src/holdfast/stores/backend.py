@@ -7,6 +7,7 @@ the backends, in :mod:`holdfast.stores.grouped`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Capabilities, Change, Decision, Snapshot, Verdict, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 class CommitRider(Struct, frozen=True):
@@ -35,7 +36,15 @@ class UpdateRider(Struct, frozen=True):
     decide: Callable[[Snapshot], Decision[Any]]
 
 
-Rider: TypeAlias = CommitRider | UpdateRider
+class WorkRider(Struct, frozen=True):
+    """A commit together with work on the user's own tables in the same transaction. It always travels alone."""
+
+    commit: CommitRider
+    work: Callable[[Any], Any]
+    seconds: float
+
+
+Rider: TypeAlias = CommitRider | UpdateRider | WorkRider
 
 
 class Batch(Struct, frozen=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from msgspec import Struct
 
 from holdfast.errors import StoreError
+from holdfast.keys import RecordKey
 from holdfast.stores.backend import CommitRider, Outcome, UpdateRider
 from holdfast.stores.protocol import (
     ABSENT,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.clock import Instant
-    from holdfast.keys import RecordKey
     from holdfast.stores.backend import Rider
 
 
@@ -73,8 +73,7 @@ def keys_of(riders: Iterable[Rider]) -> set[RecordKey]:
         if type(rider) is CommitRider:
             for change in rider.changes:
                 keys.add(change.key)
-        else:
-            assert type(rider) is UpdateRider
+        elif type(rider) is UpdateRider:
             keys.update(rider.keys)
     return keys
 
@@ -97,8 +96,9 @@ class _Fold:
     def ride(self, rider: Rider) -> Outcome:
         if type(rider) is CommitRider:
             return self._commit(rider)
-        assert type(rider) is UpdateRider
-        return self._update(rider)
+        if type(rider) is UpdateRider:
+            return self._update(rider)
+        raise TypeError(f"a {type(rider).__name__} cannot be folded")
 
     def _commit(self, rider: CommitRider) -> Commit | Conflict:
         present, lost = self._present, None

@@ -11,9 +11,17 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
-from holdfast.errors import InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreClosedError, WrongLoopError
+from holdfast.durations import seconds
+from holdfast.errors import (
+    InvalidChangeError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreClosedError,
+    UnsuitableStoreError,
+    WrongLoopError,
+)
 from holdfast.ids import new_id
-from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider, WorkRider
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.rules import check_commit, check_read, check_scan, check_window
 from holdfast.stores.settling import Settling
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from holdfast.clock import Instant
+    from holdfast.durations import Duration
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Backend, Outcome, Rider
     from holdfast.stores.protocol import (
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
         Verdict,
         Wake,
         Watch,
+        Worked,
     )
 
 T = TypeVar("T")
@@ -73,9 +83,8 @@ class _Seat:
 
     def verdict(self) -> Verdict:
         outcome = self.outcome
-        if isinstance(outcome, Exception):
-            raise outcome
-        assert outcome is not None
+        if outcome is None or isinstance(outcome, Exception):
+            raise outcome or RuntimeError("asked for a verdict before there was one")
         return outcome
 
 
@@ -162,6 +171,37 @@ class GroupedStore:
             raise
         return cast("Decided[T]", seat.verdict())
 
+    async def commit_with(
+        self,
+        work: Callable[[Any], T],
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+        timeout: Duration = 5.0,
+    ) -> Worked[T] | Conflict:
+        """Do ``changes`` and the caller's own SQL in one transaction: both happen, or neither.
+
+        ``work`` gets a connection-like object (on SQLite a :class:`~holdfast.stores.sqlite.SqlWork`) and runs on the
+        writer's thread, only if every guard holds. Whatever it raises undoes everything and is raised here.
+
+        Raises:
+            UnsuitableStoreError: The store has no SQL to share a transaction with.
+            WorkTimeoutError: The work took longer than ``timeout``; everything was undone.
+        """
+        if not self._limits.commit_with:
+            raise UnsuitableStoreError(self._backend.name, "it cannot share a transaction with your SQL")
+        check_commit(changes, wake, self._limits)
+        check_window(after, before)
+        commit = CommitRider(changes, after, before, tuple(wake))
+        seat = self._board(WorkRider(commit, work, seconds(timeout, what="timeout")))
+        try:
+            await seat.answer
+        except asyncio.CancelledError as cancelled:
+            await self._leave(seat, cancelled)
+            raise
+        return cast("Worked[T] | Conflict", seat.verdict())
+
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""
         self._check_usable()
@@ -233,10 +273,15 @@ class GroupedStore:
         seats: list[_Seat] = []
         queue = self._queue
         while queue and len(seats) < MAX_RIDERS:
+            alone = type(queue[0].rider) is WorkRider
+            if alone and seats:
+                break
             seat = queue.popleft()
             if seat.state == _WAITING:
                 seat.state = _TAKEN
                 seats.append(seat)
+                if alone:
+                    break
         return seats
 
     def _batch(self, seats: list[_Seat]) -> Batch:

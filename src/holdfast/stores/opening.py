@@ -24,7 +24,12 @@ EXAMPLES: Final[Mapping[str, str]] = {
 }
 """The schemes that can be opened, each with something to type."""
 
-_SQLITE_OPTIONS: Final = {"busy": None, "network": ("refuse", "allow"), "commits": ("auto", "loop", "thread"), "hints": ("machine", "process")}  # fmt: skip
+_SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "busy": (),
+    "network": ("refuse", "allow"),
+    "commits": ("auto", "loop", "thread"),
+    "hints": ("machine", "process"),
+}
 
 
 async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
@@ -102,7 +107,7 @@ def _sqlite_options(url: str, query: str) -> Options:
             raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(_SQLITE_OPTIONS)}")
         if name == "busy":
             chosen["busy_seconds"] = _busy(url, value)
-        elif value not in (choices := _SQLITE_OPTIONS[name] or ()):
+        elif value not in (choices := _SQLITE_OPTIONS[name]):
             raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
         else:
             chosen[name] = value

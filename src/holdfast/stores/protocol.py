@@ -150,7 +150,15 @@ class Decided(Struct, Generic[T], frozen=True):
     versions: dict[RecordKey, int]
 
 
-Verdict: TypeAlias = Commit | Conflict | Decided[Any]
+class Worked(Struct, Generic[T], frozen=True):
+    """The work on the user's tables and the changes are durable, in one transaction."""
+
+    answer: T
+    at: Instant
+    versions: dict[RecordKey, int]
+
+
+Verdict: TypeAlias = Commit | Conflict | Decided[Any] | Worked[Any]
 """What became of a commit or an update."""
 
 

@@ -49,7 +49,7 @@ class BackendWatch:
             self._about.add(about)
         self._heard.set()
 
-    async def wait(self, timeout: float | None = None) -> Hint | None:  # noqa: ASYNC109 -- part of the seam, like asyncio.wait
+    async def wait(self, timeout: float | None = None) -> Hint | None:
         """Return the hints since the last call; wait for one at most ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):

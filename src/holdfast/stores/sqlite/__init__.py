@@ -19,11 +19,13 @@ from holdfast.stores.sqlite.options import Options
 from holdfast.stores.sqlite.sharing import SharedFile, share, unshare
 from holdfast.stores.sqlite.store_time import StoreTime, read_anchor, write_anchor
 from holdfast.stores.sqlite.trouble import translate
+from holdfast.stores.sqlite.work import SqlWork
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.stores.sqlite.driver import Connection
 
-__all__ = ["CAPABILITIES", "Options", "SqliteBackend", "open_sqlite"]
+__all__ = ["CAPABILITIES", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
 
 CAPABILITIES: Final = Capabilities(
     backend="sqlite", atomic=True, durable=True, reach="machine", wakes="push", commit_with=True
@@ -64,7 +66,7 @@ def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database
         raise
 
 
-def _anchor(file: SharedFile, writer: apsw.Connection, options: Options, clock: Clock) -> StoreTime:
+def _anchor(file: SharedFile, writer: Connection, options: Options, clock: Clock) -> StoreTime:
     if not file.turn.take_within(options.busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} keeps the write turn")
     try:

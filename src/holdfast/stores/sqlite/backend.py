@@ -8,12 +8,13 @@ run on a thread of their own, when there has been something to do.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from holdfast.clock import monotonic
 from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreError
 from holdfast.offload import Lane
+from holdfast.stores.backend import WorkRider
 from holdfast.stores.sqlite.doorbells import Doorbells
 from holdfast.stores.sqlite.sharing import unshare
 from holdfast.stores.sqlite.upkeep import Upkeep
@@ -88,7 +89,7 @@ class SqliteBackend:
 
     def apply_now(self, batch: Batch) -> Applied | None:
         """Apply the batch on the loop if the last commit was quick and the turn is free."""
-        if self._options.commits == "thread" or self._job is not None:
+        if self._options.commits == "thread" or self._job is not None or type(batch.riders[0]) is WorkRider:
             return None
         if self._options.commits == "auto" and self._database.last_commit_seconds > QUICK:
             return None
@@ -140,9 +141,7 @@ class SqliteBackend:
     def _give_way(self, job: _Job) -> None:
         # A thread that holds the write lock and waits for the interpreter lock holds up every other process. A
         # busy loop would let it wait; so the loop stands still for a moment until it is through.
-        if job.began and not job.ended.wait(GIVE_WAY_FOR):
-            self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
-        elif not job.began and not job.withdrawn:
+        if (job.began and not job.ended.wait(GIVE_WAY_FOR)) or (not job.began and not job.withdrawn):
             self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
 
     def _who_has_the_turn(self) -> str:
@@ -170,7 +169,7 @@ class SqliteBackend:
         if self._doorbells is not None:
             forget.append(self._doorbells.listen(prefixes, ear))
             forget.append(_SlowCheck(self._loop, self._database, ear).stop)
-        return lambda: [each() for each in forget] and None
+        return functools.partial(_call_each, forget)
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints to whoever listens on this machine."""
@@ -213,6 +212,11 @@ class _SlowCheck:
 
     def stop(self) -> None:
         self._timer.cancel()
+
+
+def _call_each(actions: Iterable[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
 
 
 def _ignore(future: asyncio.Future[Any]) -> None:

@@ -12,6 +12,7 @@ import apsw
 
 from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError
 from holdfast.stores.forks import run_in_forked_child
+from holdfast.stores.sqlite.driver import Connection, open_connection
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.sharing import SharedFile
@@ -27,7 +28,7 @@ SAFE_SQLITE: Final = (3, 51, 3)
 
 _PREGROWN_LOG: Final = 4 * 1024 * 1024
 
-_connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
@@ -35,11 +36,11 @@ def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
     return tuple(int(part) for part in version.split(".")[:3]) >= SAFE_SQLITE
 
 
-def connect(file: SharedFile, *, busy_seconds: float) -> apsw.Connection:
+def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
     """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
     with file.lock:
         file.guard.check()
-        connection = apsw.Connection(file.path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
+        connection = open_connection(file.path)
         try:
             connection.set_busy_timeout(round(busy_seconds * 1000))
             _configure(connection)
@@ -52,7 +53,7 @@ def connect(file: SharedFile, *, busy_seconds: float) -> apsw.Connection:
     return connection
 
 
-def _configure(connection: apsw.Connection) -> None:
+def _configure(connection: Connection) -> None:
     # Asked before it is set: setting it again while others have the file open takes locks for nothing.
     if connection.pragma("journal_mode") != "wal":
         connection.pragma("journal_mode", "wal")
@@ -66,14 +67,14 @@ def _configure(connection: apsw.Connection) -> None:
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
 
 
-def disconnect(file: SharedFile, connection: apsw.Connection) -> None:
+def disconnect(file: SharedFile, connection: Connection) -> None:
     """Close a connection and forget its descriptors."""
     with file.lock:
         connection.close()
         file.guard.adopt()
 
 
-def ensure_schema(file: SharedFile, connection: apsw.Connection, *, busy_seconds: float) -> None:
+def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: float) -> None:
     """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
     if _is_ready(file.path, connection):
         return
@@ -87,7 +88,7 @@ def ensure_schema(file: SharedFile, connection: apsw.Connection, *, busy_seconds
         file.turn.give()
 
 
-def _is_ready(path: str, connection: apsw.Connection) -> bool:
+def _is_ready(path: str, connection: Connection) -> bool:
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application == APPLICATION_ID and version > FORMAT:
         raise FormatTooNewError(path, version, FORMAT)
@@ -98,8 +99,8 @@ def _is_ready(path: str, connection: apsw.Connection) -> bool:
     return False
 
 
-def _create_schema(connection: apsw.Connection) -> None:
-    script = resources.files(__package__).joinpath("schema.sql").read_text()
+def _create_schema(connection: Connection) -> None:
+    script = resources.files("holdfast.stores.sqlite").joinpath("schema.sql").read_text()
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(script)
@@ -111,7 +112,7 @@ def _create_schema(connection: apsw.Connection) -> None:
         raise
 
 
-def _grow_log(connection: apsw.Connection) -> None:
+def _grow_log(connection: Connection) -> None:
     """Give the write-ahead log its size once: a log that grows with each commit syncs at half the speed."""
     with connection:
         connection.execute("INSERT INTO facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))

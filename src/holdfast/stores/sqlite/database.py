@@ -10,21 +10,23 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import apsw
+from msgspec import structs
 
 from holdfast.clock import monotonic
 from holdfast.errors import AttemptClosedError, OutcomeUnknownError
 from holdfast.keys import RecordKey
-from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from holdfast.stores.backend import Applied, Batch, WorkRider
 from holdfast.stores.fold import Folded, fold, keys_of
-from holdfast.stores.protocol import Capabilities, Record, Snapshot
+from holdfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
 from holdfast.stores.sqlite.connecting import connect, disconnect
 from holdfast.stores.sqlite.trouble import translate
+from holdfast.stores.sqlite.work import run_work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from holdfast.clock import Instant
     from holdfast.stores.backend import Rider
+    from holdfast.stores.sqlite.driver import Connection
     from holdfast.stores.sqlite.sharing import SharedFile
     from holdfast.stores.sqlite.store_time import StoreTime
 
@@ -52,7 +54,7 @@ class Database:
 
     __slots__ = ("_applied", "_file", "_limits", "_reader", "_time", "_writer", "last_commit_seconds", "log_pages")
 
-    def __init__(self, file: SharedFile, writer: apsw.Connection, time: StoreTime, limits: Capabilities) -> None:
+    def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
         self._reader: Final = connect(file, busy_seconds=1.0)
         self._applied: tuple[str, Applied] | None = None
@@ -60,7 +62,7 @@ class Database:
         self.log_pages = 0
         writer.set_wal_hook(self._note_log)
 
-    def _note_log(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+    def _note_log(self, _connection: Connection, _name: str, pages: int) -> int:
         self.log_pages = pages
         return apsw.SQLITE_OK
 
@@ -73,8 +75,8 @@ class Database:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                folded = self._fold(batch)
-                if folded.writes:
+                folded = self._fold_and_work(batch)
+                if folded.writes or type(folded.outcomes[0]) is Worked:
                     self._write(batch.attempt, folded)
             except BaseException:
                 self._roll_back()
@@ -83,17 +85,31 @@ class Database:
             raise translate(problem, self._file.path) from problem
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
         self._applied = (batch.attempt, applied)
-        if folded.writes:
+        if folded.writes or type(folded.outcomes[0]) is Worked:
             self._commit(batch.attempt)
         else:
             self._roll_back()
         return applied
 
-    def _fold(self, batch: Batch) -> Folded:
+    def _fold_and_work(self, batch: Batch) -> Folded:
+        rider = batch.riders[0]
+        if type(rider) is not WorkRider:
+            return self._fold(batch.riders)
+        folded = self._fold((rider.commit,))
+        verdict = folded.outcomes[0]
+        if type(verdict) is not Commit:
+            return folded
+        try:
+            answer = run_work(self._writer, rider.work, rider.seconds, self._file.path)
+        except Exception as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
+            return Folded((problem,), {}, (), folded.last_version)
+        return structs.replace(folded, outcomes=(Worked(answer, verdict.at, verdict.versions),))
+
+    def _fold(self, riders: Sequence[Rider]) -> Folded:
         last_version, last_at = self._writer.execute(_COUNTERS).fetchall()[0]
-        records = look_up(self._writer, keys_of(batch.riders))
+        records = look_up(self._writer, keys_of(riders))
         at = self._time.now(last_at)
-        return fold(batch.riders, at=at, last_version=last_version, records=records, limits=self._limits)
+        return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits)
 
     def _write(self, attempt: str, folded: Folded) -> None:
         execute_many = self._writer.executemany
@@ -180,7 +196,7 @@ class Database:
 
     # --- upkeep ------------------------------------------------------------------------------------------------
 
-    def sweep(self, connection: apsw.Connection, limit: int) -> int:
+    def sweep(self, connection: Connection, limit: int) -> int:
         """Delete up to ``limit`` expired records over another connection, with the turn. Nobody could see them."""
         with connection:
             connection.execute(_SWEEP, (self._time.now(), limit))
@@ -193,7 +209,7 @@ class Database:
         disconnect(self._file, self._writer)
 
 
-def look_up(connection: apsw.Connection, keys: Iterable[RecordKey]) -> dict[RecordKey, Record]:
+def look_up(connection: Connection, keys: Iterable[RecordKey]) -> dict[RecordKey, Record]:
     """Return the records at ``keys``, expired ones included, by as few statements as possible."""
     wanted = tuple(keys)
     found: dict[RecordKey, Record] = {}

@@ -44,7 +44,7 @@ class Doorbells:
             os.mkdir(self._folder, 0o700)  # noqa: PTH102 -- plain text throughout this module
         self._descriptor: Final = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._sender: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sender.setblocking(False)
+        self._sender.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
         self._changed_at = 0
         self._others: dict[bytes, list[str]] = {}
         self._lengths: tuple[int, ...] = ()
@@ -128,7 +128,7 @@ class _Doorbell:
         self.prefixes, self._ear = prefixes, ear
         self._loop: Final = asyncio.get_running_loop()
         self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        self._socket.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
 
     def bind(self, address: str) -> None:
         try:

@@ -16,7 +16,8 @@ from holdfast.errors import (
 )
 
 NETWORK_FILESYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.s3fs", "davfs", "fuse.davfs2", "virtiofs"}
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "davfs"}
+    | {"virtiofs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.davfs2"}
 )  # fmt: skip
 
 
@@ -47,20 +48,20 @@ def _make_folder(folder: str, path: str) -> None:
 
 def _create(path: str) -> None:
     """Create the file for its owner alone; SQLite gives its side files the same mode."""
-    try:
-        # Only when there is no file yet: closing a descriptor of a database in use would drop its locks.
-        if os.path.lexists(path):  # noqa: PTH110 -- plain text throughout this module
-            raise FileExistsError
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        mode = os.lstat(path).st_mode
-        if not stat.S_ISREG(mode):
-            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
-            raise InvalidUrlError(path, f"it is {kind}; name the database file itself") from None
-    except PermissionError as problem:
-        raise StoreReadOnlyError(path, f"it cannot be created: {problem.strerror}") from problem
-    except OSError as problem:
-        raise StoreUnavailableError(path, f"it cannot be created: {problem.strerror}") from problem
+    # Never opened when it is there: closing a descriptor of a database in use would drop its locks.
+    if not os.path.lexists(path):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:  # another process was quicker
+            pass
+        except PermissionError as problem:
+            raise StoreReadOnlyError(path, f"it cannot be created: {problem.strerror}") from problem
+        except OSError as problem:
+            raise StoreUnavailableError(path, f"it cannot be created: {problem.strerror}") from problem
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+        raise InvalidUrlError(path, f"it is {kind}; name the database file itself")
 
 
 def _refuse_network(path: str) -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import urllib.parse
-from typing import Final, final
+from typing import Final, cast, final
 
 from holdfast.errors import ForeignHandleError
 
@@ -101,15 +101,14 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         if os.path.basename(name) in map(os.path.basename, files) and os.path.realpath(name) in files:  # noqa: PTH119 -- on a hot path
             raise ForeignHandleError(
                 path,
-                f"{event} would break its locks in this process; give your data a file of its own, or copy it elsewhere with VACUUM INTO",
+                f"{event} would break its locks in this process; give your data a file of its own",
             )
 
 
 def _as_path(given: object, *, uri: bool) -> str | None:
-    if isinstance(given, bytes | os.PathLike):
-        given = os.fsdecode(given)
-    if not isinstance(given, str):
+    if not isinstance(given, str | bytes | os.PathLike):  # a descriptor number, say
         return None
+    given = os.fsdecode(cast("str", given))
     if uri and given.startswith("file:"):
         given = urllib.parse.unquote(given.removeprefix("file:").partition("?")[0])
         return "/" + given.lstrip("/") if given.startswith("//") else given

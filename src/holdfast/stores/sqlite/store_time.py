@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 from holdfast.clock import Clock, Instant
 
 if TYPE_CHECKING:
-    import apsw
+    from holdfast.stores.sqlite.driver import Connection
 
 _ANCHOR: Final = "anchor"
 
@@ -32,14 +32,14 @@ class StoreTime:
         return self._last
 
 
-def read_anchor(connection: apsw.Connection, clock: Clock) -> StoreTime | None:
+def read_anchor(connection: Connection, clock: Clock) -> StoreTime | None:
     """Return the time as anchored since this boot; None if nobody has anchored it yet."""
     stored = connection.execute("SELECT value FROM facts WHERE name = ?", (_ANCHOR,)).get
     boot, _, offset = str(stored or "").rpartition(" ")
     return StoreTime(clock, int(offset)) if boot == clock.boot() else None
 
 
-def write_anchor(connection: apsw.Connection, clock: Clock) -> StoreTime:
+def write_anchor(connection: Connection, clock: Clock) -> StoreTime:
     """Anchor the time of this boot. Call it with the turn to write."""
     with connection:
         present = read_anchor(connection, clock)

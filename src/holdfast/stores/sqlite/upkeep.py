@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, final
 import apsw
 
 from holdfast.clock import monotonic
-from holdfast.errors import StoreError
 from holdfast.offload import Lane
 from holdfast.stores.sqlite.connecting import connect, disconnect
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.database import Database
+    from holdfast.stores.sqlite.driver import Connection
     from holdfast.stores.sqlite.options import Options
     from holdfast.stores.sqlite.sharing import SharedFile
 
@@ -39,7 +39,7 @@ class Upkeep:
     def __init__(self, file: SharedFile, database: Database, options: Options) -> None:
         self._file, self._database, self._options = file, database, options
         self._lane: Final = Lane("sqlite-upkeep")
-        self._connection: apsw.Connection | None = None
+        self._connection: Connection | None = None
         self._task: asyncio.Future[None] | None = None
         self._done_at = monotonic()
 
@@ -66,7 +66,7 @@ class Upkeep:
         if monotonic() - self._done_at > EVERY:
             self._sweep(self._connection)
 
-    def _checkpoint(self, connection: apsw.Connection) -> None:
+    def _checkpoint(self, connection: Connection) -> None:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if self._database.log_pages < RESTART_PAGES:
             return
@@ -77,7 +77,7 @@ class Upkeep:
         finally:
             self._file.turn.give()
 
-    def _sweep(self, connection: apsw.Connection) -> None:
+    def _sweep(self, connection: Connection) -> None:
         self._file.turn.take()
         try:
             self._database.sweep(connection, SWEEP_AT_MOST)

@@ -1,0 +1,79 @@
+"""The user's own SQL inside one of our transactions.
+
+Their tables may lie in our file, but only our connection may touch it; so the work comes here. It can do anything to
+its own tables and nothing to ours, and cannot end the transaction it is in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import apsw
+
+from holdfast.clock import monotonic
+from holdfast.errors import WorkTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.stores.sqlite.driver import Connection
+
+T = TypeVar("T")
+
+_OURS: Final = frozenset({"records", "records_that_expire", "counters", "facts"})
+_FORBIDDEN: Final = frozenset(
+    {apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH, apsw.SQLITE_PRAGMA}
+)
+_STEPS_BETWEEN_CHECKS: Final = 1_000
+
+
+@final
+class SqlWork:
+    """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection | None = connection
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+        return self._open().execute(statement, tuple(parameters)).fetchall()
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Run one statement once for each set of parameters."""
+        self._open().executemany(statement, parameters)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
+        return self._connection
+
+    def end(self) -> None:
+        """Make it unusable."""
+        self._connection = None
+
+
+def run_work(connection: Connection, work: Callable[[SqlWork], T], seconds: float, name: str) -> T:
+    """Run ``work`` with a time limit, kept to its own tables. Its exceptions pass through."""
+    deadline = monotonic() + seconds
+    sql = SqlWork(connection)
+    connection.authorizer = _authorize
+    connection.set_progress_handler(lambda: monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
+    try:
+        answer = work(sql)
+    except apsw.InterruptError as problem:
+        raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone") from problem
+    finally:
+        sql.end()
+        connection.set_progress_handler(None)
+        connection.authorizer = None
+    if monotonic() > deadline:
+        raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone")
+    return answer
+
+
+def _authorize(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
+    if action in _FORBIDDEN or first in _OURS or (action == apsw.SQLITE_ALTER_TABLE and second in _OURS):
+        return apsw.SQLITE_DENY
+    return apsw.SQLITE_OK
