@@ -110,8 +110,8 @@ class KeyFamily:
         after: tuple[KeyFamily, ...] = (),
     ) -> KeyFamily:
         """Declare the family, or return it if this very place has declared it before."""
-        # The documented way to learn where we are called from, and cheap.
-        place = _place(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        caller = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the cheap way to find it
+        place = _place(caller)
         return _register(_declare(name, modes, alone, after, place))
 
     def __call__(self, *parts: str) -> Key:

@@ -1,0 +1,109 @@
+"""Every error that Holdfast raises on purpose.
+
+One tree: ``except HoldfastError`` catches them all. Each error keeps its facts as attributes, survives
+pickling, and its docstring says what to do next. Bad input is also a ``ValueError`` or ``TypeError``, and
+is refused before anything is written. Losing a race is never an error: it is an answer
+(:class:`holdfast.stores.Conflict`).
+"""
+
+from __future__ import annotations
+
+from holdfast.errors._exclusion import (
+    HoldTimeoutError,
+    LockOrderError,
+    ReentryError,
+    UnknownModeError,
+    WouldWaitError,
+    WrongLoopError,
+)
+from holdfast.errors._keys import (
+    DuplicateFamilyError,
+    InvalidKeyError,
+    KeyTooLongError,
+    NotAKeyError,
+)
+from holdfast.errors._root import (
+    HoldfastError,
+)
+from holdfast.errors._simulation import (
+    DeadlockError,
+    HistoryTooLargeError,
+    InvalidFaultsError,
+    LivelockError,
+    NotLinearizableError,
+    NotSimulatedError,
+    SimulationError,
+)
+from holdfast.errors._stores import (
+    AttemptClosedError,
+    ForeignHandleError,
+    ForkedError,
+    InvalidChangeError,
+    InvalidUrlError,
+    MissingExtraError,
+    NetworkFilesystemError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+    WorkTimeoutError,
+)
+from holdfast.errors._values import (
+    DecodeError,
+    EncodeError,
+    FormatTooNewError,
+    InvalidDurationError,
+)
+
+__all__ = [
+    "AttemptClosedError",
+    "DeadlockError",
+    "DecodeError",
+    "DuplicateFamilyError",
+    "EncodeError",
+    "ForeignHandleError",
+    "ForkedError",
+    "FormatTooNewError",
+    "HistoryTooLargeError",
+    "HoldTimeoutError",
+    "HoldfastError",
+    "InvalidChangeError",
+    "InvalidDurationError",
+    "InvalidFaultsError",
+    "InvalidKeyError",
+    "InvalidUrlError",
+    "KeyTooLongError",
+    "LivelockError",
+    "LockOrderError",
+    "MissingExtraError",
+    "NetworkFilesystemError",
+    "NotAKeyError",
+    "NotLinearizableError",
+    "NotSimulatedError",
+    "OutcomeUnknownError",
+    "ReentryError",
+    "SimulationError",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFullError",
+    "StoreGoneError",
+    "StoreReadOnlyError",
+    "StoreUnavailableError",
+    "UnknownModeError",
+    "UnsuitableStoreError",
+    "WorkTimeoutError",
+    "WouldWaitError",
+    "WrongLoopError",
+]
+
+# Tracebacks, pickles and the reference show the name that users import.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

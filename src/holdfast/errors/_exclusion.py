@@ -1,0 +1,81 @@
+"""Errors of exclusion in one process."""
+
+from __future__ import annotations
+
+from holdfast.errors._root import HoldfastError
+
+
+class UnknownModeError(HoldfastError, ValueError):
+    """The family does not declare this mode, or a mode is needed and none was given."""
+
+    def __init__(self, family: str, mode: str | None, known: tuple[str, ...]) -> None:
+        super().__init__(family, mode, known)
+        self.family, self.mode, self.known = family, mode, known
+
+    def __str__(self) -> str:
+        if not self.known:
+            return f"key family {self.family!r} declares no modes, so mode={self.mode!r} means nothing; drop it or declare modes=..."
+        given = "no mode was given" if self.mode is None else f"mode {self.mode!r} is not declared"
+        return f"{given} for key family {self.family!r}; choose one of {', '.join(map(repr, self.known))}"
+
+
+class ReentryError(HoldfastError, RuntimeError):
+    """A task asked for a key that it already holds: waiting would never end.
+
+    Take the key once, in the outermost function, and let the inner ones rely on it.
+    """
+
+    def __init__(self, key: str, taken: str, again: str) -> None:
+        super().__init__(key, taken, again)
+        self.key, self.taken, self.again = key, taken, again
+
+    def __str__(self) -> str:
+        return f"this task holds {self.key} since {self.taken} and asked for it again at {self.again}; take it once, in the outermost function"
+
+
+class LockOrderError(HoldfastError, RuntimeError):
+    """A task took keys against the declared order. Take the key that comes first before the other one."""
+
+    def __init__(self, held: str, held_at: str, wanted: str, wanted_at: str) -> None:
+        super().__init__(held, held_at, wanted, wanted_at)
+        self.held, self.held_at, self.wanted, self.wanted_at = held, held_at, wanted, wanted_at
+
+    def __str__(self) -> str:
+        return f"{self.wanted} must be taken before {self.held}, but {self.held} is held since {self.held_at} and {self.wanted} was asked for at {self.wanted_at}"
+
+
+class WrongLoopError(HoldfastError, RuntimeError):
+    """An object was used from another event loop or thread than the one it belongs to.
+
+    Make one such object for each event loop; to share between threads or processes, open a space on a store.
+    """
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(what, problem)
+        self.what, self.problem = what, problem
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.problem}; make one for each event loop, or use a store to share between threads"
+
+
+class HoldTimeoutError(HoldfastError, TimeoutError):
+    """The key did not become free in time. The caller no longer waits and holds nothing; try again later."""
+
+    def __init__(self, key: str, timeout: float, holders: tuple[str, ...]) -> None:
+        super().__init__(key, timeout, holders)
+        self.key, self.timeout, self.holders = key, timeout, holders
+
+    def __str__(self) -> str:
+        by = ", ".join(self.holders) or "earlier waiters"
+        return f"{self.key} did not become free within {self.timeout:g} s; held by {by}"
+
+
+class WouldWaitError(HoldfastError):
+    """``try_hold`` found the key taken. Nothing is held and nobody waits; do something else or come back."""
+
+    def __init__(self, key: str, holders: tuple[str, ...]) -> None:
+        super().__init__(key, holders)
+        self.key, self.holders = key, holders
+
+    def __str__(self) -> str:
+        return f"{self.key} is taken by {', '.join(self.holders) or 'earlier waiters'}"

@@ -1,0 +1,135 @@
+"""Errors of stores."""
+
+from __future__ import annotations
+
+from holdfast.errors._root import HoldfastError
+from holdfast.masking import mask_text, mask_url
+
+
+class InvalidChangeError(HoldfastError, ValueError):
+    """A commit, scan or update breaks a rule of the store contract. Nothing was written; fix the call."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class InvalidUrlError(HoldfastError, ValueError):
+    """A store URL cannot be used. The message says what to type.
+
+    ``url`` has its secrets masked.
+    """
+
+    def __init__(self, url: str, problem: str) -> None:
+        url, problem = mask_url(url), mask_text(problem)
+        super().__init__(url, problem)
+        self.url, self.problem = url, problem
+
+    def __str__(self) -> str:
+        return f"cannot open {self.url!r}: {self.problem}"
+
+
+class MissingExtraError(HoldfastError, ImportError):
+    """The driver for a store is not installed. The message is the command to type."""
+
+    def __init__(self, scheme: str, package: str) -> None:
+        super().__init__(scheme, package)
+        self.scheme, self.package = scheme, package
+
+    def __str__(self) -> str:
+        return f'{self.scheme}:// needs a driver that is not installed; run: pip install "{self.package}"'
+
+
+class StoreError(HoldfastError):
+    """A store could not do its work. What was asked has not happened, unless the error says otherwise.
+
+    Secrets in the store's address, and in what its driver said, are masked.
+    """
+
+    def __init__(self, store: str, problem: str) -> None:
+        store, problem = mask_url(store), mask_text(problem)
+        super().__init__(store, problem)
+        self.store, self.problem = store, problem
+
+    def __str__(self) -> str:
+        return f"{self.store}: {self.problem}"
+
+
+class StoreClosedError(StoreError):
+    """The store was closed. Open a new one."""
+
+
+class StoreBusyError(StoreError):
+    """Another process kept the store's write turn for too long. Nothing was written; retry.
+
+    The message names the process where the platform tells. A stopped process (``kill -STOP``, a debugger)
+    keeps its turn until it continues or dies.
+    """
+
+
+class StoreFullError(StoreError):
+    """There is no room to write. Nothing was written; free space and retry on the same store."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The store cannot be written to. Nothing was written; fix its permissions and retry."""
+
+
+class StoreGoneError(StoreError):
+    """The store's file was deleted, moved or replaced underneath. Nothing was written to the new one.
+
+    Put the file back, or stop all processes and open the store anew.
+    """
+
+
+class StoreCorruptError(StoreError):
+    """The store's data is damaged or not Holdfast's. Nothing was written; restore it from a backup."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store could not be reached or refused to work for now. Nothing was written; retry."""
+
+
+class UnsuitableStoreError(StoreError):
+    """The store cannot give the guarantee that was asked for, so it is refused rather than half kept."""
+
+
+class WorkTimeoutError(StoreError, TimeoutError):
+    """Work inside a store's transaction took too long, so all of it was undone. Do less in it, or allow more time."""
+
+
+class NetworkFilesystemError(UnsuitableStoreError):
+    """The file lies on a network file system, where file locks cannot be relied on.
+
+    Put it on a local disk, or use a server (``postgresql://``). ``?network=allow`` takes the risk.
+    """
+
+
+class ForeignHandleError(StoreError):
+    """Another library has the store's file open in this process, which would silently drop its locks.
+
+    Holdfast's file is its own: give your data another file, or go through ``commit_with``.
+    """
+
+
+class ForkedError(StoreError):
+    """A store opened before a fork was used after it. Open a new one in the child."""
+
+
+class AttemptClosedError(StoreError):
+    """A commit arrived after its attempt had been settled as never written, so it was refused. Nothing to do."""
+
+
+class OutcomeUnknownError(StoreError):
+    """The commit may or may not have been written, and it could not be found out yet.
+
+    Call ``await store.settle(error.attempt)`` when the store answers again: it says which, for good.
+    """
+
+    def __init__(self, store: str, problem: str, attempt: str = "") -> None:
+        super().__init__(store, problem)
+        self.args = (self.store, self.problem, attempt)
+        self.attempt = attempt
+
+    def __str__(self) -> str:
+        return f"{self.store}: {self.problem}; the outcome is unknown, settle attempt {self.attempt!r}"
