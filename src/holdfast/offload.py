@@ -8,8 +8,10 @@ as a seeded callback instead, and a whole store becomes deterministic under test
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, final
+import threading
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from holdfast.errors import StoreClosedError
 
@@ -33,14 +35,14 @@ class Lane:
     def __init__(self, name: str) -> None:
         self.name = name
         self._closed = False
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: _DaemonThread | None = None
 
     def start(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Start ``work`` on the lane's thread and return its future on the running loop."""
         if self._closed:
             raise StoreClosedError(f"the thread {self.name}", "it takes no more work; open the store anew")
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"holdfast-{self.name}")
+            self._executor = _DaemonThread(f"holdfast-{self.name}")
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
@@ -55,5 +57,41 @@ class Lane:
         """Take no more work; with ``wait``, return when the thread has ended. Closing twice is fine."""
         self._closed = True
         if self._executor is not None:
-            self._executor.shutdown(wait=wait, cancel_futures=False)
+            self._executor.shutdown(wait=wait)
             self._executor = None
+
+
+@final
+class _DaemonThread(Executor):
+    """An executor with one thread that never keeps the process alive.
+
+    The standard pool joins its threads when the interpreter exits. Ours may be waiting for a file lock of a process
+    that is stopped, and would keep a finished program from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        self._work.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, work = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as problem:  # noqa: BLE001 -- it belongs to whoever waits for the result
+                future.set_exception(problem)
+            del item, future, work  # keep nothing alive while waiting for the next
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 -- as in Executor
+        del cancel_futures
+        self._work.put(None)
+        if wait:
+            self._thread.join()

@@ -8,6 +8,7 @@ from holdfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, U
 from holdfast.ids import new_id
 from holdfast.keys import Key, RecordKey
 from holdfast.stores.opening import open_store
+from holdfast.stores.protocol import Check, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -93,7 +94,9 @@ class Space:
         wake: Sequence[Wake] = (),
     ) -> Commit | Conflict:
         """Do all of ``changes`` or none in this space, see :meth:`~holdfast.stores.Store.commit`."""
-        self._check([*(change.key for change in changes), *(each.to for each in wake)])
+        # Anything else than a change is refused by the store, with a better message than a missing attribute.
+        self._check([each.key for each in changes if type(each) in (Put, Delete, Check)])
+        self._check([each.to for each in wake])
         return await self._store.commit(*changes, after=after, before=before, wake=wake)
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from weakref import WeakSet
 
 from holdfast.durations import seconds
 from holdfast.errors import (
@@ -105,7 +106,9 @@ class GroupedStore:
         self._queue: Final[deque[_Seat]] = deque()
         self._owned: Final[set[asyncio.Task[Any]]] = set()
         self._settling: Final = Settling(backend)
-        self._scheduled = self._busy = self._closed = False
+        self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
+        self._closing: asyncio.Task[None] | None = None
+        self._scheduled = self._busy = False
 
     def __repr__(self) -> str:
         return f"<GroupedStore {self._backend.name}>"
@@ -138,7 +141,9 @@ class GroupedStore:
         """Subscribe to hints for keys that equal or continue one of ``prefixes``."""
         self._check_usable()
         check_read(prefixes, self._limits)
-        return BackendWatch(self._backend, prefixes)
+        watch = BackendWatch(self._backend, prefixes)
+        self._watches.add(watch)
+        return watch
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -256,15 +261,18 @@ class GroupedStore:
         if self._busy or not (seats := self._take()):
             return
         batch = self._batch(seats)
+        unknown: OutcomeUnknownError | None = None
         try:
             applied = None if self._settling.pending else self._backend.apply_now(batch)
+        except OutcomeUnknownError as problem:
+            applied, unknown = None, problem
         except Exception as problem:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, problem)
             self._again()
             return
         if applied is None:
             self._busy = True
-            self.own(self._travel(seats, batch))
+            self.own(self._travel(seats, batch, unknown))
         else:
             self._arrive(seats, applied)
             self._again()
@@ -288,10 +296,10 @@ class GroupedStore:
         self._attempts += 1
         return Batch(f"{self._id}.{self._attempts}", tuple([seat.rider for seat in seats]))
 
-    async def _travel(self, seats: list[_Seat], batch: Batch) -> None:
+    async def _travel(self, seats: list[_Seat], batch: Batch, unknown: OutcomeUnknownError | None) -> None:
         try:
             await self._settling.settle_pending()
-            applied = await self._settling.apply(batch, lambda: self._batch(seats))
+            applied = await self._settling.apply(batch, lambda: self._batch(seats), unknown)
         except Exception as problem:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, problem)
         else:
@@ -330,7 +338,7 @@ class GroupedStore:
 
     def _check_usable(self) -> None:
         self._guard.check()
-        if self._closed:
+        if self._closing is not None:
             raise StoreClosedError(self._backend.name, "it was closed; open a new one")
         if asyncio.get_running_loop() is not self._loop:
             raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
@@ -339,9 +347,15 @@ class GroupedStore:
         """Finish what is under way and let go of everything. Closing twice is fine."""
         if self._guard.crossed:
             return
-        self._closed = True
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         while self._queue or self._busy or self._owned:
             self._schedule()
             await asyncio.gather(*self._owned, return_exceptions=True)
             await asyncio.sleep(0)
+        for watch in tuple(self._watches):
+            watch.stop()
         await self._backend.aclose()

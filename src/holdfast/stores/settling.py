@@ -36,17 +36,24 @@ class Settling:
         self._known: Final[OrderedDict[str, Applied | None]] = OrderedDict()
         self.pending: str | None = None
 
-    async def apply(self, batch: Batch, anew: Callable[[], Batch]) -> Applied:
-        """Apply ``batch``; if its outcome is unknown, settle it, and if it never landed, try once ``anew``."""
+    async def apply(
+        self, batch: Batch, anew: Callable[[], Batch], unknown: OutcomeUnknownError | None = None
+    ) -> Applied:
+        """Apply ``batch``; when an outcome is unknown, settle it, and if it never landed, try again ``anew``.
+
+        With ``unknown`` the batch has been tried already and its outcome is not known.
+        """
         for _ in range(TRIES):
-            try:
-                return await self._backend.apply(batch)
-            except OutcomeUnknownError as unknown:
-                self.pending = batch.attempt
-                applied = await self._settle_with_patience(batch.attempt, unknown)
+            if unknown is None:
+                try:
+                    return await self._backend.apply(batch)
+                except OutcomeUnknownError as problem:
+                    unknown = problem
+            self.pending = batch.attempt
+            applied = await self._settle_with_patience(batch.attempt, unknown)
             if applied is not None:
                 return applied
-            batch = anew()
+            batch, unknown = anew(), None
         raise StoreError(self._backend.name, f"the commit was lost {TRIES} times on its way; it was not written")
 
     async def settle_pending(self) -> None:

@@ -21,7 +21,7 @@ MAX_REMEMBERED: Final = 1_000
 class BackendWatch:
     """A subscription to a backend's hints. Hints are folded: one answer may stand for many."""
 
-    __slots__ = ("_about", "_backend", "_complete", "_forget", "_heard", "_prefixes")
+    __slots__ = ("__weakref__", "_about", "_backend", "_complete", "_forget", "_heard", "_prefixes")
 
     def __init__(self, backend: Backend, prefixes: tuple[RecordKey, ...]) -> None:
         self._backend, self._prefixes = backend, prefixes
@@ -36,9 +36,17 @@ class BackendWatch:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
         if self._forget is not None:
             self._forget()
             self._forget = None
+
+    def stop(self) -> None:
+        """End the subscription because its store is closed; whoever waits is woken, and finds out when it reads."""
+        self._unsubscribe()
+        self.hear(None)
 
     def hear(self, about: RecordKey | None) -> None:
         """Take a hint from the backend."""

@@ -12,6 +12,8 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
+import apsw
+
 from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreError
 from holdfast.offload import Lane
 from holdfast.stores.backend import WorkRider
@@ -73,7 +75,7 @@ class SqliteBackend:
         self._writer: Final = Lane("sqlite-writer")
         self._upkeep: Final = Upkeep(file, database, options)
         self._doorbells: Final = Doorbells(file.path) if options.hints == "machine" else None
-        self._job: _Job | None = None
+        self._jobs: Final[set[asyncio.Future[Any]]] = set()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -89,7 +91,7 @@ class SqliteBackend:
 
     def apply_now(self, batch: Batch) -> Applied | None:
         """Apply the batch on the loop if the last commit was quick and the turn is free."""
-        if self._options.commits == "thread" or self._job is not None or type(batch.riders[0]) is WorkRider:
+        if self._options.commits == "thread" or self._jobs or type(batch.riders[0]) is WorkRider:
             return None
         if self._options.commits == "auto" and self._database.last_commit_seconds > QUICK:
             return None
@@ -112,8 +114,10 @@ class SqliteBackend:
         return await self._in_turn(lambda: self._database.settle(attempt), attempt)
 
     async def _in_turn(self, work: Callable[[], T], attempt: str) -> T:
-        self._job = job = _Job()
+        job = _Job()
         future = self._writer.start(self._work, job, work)
+        self._jobs.add(future)
+        future.add_done_callback(self._jobs.discard)
         self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
         done, _ = await asyncio.wait({future}, timeout=self._options.busy_seconds)
         if not done and job.withdraw():
@@ -124,7 +128,6 @@ class SqliteBackend:
         if not done:
             future.add_done_callback(_ignore)
             raise OutcomeUnknownError(self.name, f"the disk did not answer for {LAST_WAIT:g} s", attempt)
-        self._job = None
         return future.result()
 
     def _work(self, job: _Job, work: Callable[[], T]) -> T:
@@ -179,14 +182,30 @@ class SqliteBackend:
             self._doorbells.ring(changed, wakes)
 
     async def aclose(self) -> None:
-        """Close connections, threads and sockets."""
-        await self._upkeep.aclose()
-        self._writer.close(wait=self._job is None)
+        """Close connections, threads and sockets.
+
+        A writer that still waits for its turn behind a stopped process cannot be called back: it is left to end by
+        itself, and the connections with it.
+        """
         if self._doorbells is not None:
             self._doorbells.close()
-        if self._job is None:
+        await self._upkeep.aclose()
+        if self._jobs:
+            await asyncio.wait(self._jobs, timeout=self._options.busy_seconds)
+        self._writer.close(wait=not self._jobs)
+        if not self._jobs:
+            self._retire()
             self._database.close()
             unshare(self._file)
+
+    def _retire(self) -> None:
+        if self._file.identity.is_current() and self._file.turn.try_take():
+            try:
+                self._database.retire()
+            except apsw.Error:  # a trace that stays behind is swept up later
+                return
+            finally:
+                self._file.turn.give()
 
 
 @final

@@ -27,6 +27,7 @@ SAFE_SQLITE: Final = (3, 51, 3)
 """Older libraries can corrupt a database in WAL mode when a checkpoint meets a writer at the wrong moment."""
 
 _PREGROWN_LOG: Final = 4 * 1024 * 1024
+_LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
@@ -40,27 +41,39 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
     """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
     with file.lock:
         file.guard.check()
+        before = file.guard.present()
         connection = open_connection(file.path)
         try:
             connection.set_busy_timeout(round(busy_seconds * 1000))
+            _use_log(file, connection, busy_seconds)
             _configure(connection)
         except BaseException:
             connection.close()
             raise
         finally:
-            file.guard.adopt()
+            file.guard.opened(before)
     _connections.add(connection)
     return connection
 
 
-def _configure(connection: Connection) -> None:
-    # Asked before it is set: setting it again while others have the file open takes locks for nothing.
-    if connection.pragma("journal_mode") != "wal":
+def _use_log(file: SharedFile, connection: Connection, busy_seconds: float) -> None:
+    # Asked before it is set: setting it while others have the file open takes locks, and only one of them may.
+    if connection.pragma("journal_mode") == "wal":
+        return
+    if not file.turn.take_within(busy_seconds):
+        raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
+    try:
         connection.pragma("journal_mode", "wal")
+    finally:
+        file.turn.give()
+
+
+def _configure(connection: Connection) -> None:
     connection.pragma("synchronous", "full")
     if sys.platform == "darwin":
         connection.pragma("fullfsync", 1)
     connection.pragma("wal_autocheckpoint", 0)
+    connection.pragma("journal_size_limit", _LONGEST_KEPT_LOG)
     connection.pragma("trusted_schema", 0)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     keep = ctypes.c_int(1)
@@ -71,7 +84,7 @@ def disconnect(file: SharedFile, connection: Connection) -> None:
     """Close a connection and forget its descriptors."""
     with file.lock:
         connection.close()
-        file.guard.adopt()
+        file.guard.closed()
 
 
 def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: float) -> None:

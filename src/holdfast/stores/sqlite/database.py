@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import apsw
 from msgspec import structs
 
-from holdfast.clock import monotonic
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError
+from holdfast.clock import later, monotonic
+from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import Applied, Batch, WorkRider
 from holdfast.stores.fold import Folded, fold, keys_of
@@ -45,19 +45,34 @@ _SCAN: Final = (
     "SELECT key, version, expires_at, value FROM records"
     " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
 )
+_FORGET_HANDLES: Final = "DELETE FROM counters WHERE handle <> '' AND at < ?"
 _MOST_AT_ONCE: Final = 512
+
+HANDLE_REMEMBERED: Final = 7 * 24 * 3600.0
+"""How long, in seconds, the attempts of a handle that died can still be settled."""
 
 
 @final
 class Database:
     """The blocking half of an SQLite store."""
 
-    __slots__ = ("_applied", "_file", "_limits", "_reader", "_time", "_writer", "last_commit_seconds", "log_pages")
+    __slots__ = (
+        "_applied",
+        "_closed_attempt",
+        "_file",
+        "_limits",
+        "_reader",
+        "_time",
+        "_writer",
+        "last_commit_seconds",
+        "log_pages",
+    )
 
     def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
         self._reader: Final = connect(file, busy_seconds=1.0)
         self._applied: tuple[str, Applied] | None = None
+        self._closed_attempt: str | None = None
         self.last_commit_seconds = 0.0
         self.log_pages = 0
         writer.set_wal_hook(self._note_log)
@@ -159,8 +174,15 @@ class Database:
                 raise
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
-        landed = last == number and self._applied is not None and self._applied[0] == attempt
-        return self._applied[1] if landed and self._applied is not None else None
+        if last is None or last < number:
+            self._closed_attempt = attempt
+        if self._closed_attempt == attempt:
+            return None
+        if last == number and self._applied is not None and self._applied[0] == attempt:
+            return self._applied[1]
+        raise StoreError(
+            self._file.path, f"attempt {attempt} is not the last of this handle; settle it where it was made"
+        )
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -200,7 +222,15 @@ class Database:
         """Delete up to ``limit`` expired records over another connection, with the turn. Nobody could see them."""
         with connection:
             connection.execute(_SWEEP, (self._time.now(), limit))
-            return connection.changes()
+            swept = connection.changes()
+            connection.execute(_FORGET_HANDLES, (later(self._time.now(), -HANDLE_REMEMBERED),))
+            return swept
+
+    def retire(self) -> None:
+        """Remove the trace of this handle's attempts, with the turn: nobody will settle them any more."""
+        if self._applied is not None:
+            handle, _ = _split(self._applied[0])
+            self._writer.execute("DELETE FROM counters WHERE handle = ?", (handle,))
 
     def close(self) -> None:
         """Close both connections."""

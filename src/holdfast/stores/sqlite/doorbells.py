@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import os
 import socket
 import sys
@@ -36,7 +37,7 @@ _PROCESS: Final = new_id()
 class Doorbells:
     """The folder of doorbells of one database, as one handle sees it."""
 
-    __slots__ = ("_changed_at", "_descriptor", "_folder", "_lengths", "_others", "_sender")
+    __slots__ = ("_bells", "_changed_at", "_descriptor", "_folder", "_lengths", "_others", "_sender")
 
     def __init__(self, path: str) -> None:
         self._folder: Final = f"{path}-wakes"
@@ -45,6 +46,7 @@ class Doorbells:
         self._descriptor: Final = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._sender: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
+        self._bells: Final[dict[_Doorbell, list[str]]] = {}
         self._changed_at = 0
         self._others: dict[bytes, list[str]] = {}
         self._lengths: tuple[int, ...] = ()
@@ -56,12 +58,13 @@ class Doorbells:
         bell.bind(self._address(names[0]))
         for name in names[1:]:
             os.link(f"{self._folder}/{names[0]}", f"{self._folder}/{name}")
-        return lambda: self._unlisten(bell, names)
+        self._bells[bell] = names
+        return functools.partial(self._unlisten, bell)
 
-    def _unlisten(self, bell: _Doorbell, names: list[str]) -> None:
-        bell.close()
-        for name in names:
+    def _unlisten(self, bell: _Doorbell) -> None:
+        for name in self._bells.pop(bell, ()):
             self._remove(name)
+        bell.close()
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Ring the doorbells of other processes whose prefix covers a changed key or the address of a wake."""
@@ -113,7 +116,9 @@ class Doorbells:
             os.unlink(name, dir_fd=self._descriptor)
 
     def close(self) -> None:
-        """Close what sends."""
+        """Take down every doorbell and close what sends."""
+        for bell in tuple(self._bells):
+            self._unlisten(bell)
         self._sender.close()
         os.close(self._descriptor)
 

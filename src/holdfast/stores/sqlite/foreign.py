@@ -15,6 +15,7 @@ import urllib.parse
 from typing import Final, cast, final
 
 from holdfast.errors import ForeignHandleError
+from holdfast.stores.forks import run_in_forked_child
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _SIDE_FILES: Final = ("", "-wal", "-shm")
@@ -54,9 +55,17 @@ class Guard:
         self.check()
         _refuse_from_now_on(path)
 
-    def adopt(self) -> None:
-        """Count every descriptor that is open on the file now as our own. Call it right after opening or closing."""
-        self._ours = descriptors_of(self._identity)
+    def present(self) -> frozenset[int]:
+        """Return the descriptors that are open on the file now, to tell which ones an opening adds."""
+        return descriptors_of(self._identity)
+
+    def opened(self, before: frozenset[int]) -> None:
+        """Count as our own what has been opened since ``before``."""
+        self._ours |= self.present() - before
+
+    def closed(self) -> None:
+        """Forget those of our own that are closed: their numbers will be given to others."""
+        self._ours &= self.present()
 
     def check(self) -> None:
         """Raise if a descriptor is open on the file that is not ours, or ever was."""
@@ -88,6 +97,9 @@ def _refuse_from_now_on(path: str) -> None:
         if not _hooked:
             sys.addaudithook(_audit)
             _hooked = True
+
+
+run_in_forked_child(_guarded.clear)  # a child has none of the locks, so it cannot lose them
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
