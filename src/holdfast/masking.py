@@ -60,10 +60,12 @@ def mask_text(text: str) -> str:
 def _mask_user(rest: str) -> str:
     """Mask what follows the scheme. A raw ``@``, ``/`` or ``?`` in a password must not let its end slip out."""
     user, at, tail = rest.rpartition("@")
-    name, colon, _ = user.partition(":")
+    if at and re.search(r"[?#]", user):
+        return MASK  # the @ ends a password or stands in a query: what follows it may be a host or a secret
     if at:
-        shown = f"{name}:{MASK}@" if colon and _PLAIN_USER.fullmatch(name) and not re.search(r"[/?#\s]", user) else ""
-        return (shown or f"{MASK}@") + _mask_query(tail, marks="?#")
+        name, colon, _ = user.partition(":")
+        shown = f"{name}:{MASK}" if colon and _PLAIN_USER.fullmatch(name) and not re.search(r"[/\s]", user) else MASK
+        return f"{shown}@{_mask_query(tail, marks='?#')}"
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if _HOSTS.fullmatch(authority):
         return _mask_query(rest, marks="?#")

@@ -79,3 +79,70 @@ class WouldWaitError(HoldfastError):
 
     def __str__(self) -> str:
         return f"{self.key} is taken by {', '.join(self.holders) or 'earlier waiters'}"
+
+
+class WaitCycleError(HoldfastError, RuntimeError):
+    """Waiting for the key would never end: its holder waits, perhaps through others, for this task.
+
+    Take the keys in one order everywhere, and declare it: ``KeyFamily(..., after=(FIRST,))``. ``cycle`` names, in
+    order, who holds what the one before waits for; the last is this task. Nothing was taken.
+    """
+
+    def __init__(self, key: str, wanted_at: str, cycle: tuple[str, ...]) -> None:
+        super().__init__(key, wanted_at, cycle)
+        self.key, self.wanted_at, self.cycle = key, wanted_at, cycle
+
+    def __str__(self) -> str:
+        return f"waiting for {self.key} at {self.wanted_at} would never end, as each waits for the next: {', '.join(self.cycle)}"
+
+
+class HoldMisuseError(HoldfastError, RuntimeError):
+    """A hold was used as no ``async with`` block uses one. Call ``exclusion.hold(key)`` anew for each block."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(key, problem)
+        self.key, self.problem = key, problem
+
+    def __str__(self) -> str:
+        return f"the hold of {self.key} {self.problem}; call exclusion.hold(...) anew for each block"
+
+
+class NotAsyncError(HoldfastError, TypeError):
+    """Only a function made with ``async def`` can wait for a key. Make it one, or use a block in its caller."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__(function)
+        self.function = function
+
+    def __str__(self) -> str:
+        return f"{self.function} cannot wait for a key, because it is not a coroutine function; make it an async def"
+
+
+class InvalidAttemptsError(HoldfastError, ValueError):
+    """Attempts cannot be made as asked. Nothing was attempted and nothing is held; fix the call."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class RetryError(HoldfastError):
+    """An attempt asked to be made anew. It reaches the caller when no attempt was left."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number, self.reason = number, reason
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} asked for another one: {self.reason}"
+
+
+class StrayRetryError(HoldfastError, RuntimeError):
+    """A retry was asked of an attempt that is over, so nobody would make it. Ask the attempt that is under way."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} is over and cannot be made anew"

@@ -1,0 +1,95 @@
+"""The error tree as users meet it: one root, facts that travel, advice in every docstring."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import pkgutil
+import typing
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ERRORS: list[type[HoldfastError]] = [getattr(errors, name) for name in errors.__all__]
+SAMPLES: dict[object, object] = {
+    str: "x",
+    int: 3,
+    float: 1.5,
+    str | None: None,
+    tuple[str, ...]: ("a", "b"),
+}
+HOW: dict[str, Callable[[HoldfastError], HoldfastError]] = {
+    "pickle": lambda error: pickle.loads(pickle.dumps(error)),  # noqa: S301 -- our own bytes
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+def facts(kind: type[HoldfastError]) -> dict[str, object]:
+    """Return the names of an error's arguments, each with an example made from its type."""
+    if kind.__init__ is Exception.__init__:
+        return {}
+    hints = typing.get_type_hints(kind.__init__)
+    return {name: SAMPLES[hints[name]] for name in inspect.signature(kind).parameters}
+
+
+def example(kind: type[HoldfastError]) -> HoldfastError:
+    """Make an error of this kind."""
+    return kind(*facts(kind).values())
+
+
+def modules() -> list[str]:
+    """Return the modules of the package."""
+    return [info.name for info in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("how", HOW)
+def test_an_error_travels_with_its_facts(kind: type[HoldfastError], how: str) -> None:
+    """An error that comes back from another process is the same error."""
+    error = example(kind)
+    travelled = HOW[how](error)
+    assert type(travelled) is kind
+    assert (vars(travelled), str(travelled), travelled.args) == (vars(error), str(error), error.args)
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_argument_of_an_error_is_a_fact(kind: type[HoldfastError]) -> None:
+    """What an error was made from can be read from it by name."""
+    error = example(kind)
+    assert {name: getattr(error, name) for name in facts(kind)} == facts(kind)
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_has_one_root_and_says_what_to_do(kind: type[HoldfastError]) -> None:
+    """``except HoldfastError`` catches it, its name ends in Error, and its own docstring is more than a title."""
+    assert issubclass(kind, HoldfastError)
+    assert kind.__name__.endswith("Error")
+    assert kind.__doc__ is not None
+    assert len(kind.__doc__.split()) >= 8
+
+
+def test_every_error_of_the_package_is_in_the_one_module() -> None:
+    """No module defines an error of its own; warnings and what the conformance tests raise are no errors of ours."""
+    ours = [name for name in modules() if not name.startswith("holdfast.testing.conformance")]
+    kinds = {kind for name in ours for kind in vars(import_module(name)).values() if isinstance(kind, type)}
+    raised = {kind for kind in kinds if issubclass(kind, Exception) and not issubclass(kind, Warning)}
+    assert {kind for kind in raised if kind.__module__.startswith("holdfast")} == set(ERRORS)
+
+
+def test_bad_input_is_also_a_builtin_error() -> None:
+    """Who does not know Holdfast's names can still catch what is wrong with a value or a type."""
+    invalid = [kind for kind in ERRORS if kind.__name__.startswith("Invalid")]
+    assert all(issubclass(kind, ValueError) for kind in invalid)
+    assert issubclass(errors.NotAKeyError, TypeError)
+    assert issubclass(errors.HoldTimeoutError, TimeoutError)
+    assert issubclass(errors.MissingExtraError, ImportError)
