@@ -69,11 +69,15 @@ class Space:
         return self._root.child(kind, *parts)
 
     def key_for(self, kind: str, key: Key | str) -> RecordKey:
-        """Return the record key for a user's key: a :class:`~holdfast.keys.Key`, or text in a family of its own."""
+        """Return the record key for a user's key: a :class:`~holdfast.keys.Key`, or text in a family of its own.
+
+        The number of parts comes first, so that no user's key is a prefix of another's and what is kept below one
+        can be scanned without meeting a neighbour.
+        """
         if isinstance(key, Key):
-            return self._root.child(kind, key.family.name, *key.parts)
+            return self._root.child(kind, str(len(key.parts)), key.family.name, *key.parts)
         if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            return self._root.child(kind, "", key)
+            return self._root.child(kind, "1", "", key)
         raise NotAKeyError(type(key).__name__, "Key or str")
 
     async def read(self, *keys: RecordKey) -> Snapshot:

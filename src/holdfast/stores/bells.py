@@ -78,6 +78,8 @@ class Bells:
         """Tell the listeners of ``to`` and of its prefixes to look at ``about``."""
         table = self._by_prefix
         for length in self._lengths:
+            if length > len(to):
+                return
             for listener in table.get(to[:length], ()):
                 listener.tell(about, _running_loop())
 

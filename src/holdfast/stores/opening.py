@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import urllib.parse
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.durations import seconds
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.stores.grouped import GroupedStore
-    from holdfast.stores.sqlite.options import Options
 
 EXAMPLES: Final[Mapping[str, str]] = {
     "sqlite": "sqlite:///holdfast.db",
@@ -75,14 +74,14 @@ def _memory_name(url: str, parts: urllib.parse.SplitResult) -> str:
 
 async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock) -> GroupedStore:
     path = _sqlite_path(url, parts)
-    options = _sqlite_options(url, parts.query)
+    chosen = _sqlite_options(url, parts.query)
     try:
-        from holdfast.stores.sqlite import open_sqlite  # noqa: PLC0415 -- the driver is loaded only when it is asked for
+        from holdfast.stores import sqlite  # noqa: PLC0415 -- the driver is loaded only when it is asked for
     except ModuleNotFoundError as problem:
         if problem.name != "apsw":
             raise
         raise MissingExtraError("sqlite", "apsw") from problem
-    return await open_sqlite(path, options, clock=clock)
+    return await sqlite.open_sqlite(path, sqlite.Options(**chosen), clock=clock)
 
 
 def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:
@@ -97,11 +96,9 @@ def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:
     return path
 
 
-def _sqlite_options(url: str, query: str) -> Options:
-    from holdfast.stores.sqlite.options import Options  # noqa: PLC0415 -- beside the driver, though it needs none
-
+def _sqlite_options(url: str, query: str) -> dict[str, Any]:
     given = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
-    chosen: dict[str, object] = {}
+    chosen: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _SQLITE_OPTIONS:
             raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(_SQLITE_OPTIONS)}")
@@ -111,7 +108,7 @@ def _sqlite_options(url: str, query: str) -> Options:
             raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
         else:
             chosen[name] = value
-    return Options(**chosen)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] -- checked just above
+    return chosen
 
 
 def _busy(url: str, value: str) -> float:

@@ -1,24 +1,26 @@
 """Doorbells: hints between the processes that use one database.
 
-A watch binds a datagram socket in a folder beside the file, under a name that tells the prefix it listens to. A
-committer looks at the folder (only when it has changed) and sends to just the sockets whose prefix covers a changed
-or woken key. Nothing waits, nothing retries: hints may be lost, and a slow check is the net.
+A watch binds a datagram socket in a folder beside the file, under a name that is computed from the prefix it listens
+to. A committer looks at the folder (only when it has changed) and sends to just the sockets whose prefix covers a
+changed or woken key. Nothing waits, nothing retries: hints may be lost, and a slow check is the net.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import functools
+import itertools
 import os
 import socket
 import sys
+import zlib
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.ids import new_id
 from holdfast.keys import RecordKey
+from holdfast.stores.forks import run_in_forked_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,11 +28,21 @@ if TYPE_CHECKING:
     from holdfast.stores.backend import Ear
     from holdfast.stores.protocol import Wake
 
-_LONGEST_PREFIX: Final = 120  # in a file name, base64 makes 160 bytes of it
-_LONGEST_ADDRESS: Final = 100  # socket addresses have room for 108 bytes
+_LONGEST_ADDRESS: Final = 100  # socket addresses have room for 104 to 108 bytes
+_LONGEST_NAME: Final = 64  # room for _name_of(), the id of the process and a number
 _FRESH: Final = 50_000  # microseconds: a folder changed this recently may change again within one tick of its clock
 _HEADER: Final = 2
-_PROCESS: Final = new_id()
+
+_process = new_id()
+_numbers: Final = itertools.count()
+
+
+def _become_another() -> None:
+    global _process  # noqa: PLW0603 -- a forked child is another process, and wants to be heard by its parent
+    _process = new_id()
+
+
+run_in_forked_child(_become_another)
 
 
 @final
@@ -48,13 +60,13 @@ class Doorbells:
         self._sender.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
         self._bells: Final[dict[_Doorbell, list[str]]] = {}
         self._changed_at = 0
-        self._others: dict[bytes, list[str]] = {}
+        self._others: dict[str, list[str]] = {}
         self._lengths: tuple[int, ...] = ()
 
     def listen(self, prefixes: Iterable[RecordKey], ear: Ear) -> Callable[[], None]:
         """Let other processes ring ``ear``, until the returned function is called."""
         bell = _Doorbell(tuple(prefixes), ear)
-        names = [f"{_name_of(prefix)}.{_PROCESS}.{new_id()}" for prefix in bell.prefixes]
+        names = [f"{_name_of(prefix)}.{_process}.{next(_numbers)}" for prefix in bell.prefixes]
         bell.bind(self._address(names[0]))
         for name in names[1:]:
             os.link(f"{self._folder}/{names[0]}", f"{self._folder}/{name}")
@@ -78,7 +90,9 @@ class Doorbells:
 
     def _send(self, to: RecordKey, about: RecordKey) -> None:
         for length in self._lengths:
-            for name in self._others.get(to[:length], ()):
+            if length > len(to):
+                return
+            for name in self._others.get(_name_of(to[:length]), ()):
                 self._send_to(name, len(to).to_bytes(_HEADER, "big") + to + about)
 
     def _send_to(self, name: str, message: bytes) -> None:
@@ -100,9 +114,9 @@ class Doorbells:
         self._others = {}
         for name in names:
             prefix, _, owner = name.partition(".")
-            if not owner.startswith(_PROCESS):
-                self._others.setdefault(_prefix_of(prefix), []).append(name)
-        self._lengths = tuple(sorted({len(prefix) for prefix in self._others}))
+            if not owner.startswith(_process):
+                self._others.setdefault(prefix, []).append(name)
+        self._lengths = tuple(sorted({_length_in(prefix) for prefix in self._others}))
         is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < _FRESH
         self._changed_at = 0 if is_fresh else changed_at
 
@@ -167,27 +181,18 @@ def _queue_length() -> int:
     return 10  # what kernels give a datagram socket unless told otherwise
 
 
-def _name_of(prefix: RecordKey) -> str:
-    """Return the prefix as a file name; of a long one only as many whole parts as fit, and more is heard."""
-    while len(prefix) > _LONGEST_PREFIX:
-        shorter = RecordKey.from_encoded(prefix[: prefix.rfind(b"\x00\x01", 0, -2) + 2])
-        if len(shorter) < 2:  # noqa: PLR2004 -- not even the first part fits
-            return "-"
-        prefix = shorter
-    return base64.urlsafe_b64encode(prefix).decode().rstrip("=") or "-"
+def _name_of(prefix: bytes) -> str:
+    """Return what stands for a prefix in a file name, where its text has no room. Who is rung by mistake can tell."""
+    return f"{len(prefix)}-{zlib.crc32(prefix):08x}"
 
 
-def _prefix_of(name: str) -> bytes:
-    if name == "-":
-        return b""
-    try:
-        return base64.urlsafe_b64decode(name + "=" * (-len(name) % 4))
-    except ValueError:
-        return b"\xff"  # not one of ours: matches no key
+def _length_in(name: str) -> int:
+    length = name.partition("-")[0]
+    return int(length) if length.isdecimal() else 0
 
 
 def is_supported(path: str) -> bool:
     """Tell whether doorbells work for a database at ``path`` on this platform."""
     if not hasattr(socket, "AF_UNIX") or sys.platform == "win32":
         return False
-    return sys.platform == "linux" or len(path) + len("-wakes/") + 200 < _LONGEST_ADDRESS
+    return sys.platform == "linux" or len(path) + len("-wakes/") + _LONGEST_NAME < _LONGEST_ADDRESS

@@ -1,0 +1,126 @@
+"""The caller's own SQL and Holdfast's records in one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+from holdfast.errors import UnsuitableStoreError, WorkTimeoutError
+from holdfast.keys import RecordKey
+from holdfast.stores import Commit, Conflict, GroupedStore, Put, Worked
+from holdfast.stores.memory import open_memory
+from holdfast.stores.sqlite import SqlWork, open_sqlite
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+K = RecordKey("ns", "k")
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[GroupedStore]:
+    """An SQLite store with a table of the user's own."""
+    opened = await open_sqlite(str(tmp_path / "h.db"))
+    await opened.commit_with(
+        lambda sql: sql.execute("CREATE TABLE paid (invoice TEXT)"), Put(RecordKey("ns", "made"), b"")
+    )
+    yield opened
+    await opened.aclose()
+
+
+def pay(sql: SqlWork) -> int:
+    """Write to the user's table and count its rows."""
+    sql.executemany("INSERT INTO paid VALUES (?)", [("7",)])
+    return int(sql.execute("SELECT count(*) FROM paid")[0][0])
+
+
+async def paid(store: GroupedStore) -> int:
+    """Count the rows of the user's table."""
+    worked = await store.commit_with(
+        lambda sql: sql.execute("SELECT count(*) FROM paid")[0][0], Put(RecordKey("ns", "look"), b"")
+    )
+    assert isinstance(worked, Worked)
+    return int(worked.answer)
+
+
+async def test_work_and_changes_happen_together(store: GroupedStore) -> None:
+    """The work's answer comes back with the versions of the records."""
+    worked = await store.commit_with(pay, Put(K, b"paid"))
+
+    assert isinstance(worked, Worked)
+    assert worked.answer == 1
+    assert (await store.read(K)).version(K) == worked.versions[K]
+
+
+async def test_a_lost_guard_runs_no_work(store: GroupedStore) -> None:
+    """Whoever comes second pays nothing."""
+    await store.commit_with(pay, Put(K, b"paid"))
+
+    assert isinstance(await store.commit_with(pay, Put(K, b"paid again")), Conflict)
+    assert await paid(store) == 1
+
+
+async def test_work_that_raises_undoes_everything(store: GroupedStore) -> None:
+    """Neither the user's row nor our record stays, and the store goes on."""
+
+    def fail(sql: SqlWork) -> None:
+        pay(sql)
+        raise LookupError("no such customer")
+
+    with pytest.raises(LookupError, match="no such customer"):
+        await store.commit_with(fail, Put(K, b"paid"))
+
+    assert (await store.read(K)).records == {}
+    assert await paid(store) == 0
+    assert isinstance(await store.commit(Put(K, b"later")), Commit)
+
+
+async def test_work_that_takes_too_long_is_undone(store: GroupedStore) -> None:
+    """A statement without end is interrupted at the time limit."""
+    with pytest.raises(WorkTimeoutError, match="everything was undone"):
+        await store.commit_with(lambda sql: sql.execute(ENDLESS), Put(K, b""), timeout="50ms")
+
+    assert (await store.read(K)).records == {}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COMMIT",
+        "SAVEPOINT mine",
+        "SELECT * FROM records",
+        "DELETE FROM counters",
+        "DROP TABLE facts",
+        "ALTER TABLE records RENAME TO mine",
+        "PRAGMA user_version = 9",
+        "ATTACH 'other.db' AS other",
+    ],
+)
+async def test_work_is_kept_to_its_own_tables(store: GroupedStore, statement: str) -> None:
+    """Our tables, the transaction and the database's settings are out of its reach."""
+    with pytest.raises(apsw.AuthError):
+        await store.commit_with(lambda sql: sql.execute(statement), Put(K, b""))
+
+    assert isinstance(await store.commit(Put(K, b"")), Commit)
+
+
+async def test_the_connection_is_of_no_use_after_the_work(store: GroupedStore) -> None:
+    """Nobody can keep it and write outside of a transaction."""
+    kept: list[SqlWork] = []
+    await store.commit_with(kept.append, Put(K, b""))
+
+    with pytest.raises(RuntimeError, match="the transaction is over"):
+        kept[0].execute("SELECT 1")
+
+
+async def test_a_store_without_sql_says_so() -> None:
+    """Memory has no transaction to share."""
+    store = open_memory()
+
+    with pytest.raises(UnsuitableStoreError, match="cannot share a transaction"):
+        await store.commit_with(lambda _: None, Put(K, b""))
+    await store.aclose()
