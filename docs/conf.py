@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
+import inspect
 import pkgutil
 import sys
 import tomllib
-import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from docutils import nodes
     from sphinx.addnodes import pending_xref
@@ -38,7 +40,7 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"show-inheritance": True}
 
 # Names of the standard library are not looked up: the build needs no network and gives the same result everywhere.
 nitpick_ignore_regex = [
@@ -47,36 +49,49 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(.*\.)?[~_]?([A-Z]|[A-Z][A-Za-z]*T)"),  # type variables
 ]
 
+_FOR_BACKENDS = {"holdfast.stores.backend"}
 _API = Path(__file__).parent / "reference" / "api"
 
 
-def _public_modules() -> list[str]:
-    """Import the package together with what it imports only for annotations: the reference shows those too."""
-    for name in ("apsw", "hypothesis", "msgspec", "pytest"):
-        importlib.import_module(name)
-    typing.TYPE_CHECKING = True
-    package = importlib.import_module("holdfast")
-    names = ["holdfast", *(info.name for info in pkgutil.walk_packages(package.__path__, "holdfast."))]
-    public = [name for name in names if "._" not in name and importlib.import_module(name)]
-    typing.TYPE_CHECKING = False
-    return public
-
-
-def _page(name: str) -> str:
-    """Write the page of a module: what it defines, and links to what it hands on."""
+def _define_annotations(name: str) -> None:
+    """Run what a module does only for type checkers, now that no import can go round in circles."""
     module = importlib.import_module(name)
-    handed_on = [
-        f"- :obj:`{each} <{name}.{each}>`"
-        for each in getattr(module, "__all__", ())
-        if getattr(getattr(module, each), "__module__", name) != name
+    for node in ast.parse(inspect.getsource(module)).body:
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
+                code = compile(ast.Module(body, []), name, "exec")
+                with contextlib.suppress(ImportError):  # a name that another module defines likewise: next round
+                    exec(code, vars(module))  # noqa: S102 -- a part of the package itself
+
+
+def _public_modules() -> list[str]:
+    """Return the modules that have a page: the top ones, the packages, and what authors of backends need."""
+    package = importlib.import_module("holdfast")
+    found = [
+        ("holdfast", True),
+        *((each.name, each.ispkg) for each in pkgutil.walk_packages(package.__path__, "holdfast.")),
     ]
-    members = "   :no-members:" if handed_on else "   :members:"
-    return "\n".join([name, "=" * len(name), "", f".. automodule:: {name}", members, "", *handed_on, ""])
+    for name, _ in [*found, *found]:
+        _define_annotations(name)
+    shown = [name for name, is_package in found if is_package or name.count(".") == 1 or name in _FOR_BACKENDS]
+    return [name for name in shown if "._" not in name]
+
+
+def _page(name: str, pages: Container[str]) -> str:
+    """Write the page of a module: what it offers, and links to what it hands on from other pages."""
+    module = importlib.import_module(name)
+    homes = {each: getattr(getattr(module, each), "__module__", name) for each in getattr(module, "__all__", ())}
+    links = [each for each, home in homes.items() if home != name and home in pages]
+    members = ", ".join(each for each in homes if each not in links)
+    option = f"   :members: {members}" if members or not homes else "   :no-members:"
+    lines = [name, "=" * len(name), "", f".. automodule:: {name}", option, ""]
+    return "\n".join([*lines, *(f"- :obj:`{each} <{name}.{each}>`" for each in links), ""])
 
 
 def _write_api_pages(_app: Sphinx) -> None:
     """Write one page for each public module, and take away the pages of modules that are gone."""
-    pages = {_API / f"{name}.rst": _page(name) for name in _public_modules()}
+    names = _public_modules()
+    pages = {_API / f"{name}.rst": _page(name, names) for name in names}
     for stale in set(_API.glob("*.rst")) - set(pages):
         stale.unlink()
     for path, text in pages.items():
@@ -96,14 +111,24 @@ def _places(target: str, documented: Iterable[str]) -> list[str]:
     return []
 
 
+def _exists(target: str) -> bool:
+    """Tell whether a name is there although it has no place in the reference."""
+    package, _, name = target.rpartition(".")
+    inside = {each: module for each, module in sys.modules.items() if each.startswith("holdfast")}
+    modules = [inside[package]] if package in inside else [] if package else inside.values()
+    return target in inside or any(hasattr(module, name) for module in modules)
+
+
 def _follow_alias(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
-) -> nodes.reference | None:
-    """Let ``holdfast.KeyFamily`` lead to where it is documented, ``holdfast.keys.KeyFamily``."""
-    domain = env.domains.python_domain
-    places = _places(node.get("reftarget", ""), domain.objects) if node.get("refdomain") == "py" else []
-    if len(places) != 1:
+) -> nodes.Element | None:
+    """Let ``holdfast.KeyFamily`` lead to ``holdfast.keys.KeyFamily``; show what is internal without a link."""
+    if node.get("refdomain") != "py":
         return None
+    domain = env.domains.python_domain
+    places = _places(node["reftarget"], domain.objects)
+    if len(places) != 1:
+        return content if _exists(node["reftarget"]) else None
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", places[0], node, content)
 
 

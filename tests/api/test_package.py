@@ -36,8 +36,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_import_is_quick(tmp_path: Path) -> None:
-    """Once compiled, ``import holdfast`` takes under 100 ms; the best of a few tries, for the machine is shared."""
-    code = "from time import perf_counter as t; a = t(); import holdfast; print((t() - a) * 1000)"
+    """Once compiled, the package with all its public names loads in under 100 ms; the best of a few tries, for the machine is shared."""
+    code = "from time import perf_counter as t; a = t(); from holdfast import *; print((t() - a) * 1000)"
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     assert any(float(ask(code, **compiled)) < IMPORT_MILLISECONDS for _ in range(10))
 
@@ -45,7 +45,7 @@ def test_the_import_is_quick(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", DRIVERS + TEST_TOOLS)
 def test_the_import_pulls_in_no_driver_and_no_test_tool(module: str) -> None:
     """A driver is imported only when a URL that needs it is opened; test tools never."""
-    assert ask(f"import sys, holdfast; print({module!r} in sys.modules)") == "False"
+    assert ask(f"import sys; from holdfast import *; print({module!r} in sys.modules)") == "False"
 
 
 def test_the_wheel_has_every_module_and_the_typing_marker(built: Path) -> None:
