@@ -1,0 +1,73 @@
+"""What the tests of the SQLite store share: a database, handles that get closed, children that get ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from holdfast.stores.opening import open_store
+from tests.integration.sqlite.children import Child
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.clock import Clock
+    from holdfast.stores import GroupedStore
+
+
+class Start(Protocol):
+    """Starts a program; see :class:`Child`."""
+
+    def __call__(self, program: str, *arguments: object, under: Sequence[str] = (), umask: int = -1) -> Child:
+        """Start it."""
+        ...
+
+
+class Open(Protocol):
+    """Opens a handle that is closed after the test."""
+
+    async def __call__(self, url: str, *, clock: Clock = ...) -> GroupedStore:
+        """Open it."""
+        ...
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the database of this test is."""
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    """The URL of the database of this test."""
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start programs that are ended after the test."""
+    children: list[Child] = []
+
+    def begin(program: str, *arguments: object, under: Sequence[str] = (), umask: int = -1) -> Child:
+        children.append(Child(program, *arguments, under=under, umask=umask))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        child.kill()
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Open]:
+    """Open handles that are closed after the test."""
+    stores: list[GroupedStore] = []
+
+    async def begin(url: str, **options: Clock) -> GroupedStore:
+        stores.append(await open_store(url, **options))
+        return stores[-1]
+
+    yield begin
+    for store in stores:
+        await store.aclose()

@@ -1,0 +1,30 @@
+"""Looks into a database without the store, as JSON: ``look PATH``. It checks the file before it believes it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from holdfast.keys import RecordKey
+from holdfast.stores.sqlite.driver import open_connection
+from tests.integration.sqlite.programs.talking import ARGUMENTS, say
+
+
+def look(path: str) -> dict[str, Any]:
+    """Return what the file holds, and what SQLite thinks of it."""
+    database = open_connection(path)
+    rows = database.execute("SELECT key, version, value FROM records ORDER BY key").fetchall()
+    facts = {
+        "integrity": database.pragma("integrity_check"),
+        "tables": [name for (name,) in database.execute("SELECT name FROM sqlite_schema ORDER BY name")],
+        "handles": database.execute("SELECT count(*) FROM counters WHERE handle <> ''").get,
+        "records": {
+            "/".join(RecordKey.from_encoded(key).parts): [version, value.decode()] for key, version, value in rows
+        },
+    }
+    database.close()
+    return facts
+
+
+if __name__ == "__main__":
+    say(json.dumps(look(ARGUMENTS[0]), separators=(",", ":")))
