@@ -128,7 +128,7 @@ class Outcome:
             "unit": self.row.unit,
             "medians": {name: float(f"{value:.5g}") for name, value in medians.items()},
             "spread": {name: [float(f"{min(v):.5g}"), float(f"{max(v):.5g}")] for name, v in self.figures.items()},
-            "ratio": bar and bar.ratio(medians),
+            "ratio": (bar or at_least(0)).ratio(medians),
             "bar": bar and str(bar),
             "met": bar and bar.met(medians),
         }
@@ -138,13 +138,14 @@ class Outcome:
         """Return the outcome as the cells of a table."""
         bar, medians, unit = self.row.bar, self.medians, self.row.unit
         peers = (f"{name} {shown(medians[name])}" for name in self.row.peers if name in medians)
-        ratio, met = (bar.ratio(medians), bar.met(medians)) if bar else (None, None)
+        ratio = (bar or at_least(0)).ratio(medians)  # without a bar, how it compares to the limit
+        met = bar.met(medians) if bar else None
         return [
             f"{self.row.what} ({unit})",
             shown(medians[LIMIT]) if LIMIT in medians else "-",
             ", ".join(peers) or "-",
             shown(medians[HOLDFAST]),
-            "-" if ratio is None else f"{ratio:.2f}" if bar and not bar.plain else shown(ratio),
+            "-" if ratio is None else shown(ratio) if bar and bar.plain else f"{ratio:.2f}",
             str(bar) if bar else "-",
             {True: "yes", False: "**no**", None: "-"}[met],
         ]
