@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_RIDERS: Final = 512
+MAX_RIDERS: Final = 1_000
 """The most commits and updates that share one transaction."""
 
 MAX_WAITING: Final = 100_000

@@ -189,11 +189,11 @@ class SqliteBackend:
         """
         if self._doorbells is not None:
             self._doorbells.close()
-        await self._upkeep.aclose()
+        upkeep_ended = await self._upkeep.aclose()
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=self._options.busy_seconds)
         self._writer.close(wait=not self._jobs)
-        if not self._jobs:
+        if upkeep_ended and not self._jobs:
             self._retire()
             self._database.close()
             unshare(self._file)

@@ -26,7 +26,7 @@ FORMAT: Final = 1
 SAFE_SQLITE: Final = (3, 51, 3)
 """Older libraries can corrupt a database in WAL mode when a checkpoint meets a writer at the wrong moment."""
 
-_PREGROWN_LOG: Final = 4 * 1024 * 1024
+_PREGROWN_LOG: Final = 8 * 1024 * 1024
 _LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
 
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()

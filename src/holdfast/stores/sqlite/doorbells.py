@@ -21,6 +21,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.ids import new_id
 from holdfast.keys import RecordKey
 from holdfast.stores.forks import run_in_forked_child
+from holdfast.stores.sqlite.files import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _LONGEST_ADDRESS: Final = 100  # socket addresses have room for 104 to 108 bytes
 _LONGEST_NAME: Final = 64  # room for _name_of(), the id of the process and a number
-_FRESH: Final = 50_000  # microseconds: a folder changed this recently may change again within one tick of its clock
 _HEADER: Final = 2
 
 _process = new_id()
@@ -117,7 +117,7 @@ class Doorbells:
             if not owner.startswith(_process):
                 self._others.setdefault(prefix, []).append(name)
         self._lengths = tuple(sorted({_length_in(prefix) for prefix in self._others}))
-        is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < _FRESH
+        is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < FRESH
         self._changed_at = 0 if is_fresh else changed_at
 
     def _address(self, name: str) -> str:

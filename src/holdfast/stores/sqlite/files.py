@@ -7,6 +7,7 @@ import stat
 import sys
 from typing import Final, final
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import (
     InvalidUrlError,
     NetworkFilesystemError,
@@ -19,6 +20,10 @@ NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "davfs"}
     | {"virtiofs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.davfs2"}
 )  # fmt: skip
+
+
+FRESH: Final = 50_000
+"""Microseconds: a folder that changed this recently may change again within one tick of its clock."""
 
 
 def prepare(path: str, *, network_allowed: bool) -> str:
@@ -91,14 +96,20 @@ def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | No
 
 @final
 class Identity:
-    """Which file was opened, so that a deleted or replaced one is noticed before anything is written to nowhere."""
+    """Which file was opened, so that a deleted or replaced one is noticed before anything is written to nowhere.
 
-    __slots__ = ("_database", "_log", "_path")
+    It looks at the folder first: whatever happens to a name in it changes its time, and asking for the times of the
+    log itself before each commit would make every one of them sync the log's inode too.
+    """
+
+    __slots__ = ("_database", "_folder", "_log", "_looked_at", "_path")
 
     def __init__(self, path: str) -> None:
         self._path: Final = path
+        self._folder: Final = os.path.dirname(path)  # noqa: PTH120 -- plain text throughout this module
         self._database: Final = _identify(path)
         self._log: tuple[int, int] | None = None
+        self._looked_at = 0
 
     @property
     def database(self) -> tuple[int, int]:
@@ -113,6 +124,16 @@ class Identity:
 
     def check(self) -> None:
         """Raise if the database file or its write-ahead log is not the one that was opened."""
+        try:
+            changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 -- called for every commit; a Path costs more than the call
+        except OSError as problem:
+            raise StoreGoneError(self._path, f"its folder cannot be looked at: {problem.strerror}") from problem
+        if changed_at != self._looked_at:
+            self._look()
+            is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < FRESH
+            self._looked_at = 0 if is_fresh else changed_at
+
+    def _look(self) -> None:
         if not self.is_current():
             raise StoreGoneError(self._path, "the file was deleted, moved or replaced; put it back or open it anew")
         log = _identify(f"{self._path}-wal")
@@ -126,7 +147,7 @@ class Identity:
 
 def _identify(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 -- called for every commit; a Path costs more than the call
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 -- plain text throughout this module
     except FileNotFoundError:
         return None
     except OSError as problem:
