@@ -85,7 +85,9 @@ def runs_a_shell(_path: Path, node: ast.AST) -> str | None:
     match node:
         case ast.keyword(arg="shell", value=ast.Constant(value=True)):
             return "shell=True: pass a list of arguments"
-    return "os.system() runs a shell" if called(node) == "system" else None
+        case ast.Attribute(value=ast.Name(id="os"), attr="system" | "popen" as name):
+            return f"os.{name}() runs a shell"
+    return None
 
 
 def starts_a_thread(path: Path, node: ast.AST) -> str | None:
@@ -145,13 +147,14 @@ def broken_rules(path: Path, tree: ast.Module, lines: list[str]) -> Iterator[str
 
 
 def bare_directives(path: Path) -> Iterator[str]:
-    """Yield the comments that switch a check off without saying why."""
+    """Yield the comments that switch a check off without saying why, beside it or on the line above."""
     with (ROOT / path).open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT and DIRECTIVE.search(token.string):
-                reason = re.findall(r"[a-z]", DIRECTIVE.sub("", token.string))
-                if len(reason) < REASON_LETTERS:
-                    yield f"{path}:{token.start[0]}: {token.string!r} gives no reason"
+        comments = {t.start[0]: t for t in tokenize.tokenize(file.readline) if t.type == tokenize.COMMENT}
+    for number, comment in comments.items():
+        above = comments.get(number - 1)
+        words = comment.string + (above.string if above and above.line.lstrip().startswith("#") else "")
+        if DIRECTIVE.search(comment.string) and len(re.findall(r"[a-z]", DIRECTIVE.sub("", words))) < REASON_LETTERS:
+            yield f"{path}:{number}: {comment.string!r} gives no reason"
 
 
 def shape(lengths: dict[str, int], sizes: dict[Path, int]) -> Iterator[str]:
