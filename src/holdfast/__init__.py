@@ -29,7 +29,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    found = getattr(import_module(home), name)
+    found = getattr(import_module(home), name)  # rule: the module comes from the fixed table above
     globals()[name] = found
     return found
 
