@@ -66,15 +66,19 @@ class _DaemonThread(Executor):
     """An executor with one thread that never keeps the process alive.
 
     The standard pool joins its threads when the interpreter exits. Ours may be waiting for a file lock of a process
-    that is stopped, and would keep a finished program from ending.
+    that is stopped, and would keep a finished program from ending. It starts with the first work: a simulated loop
+    gives it none.
     """
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
         future: Future[T] = Future()
         self._work.put((future, lambda: fn(*args, **kwargs)))
         return future
@@ -93,5 +97,5 @@ class _DaemonThread(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 -- as in Executor
         del cancel_futures
         self._work.put(None)
-        if wait:
+        if wait and self._thread is not None:
             self._thread.join()

@@ -1,0 +1,45 @@
+"""The store in memory keeps the store contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.stores import GroupedStore
+from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.testing import VirtualClock
+from holdfast.testing.conformance import StoreConformance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+
+class TestMemory(StoreConformance):
+    """With a clock that the tests advance."""
+
+    @pytest.fixture
+    def clock(self) -> VirtualClock:
+        """Time passes when a test says so."""
+        return VirtualClock()
+
+    @pytest.fixture
+    def memory(self, clock: VirtualClock) -> Memory:
+        """The data that all handles share."""
+        return Memory(clock=clock)
+
+    @pytest.fixture
+    async def store(self, memory: Memory) -> AsyncIterator[GroupedStore]:
+        """One handle."""
+        store = GroupedStore(MemoryBackend(memory))
+        yield store
+        await store.aclose()
+
+    @pytest.fixture
+    def open_another(self, memory: Memory) -> Callable[[], Awaitable[GroupedStore]]:
+        """Others."""
+
+        async def open_it() -> GroupedStore:
+            return GroupedStore(MemoryBackend(memory))
+
+        return open_it
