@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -36,11 +37,29 @@ async def open_sqlite(path: str, options: Options | None = None, *, clock: Clock
     """Open the database at ``path`` on the running loop, creating it if there is none."""
     chosen = options or Options()
     lane = Lane("sqlite-opening")
+    opening = lane.start(_open, path, chosen, clock)
+    lane.close(wait=False)
     try:
-        file, database = await lane.run(_open, path, chosen, clock)
-    finally:
-        lane.close(wait=False)
-    return GroupedStore(SqliteBackend(file, database, chosen, CAPABILITIES))
+        file, database = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+    try:
+        return GroupedStore(SqliteBackend(file, database, chosen, CAPABILITIES))
+    except BaseException:
+        _close(file, database)
+        raise
+
+
+def _close_unwanted(opening: asyncio.Future[tuple[SharedFile, Database]]) -> None:
+    """Close what was opened for a caller that was cancelled meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        _close(*opening.result())
+
+
+def _close(file: SharedFile, database: Database) -> None:
+    database.close()
+    unshare(file)
 
 
 def _open(path: str, options: Options, clock: Clock) -> tuple[SharedFile, Database]:

@@ -45,6 +45,7 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
         connection = open_connection(file.path)
         try:
             connection.set_busy_timeout(round(busy_seconds * 1000))
+            _is_ready(file.path, connection)  # refuses what is not ours before anything of it is changed
             _use_log(file, connection, busy_seconds)
             _configure(connection)
         except BaseException:
@@ -102,12 +103,14 @@ def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: flo
 
 
 def _is_ready(path: str, connection: Connection) -> bool:
-    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    with connection:  # one snapshot: another process may be creating the schema right now
+        application, version = connection.pragma("application_id"), connection.pragma("user_version")
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if application == APPLICATION_ID and version > FORMAT:
         raise FormatTooNewError(path, version, FORMAT)
     if application == APPLICATION_ID and version == FORMAT:
         return True
-    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+    if application or version or tables:
         raise StoreCorruptError(path, "it is a database of another program; name a file of Holdfast's own")
     return False
 
