@@ -174,7 +174,8 @@ def open(url: str, *, namespace: str = "default", tenant: str = "default") -> Op
     """Open a store and look at one namespace and tenant of it.
 
     >>> async with hf.open("sqlite:///holdfast.db", namespace="prod") as space:
-    ...     ...
+    ...     print(space.namespace, space.tenant)
+    prod default
 
     ``await hf.open(...)`` works too; then call ``await space.aclose()`` when done.
 
