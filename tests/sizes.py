@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 PROVE = os.environ.get("HOLDFAST_PROVE", "") not in ("", "0")
 """Whether this run is ``make prove``: full sizes, no time boxes."""
 
-REQUIRE_SERVICES = os.environ.get("HOLDFAST_REQUIRE_SERVICES", "") not in ("", "0")
-"""Whether a test that finds no server or tool must fail instead of being skipped."""
-
 
 @dataclass
 class Tally:
