@@ -132,8 +132,18 @@ def _follow_alias(
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", places[0], node, content)
 
 
+def _mark_code(lines: list[str]) -> None:
+    """Let an indented block after a paragraph be code, as in Markdown, without ``::``."""
+    for number in range(len(lines) - 1, 1, -1):
+        above, between, line = lines[number - 2 : number + 1]
+        is_paragraph = above and not above.startswith((" ", "- ", "* ")) and not above.endswith("::")
+        if is_paragraph and not between and line.startswith("    "):
+            lines[number:number] = ["::", ""]
+
+
 def _read_sections(app: Sphinx, what: str, name: str, target: object, options: object, lines: list[str]) -> None:
     """Read ``Args:`` and the like, but not under an attribute: there a colon is only a colon."""
+    _mark_code(lines)
     if what not in {"attribute", "data", "property"}:
         lines[:] = GoogleDocstring(lines, Config(), app, what, name, target, options).lines()
 
