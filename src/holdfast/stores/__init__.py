@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.stores.grouped import GroupedStore, verdict_of
+from holdfast.stores.group import verdict_of
+from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.protocol import (
     ABSENT,
     Capabilities,

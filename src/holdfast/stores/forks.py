@@ -11,10 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _generation = 0
+_before: list[Callable[[], None]] = []
+_in_parent: list[Callable[[], None]] = []
 _in_child: list[Callable[[], None]] = []
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    for action in _before:
+        action()
+
+
+def _after_fork_in_parent() -> None:
+    for action in _in_parent:
+        action()
+
+
+def _after_fork_in_child() -> None:
     global _generation  # noqa: PLW0603 -- a process-wide fact, changed only here
     _generation += 1
     for action in _in_child:
@@ -22,7 +34,15 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
+
+
+def run_around_fork(before: Callable[[], None], in_parent: Callable[[], None]) -> None:
+    """Run ``before`` ahead of every fork from now on, and ``in_parent`` after it where the process goes on."""
+    _before.append(before)
+    _in_parent.append(in_parent)
 
 
 def run_in_forked_child(action: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ import random
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.errors import OutcomeUnknownError, StoreError
+from holdfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,14 @@ class Settling:
 
     async def settle_pending(self) -> None:
         """Settle what an earlier batch left open, so that nothing of it can land after what comes now."""
-        if self.pending is not None:
+        if self.pending is None:
+            return
+        try:
             await self.settle(self.pending)
+        except OutcomeUnknownError as unknown:  # of the earlier batch: what comes now has not been sent
+            raise StoreUnavailableError(
+                self._backend.name, "it is not known yet what became of an earlier commit; nothing new was written"
+            ) from unknown
 
     async def settle(self, attempt: str) -> Applied | None:
         """Close ``attempt``; return what it applied, or None if it never landed and never will."""

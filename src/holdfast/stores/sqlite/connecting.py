@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import weakref
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 import apsw
 
 from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError
-from holdfast.stores.forks import run_in_forked_child
 from holdfast.stores.sqlite.driver import Connection, open_connection
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ SAFE_SQLITE: Final = (3, 51, 3)
 
 _PREGROWN_LOG: Final = 8 * 1024 * 1024
 _LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
-
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
@@ -53,7 +49,7 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
             raise
         finally:
             file.guard.opened(before)
-    _connections.add(connection)
+        file.connections.append(connection)
     return connection
 
 
@@ -85,6 +81,7 @@ def disconnect(file: SharedFile, connection: Connection) -> None:
     """Close a connection and forget its descriptors."""
     with file.lock:
         connection.close()
+        file.connections.remove(connection)
         file.guard.closed()
 
 
@@ -134,12 +131,3 @@ def _grow_log(connection: Connection) -> None:
         connection.execute("INSERT INTO facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
         connection.execute("DELETE FROM facts WHERE name = 'growth'")
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-
-
-def _keep_for_ever() -> None:
-    # In a forked child, closing an inherited connection would tear down the parent's log. So it never is.
-    for connection in tuple(_connections):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
-
-run_in_forked_child(_keep_for_ever)

@@ -1,22 +1,38 @@
-"""What all handles of one process on the same database share: the turn to write, the guard and the bells."""
+"""What all handles of one process on the same database share: the turn to write, the guard and the bells.
+
+A fork needs care. SQLite keeps its own account of the locks a process holds, and a child inherits the account but not
+the locks. So every fork waits for a moment at which no thread is inside SQLite, and the child then closes what it
+inherited: it starts with a clean account and can open the same file itself.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Final, final
+import weakref
+from typing import TYPE_CHECKING, Final, final
 
+import apsw
+
+from holdfast.clock import monotonic
+from holdfast.errors import ForkedError
 from holdfast.stores.bells import Bells
-from holdfast.stores.forks import run_in_forked_child
+from holdfast.stores.forks import run_around_fork, run_in_forked_child
 from holdfast.stores.sqlite.files import Identity
 from holdfast.stores.sqlite.foreign import Guard
 from holdfast.stores.sqlite.turn import Turn
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.driver import Connection
+
+STILL_WITHIN: Final = 2.0
+"""How many seconds a fork waits for the threads of this process to finish what they do in SQLite."""
 
 
 @final
 class SharedFile:
     """One database file in this process. Get it with :func:`share`, give it back with :func:`unshare`."""
 
-    __slots__ = ("bells", "guard", "identity", "lock", "path", "turn", "users")
+    __slots__ = ("_held", "_sections", "bells", "connections", "guard", "identity", "lock", "path", "turn", "users")
 
     def __init__(self, path: str) -> None:
         self.path: Final = path
@@ -25,10 +41,41 @@ class SharedFile:
         self.turn: Final = Turn(f"{path}-turn")
         self.bells: Final = Bells()
         self.lock: Final = threading.Lock()
+        self.connections: Final[list[Connection]] = []
         self.users = 0
+        self._sections: Final[weakref.WeakSet[threading.Lock]] = weakref.WeakSet()
+        self._held: list[threading.Lock] = []
+
+    def new_section(self) -> threading.Lock:
+        """Return a lock to hold inside SQLite where the turn is not held: a fork waits for it."""
+        section = threading.Lock()
+        self._sections.add(section)
+        return section
+
+    def stand_still(self, deadline: float) -> None:
+        """Wait until no thread uses the file, and keep it so."""
+        for each in (self.turn.here, self.lock, *self._sections):
+            if each.acquire(timeout=max(0.0, deadline - monotonic())):
+                self._held.append(each)
+
+    def go_on(self) -> None:
+        """Let the threads use the file again."""
+        while self._held:
+            self._held.pop().release()
+
+    def let_go(self) -> bool:
+        """Close what was inherited, in a forked child; False if a thread was using it, and then it stays open."""
+        stands_still = len(self._held) == len(self._sections) + 2
+        if not stands_still or any(connection.in_transaction for connection in self.connections):
+            return False
+        for connection in self.connections:
+            connection.close()
+        self.turn.close()
+        return True
 
 
 _files: dict[str, SharedFile] = {}
+_left_open: dict[tuple[int, int], SharedFile] = {}
 _lock = threading.Lock()
 
 
@@ -38,6 +85,8 @@ def share(path: str) -> SharedFile:
         file = _files.get(path)
         if file is None or not file.identity.is_current():
             file = _files[path] = SharedFile(path)
+        if file.identity.database in _left_open:
+            raise ForkedError(path, "a thread was using it while this process was forked; open it in a new process")
         file.users += 1
         return file
 
@@ -53,10 +102,31 @@ def unshare(file: SharedFile) -> None:
             file.turn.close()
 
 
-def _forget() -> None:
-    global _lock  # noqa: PLW0603 -- the parent's lock may have been held by a thread that the child has not
+def _before_fork() -> None:
+    _lock.acquire()
+    deadline = monotonic() + STILL_WITHIN
+    for file in _files.values():
+        file.stand_still(deadline)
+
+
+def _in_parent() -> None:
+    for file in _files.values():
+        file.go_on()
+    _lock.release()
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 -- a child starts anew
     _lock = threading.Lock()
+    for file in _files.values():
+        try:
+            has_let_go = file.let_go()
+        except apsw.Error:
+            has_let_go = False
+        if not has_let_go:
+            _left_open[file.identity.database] = file
     _files.clear()
 
 
-run_in_forked_child(_forget)
+run_around_fork(_before_fork, _in_parent)
+run_in_forked_child(_in_child)

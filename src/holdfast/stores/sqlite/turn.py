@@ -24,23 +24,24 @@ _STEP: Final = 0.002
 class Turn:
     """The right to write to one database. All handles of this process on it share one ``Turn``.
 
-    They must: a record lock falls when *any* descriptor of its file is closed in the process.
+    They must: a record lock falls when *any* descriptor of its file is closed in the process. ``here`` is what one
+    of them holds while it has the turn or waits for it.
     """
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._here: Final = threading.Lock()
+        self.here: Final = threading.Lock()
 
     def try_take(self) -> bool:
         """Take the turn if nobody has it and nobody waits for it."""
-        if not self._here.acquire(blocking=False):
+        if not self.here.acquire(blocking=False):
             return False
         if try_lock(self._descriptor, _NEXT):
             taken = try_lock(self._descriptor, _ACTIVE)
             unlock(self._descriptor, _NEXT)
             if taken:
                 return True
-        self._here.release()
+        self.here.release()
         return False
 
     def take_within(self, seconds: float) -> bool:
@@ -54,7 +55,7 @@ class Turn:
 
     def take(self) -> None:
         """Wait for the turn, for as long as it takes; call it from a thread that may wait."""
-        self._here.acquire()
+        self.here.acquire()
         try:
             lock(self._descriptor, _NEXT)
             try:
@@ -62,7 +63,7 @@ class Turn:
             finally:
                 unlock(self._descriptor, _NEXT)
         except BaseException:
-            self._here.release()
+            self.here.release()
             raise
 
     def give(self) -> None:
@@ -70,7 +71,7 @@ class Turn:
         try:
             unlock(self._descriptor, _ACTIVE)
         finally:
-            self._here.release()
+            self.here.release()
 
     def holder(self) -> int | None:
         """Return the process that has the turn, where the platform tells; None if nobody or this one."""

@@ -1,0 +1,208 @@
+"""A group: the commits and updates that wait for the next transaction, and those under way in one.
+
+Riders leave in the order in which they came. After a transaction is answered the loop runs once before the next one
+leaves, so that all who were waiting for it get on together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from holdfast.errors import HoldfastError, OutcomeUnknownError, StoreBusyError
+from holdfast.ids import new_id
+from holdfast.stores.backend import Applied, Batch, WorkRider
+from holdfast.stores.settling import Settling
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from holdfast.stores.backend import Backend, Outcome, Rider
+    from holdfast.stores.protocol import Verdict
+
+T = TypeVar("T")
+
+MAX_RIDERS: Final = 1_000
+"""The most commits and updates that share one transaction."""
+
+MAX_WAITING: Final = 100_000
+"""Beyond this many commits waiting on one handle, more are refused: the store is not keeping up."""
+
+
+def verdict_of(cancelled: asyncio.CancelledError) -> Verdict | Exception | None:
+    """Return the verdict of a commit or update whose caller was cancelled when it was already under way.
+
+    None means that it was withdrawn: nothing was written.
+    """
+    return getattr(cancelled, "verdict", None)
+
+
+@final
+class Seat:
+    """A rider's place in the group, and later its outcome."""
+
+    __slots__ = ("answer", "outcome", "rider", "state")
+
+    def __init__(self, rider: Rider, answer: asyncio.Future[None]) -> None:
+        self.rider, self.answer = rider, answer
+        self.outcome: Outcome | None = None
+        self.state = _WAITING
+
+    def settle(self, outcome: Outcome) -> None:
+        """Give the rider its outcome."""
+        self.outcome = outcome
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, or raise what became of it instead."""
+        outcome = self.outcome
+        if outcome is None or isinstance(outcome, Exception):
+            raise outcome or RuntimeError("asked for a verdict before there was one")
+        return outcome
+
+
+_WAITING, _TAKEN, _WITHDRAWN = range(3)
+
+
+@final
+class Group:
+    """Riders on their way to one backend, on one event loop."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Final = backend
+        self._loop: Final = asyncio.get_running_loop()
+        self._name: Final = new_id()
+        self._attempts = 0
+        self._queue: Final[deque[Seat]] = deque()
+        self._owned: Final[set[asyncio.Task[Any]]] = set()
+        self._scheduled = self._busy = False
+        self.settling: Final = Settling(backend)
+
+    def board(self, rider: Rider) -> Seat:
+        """Take a seat in the next transaction; await ``seat.answer``, and call :meth:`leave` if that is cancelled."""
+        if len(self._queue) >= MAX_WAITING:
+            raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
+        seat = Seat(rider, self._loop.create_future())
+        self._queue.append(seat)
+        self._schedule()
+        return seat
+
+    async def leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
+        """Withdraw a rider whose caller was cancelled; too late for that, let the cancellation carry its verdict."""
+        if seat.state == _WAITING:
+            seat.state = _WITHDRAWN
+        else:
+            outcome = await self._despite_cancellation(seat)
+            cancelled.verdict = outcome  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
+
+    async def _despite_cancellation(self, seat: Seat) -> Outcome:
+        """Wait for the outcome of a rider that is under way; backends answer in bounded time."""
+        while seat.outcome is None:
+            seat.answer = self._loop.create_future()
+            try:
+                await seat.answer
+            except asyncio.CancelledError:  # cancelled again: the first cancellation is raised when this is over
+                continue
+        return seat.outcome
+
+    def _schedule(self) -> None:
+        # Through the loop, so that every task that is ready in this tick gets on before the transaction leaves.
+        if not self._scheduled and not self._busy:
+            self._scheduled = True
+            self._loop.call_soon(self._depart)
+
+    def _depart(self) -> None:
+        self._scheduled = False
+        if self._busy or not (seats := self._take()):
+            return
+        batch = self._batch(seats)
+        unknown: OutcomeUnknownError | None = None
+        try:
+            applied = None if self.settling.pending else self._backend.apply_now(batch)
+        except OutcomeUnknownError as problem:
+            applied, unknown = None, problem
+        except Exception as problem:  # noqa: BLE001 -- each rider gets it
+            self._fail(seats, batch, problem)
+            self._again()
+            return
+        if applied is None:
+            self._busy = True
+            self.own(self._travel(seats, batch, unknown))
+        else:
+            self._arrive(seats, applied)
+            self._again()
+
+    def _take(self) -> list[Seat]:
+        seats: list[Seat] = []
+        queue = self._queue
+        while queue and len(seats) < MAX_RIDERS:
+            alone = type(queue[0].rider) is WorkRider
+            if alone and seats:
+                break
+            seat = queue.popleft()
+            if seat.state == _WAITING:
+                seat.state = _TAKEN
+                seats.append(seat)
+                if alone:
+                    break
+        return seats
+
+    def _batch(self, seats: list[Seat]) -> Batch:
+        self._attempts += 1
+        return Batch(f"{self._name}.{self._attempts}", tuple([seat.rider for seat in seats]))
+
+    async def _travel(self, seats: list[Seat], batch: Batch, unknown: OutcomeUnknownError | None) -> None:
+        try:
+            await self.settling.settle_pending()
+            applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
+        except Exception as problem:  # noqa: BLE001 -- each rider gets it
+            self._fail(seats, batch, problem)
+        else:
+            self._arrive(seats, applied)
+        finally:
+            self._busy = False
+            self._again()
+
+    def _again(self) -> None:
+        if self._queue:
+            self._schedule()
+
+    def _arrive(self, seats: list[Seat], applied: Applied) -> None:
+        for seat, outcome in zip(seats, applied.outcomes, strict=True):
+            seat.settle(outcome)
+        if applied.changed or applied.wakes:
+            self._backend.ring(applied.changed, applied.wakes)
+
+    def _fail(self, seats: list[Seat], batch: Batch, problem: Exception) -> None:
+        for index, seat in enumerate(seats):
+            if isinstance(problem, OutcomeUnknownError):
+                attempt = f"{problem.attempt or batch.attempt}/{index}"
+                seat.settle(OutcomeUnknownError(problem.store, problem.problem, attempt))
+            else:
+                seat.settle(_own_copy(problem))
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``work`` to its end whoever is cancelled meanwhile; :meth:`drain` waits for it."""
+        task = self._loop.create_task(work)
+        self._owned.add(task)
+        task.add_done_callback(self._owned.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Wait until nobody waits and nothing is under way."""
+        while self._queue or self._busy or self._owned:
+            self._schedule()
+            await asyncio.gather(*self._owned, return_exceptions=True)
+            await asyncio.sleep(0)
+
+
+def _own_copy(problem: Exception) -> Exception:
+    """Return a copy for one rider: an exception that is raised in several tasks would collect all their tracebacks."""
+    if not isinstance(problem, HoldfastError):
+        return problem
+    copied = copy.copy(problem)
+    copied.__cause__ = problem.__cause__
+    return copied
