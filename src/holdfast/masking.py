@@ -26,6 +26,7 @@ _HOSTS: Final = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][\w.-]{0,40}", re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[\w.,:/-]{0,64}", re.ASCII)
 _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"<>]+")
+_USER_IN_TEXT: Final = re.compile(r"[^\s'\"/@]{0,100}:[^\s'\"@]{1,100}@")
 _PAIR_IN_TEXT: Final = re.compile(
     r"((?:password|passwd|passphrase|pwd|secret|token|api_?key|credentials?)[\w-]{0,40}[\"']?\s{0,3}[=:]\s{0,3})"
     r"(\"[^\"]*\"?|'[^']*'?|[^\s,;&]+)",
@@ -43,7 +44,8 @@ def mask_url(url: str) -> str:
     if not separator:
         masked = MASK if re.search(r"[@=]", url) else url
     elif scheme.lower() in _FILES:
-        masked = f"{scheme}://{_mask_query(rest, marks='?')}"
+        path = re.sub(r".*:[^/]*@", f"{MASK}@", rest, flags=re.DOTALL)  # a server's address with the wrong scheme
+        masked = f"{scheme}://{_mask_query(path, marks='?')}"
     else:
         masked = f"{scheme}://{_mask_user(rest)}"
     return masked if len(masked) <= _MAX_SHOWN else f"{masked[:_MAX_SHOWN]}..."
@@ -54,6 +56,8 @@ def mask_text(text: str) -> str:
     text = text[: 10 * _MAX_SHOWN]
     if "://" in text:
         text = _URL_IN_TEXT.sub(lambda match: mask_url(match[0]), text)
+    if "@" in text:
+        text = _USER_IN_TEXT.sub(f"{MASK}@", text)
     return _PAIR_IN_TEXT.sub(rf"\1{MASK}", text)
 
 

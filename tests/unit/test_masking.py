@@ -60,6 +60,8 @@ def test_an_address_is_shown_without_its_secrets(url: str, shown: str) -> None:
         "u:hunter2@h/db",
         "host=h user=u password=hunter2",
         "redis://u:hunter2:more@h",
+        "sqlite:///u:hunter2@h/db",
+        "sqlite://u:hunter2@h/db?network=allow",
     ],
 )
 def test_a_malformed_address_loses_more_rather_than_less(url: str) -> None:
@@ -98,6 +100,7 @@ def test_a_long_address_is_cut() -> None:
         'options {"api_key": "hunter2"}',
         "access_token=hunter2, retry",
         "client_secret=hunter2",
+        "netloc 'u:hunter2@h' contains invalid characters",
     ],
 )
 def test_a_driver_that_repeats_a_secret_is_masked(message: str) -> None:

@@ -1,0 +1,260 @@
+"""Promises about code and secrets: data never becomes code, imports do nothing, secrets stay hidden."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import HoldfastError
+from tools import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "holdfast"
+
+# Scripts that servers run. A changed one is a changed format: think of the stores that exist before you change a line.
+SCRIPTS = {
+    "stores/sqlite/schema.sql": "4fc52947bab6bbe2aa2781162743daa8e0be9866a4f8fc7bba09631f0640cdf9",
+}
+
+LISTEN = """
+import sys
+
+heard = []
+
+def listen(event, arguments):
+    mode = arguments[1] if event == "open" and len(arguments) > 1 else ""
+    if event.startswith(DANGERS) or (event == "open" and isinstance(mode, str) and set(mode) & set("wax+")):
+        heard.append((event, repr(arguments)[:200]))
+"""
+STARTS_SOMETHING = (
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.remove",
+    "os.mkdir",
+)
+BECOMES_CODE = (*STARTS_SOMETHING, "import", "exec", "compile", "pickle.", "marshal.loads", "open", "ctypes.")
+
+
+def run(code: str, *arguments: str, cwd: Path) -> str:
+    """Run code in a fresh interpreter that writes no bytecode, and return what it prints."""
+    command = [sys.executable, "-B", "-W", "error", "-c", code, *arguments]
+    path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    answer = subprocess.run(command, cwd=cwd, env=path, capture_output=True, text=True, check=False, timeout=50)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+# --- data never becomes code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [rules.loads_code, rules.runs_a_shell, rules.starts_a_thread, rules.reads_time])
+def test_the_source_keeps_the_rules(rule: Callable[[Path, ast.AST], str | None]) -> None:
+    """No pickle, eval, shell, import by name, stray thread or stray clock; an exception says why on its line."""
+    found: list[str] = []
+    for path in SOURCE.rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            problem = rule(path.relative_to(ROOT), node)
+            if problem and "# rule: " not in lines[getattr(node, "lineno", 1) - 1]:
+                found.append(f"{path}:{getattr(node, 'lineno', 1)}: {problem}")
+    assert found == []
+
+
+class Touch:
+    """An object whose pickle creates a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (str(self.path), "w")
+
+
+def canaries(marker: Path) -> list[bytes]:
+    """Return payloads that would create ``marker`` if anything on the way turned data into code."""
+    pickles = [pickle.dumps(Touch(marker), protocol) for protocol in range(6)]
+    call = f'["{marker}","w"]'
+    texts = [
+        '{"py/object":"builtins.open","py/newargs":CALL}',
+        '{"py/reduce":[{"py/function":"builtins.open"},{"py/tuple":CALL}]}',
+        '{"__reduce__":["builtins.open",CALL]}',
+        '{"type":"builtins.open","args":CALL}',
+        '{"type":"holdfast.space.open","url":"sqlite:///MARKER"}',
+        '{"__class__":"pathlib.Path","__init__":CALL}',
+        '{"lc":2,"type":"constructor","id":["builtins","open"],"args":CALL}',
+        '{"__pydantic_serialized__":true,"cls":"os.system","value":"touch MARKER"}',
+        '"!!python/object/apply:os.system [touch MARKER]"',
+        "\"cos\\nsystem\\n(S'touch MARKER'\\ntR.\"",
+    ]
+    bodies = [text.replace("CALL", call).replace("MARKER", str(marker)).encode() for text in texts]
+    shapes = [*bodies, *(b'{"data":%s,"type":"record"}' % body for body in bodies)]
+    return [*pickles, *(b"1:" + data for data in (*pickles, *shapes))]
+
+
+DECODE = """
+import ast, pathlib, typing
+from holdfast.codec import Codec, PLAIN
+from holdfast.errors import DecodeError
+from msgspec import Struct
+
+class Record(Struct, tag="record"):
+    data: typing.Any
+
+class Other(Struct, tag="other"):
+    name: str
+
+codecs = [PLAIN, Codec(Record | Other), Codec(Record)]
+payloads = ast.literal_eval(pathlib.Path("payloads").read_text())
+answers = [PLAIN.decode(b'1:{"warm":"up"}')]
+sys.addaudithook(listen)
+for payload in payloads:
+    for codec in codecs:
+        try:
+            answers.append(codec.decode(payload))
+        except DecodeError as error:
+            answers.append(str(error))
+before, heard = heard, []
+kinds = {type(answer) for answer in answers}
+assert kinds <= {dict, list, str, Record}, kinds
+print(len(answers), before)
+"""
+
+
+def test_a_payload_that_names_code_stays_data(tmp_path: Path) -> None:
+    """Pickles and JSON that names functions, classes or tags are plain data or refused; nothing runs or is imported."""
+    marker = tmp_path / "marker"
+    payloads = canaries(marker)
+    (tmp_path / "payloads").write_text(repr(payloads), encoding="utf-8")
+    answer = run(f"DANGERS = {BECOMES_CODE!r}\n{LISTEN}{DECODE}", cwd=tmp_path)
+    assert answer == f"{len(payloads) * 3 + 1} []\n"
+    assert not marker.exists()
+
+
+def test_the_canaries_sing(tmp_path: Path) -> None:
+    """The pickles among the payloads do create the file when they are loaded: the test above can fail."""
+    marker = tmp_path / "marker"
+    pickle.loads(canaries(marker)[0]).close()  # noqa: S301 -- shows what must never happen elsewhere
+    assert marker.exists()
+
+
+STORE = """
+import ast, asyncio, pathlib
+import holdfast as hf
+from holdfast.stores import Put
+
+async def main(url, payloads):
+    async with hf.open(url) as space:
+        await space.read(space.key("warm", "up"))
+        sys.addaudithook(listen)
+        for number, payload in enumerate(payloads):
+            key = space.key("canary", str(number), repr(payload)[:200])
+            await space.commit(Put(key, payload))
+            snapshot = await space.read(key)
+            assert snapshot.records[key].value == payload
+        return len((await space.scan(*space.key("canary").within(), limit=1000)).records)
+
+print(asyncio.run(main(sys.argv[1], ast.literal_eval(pathlib.Path("payloads").read_text()))), heard)
+"""
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///canary.db"])
+def test_a_payload_that_names_code_stays_data_in_a_store(url: str, tmp_path: Path) -> None:
+    """As key and as value, written and read back, a canary is bytes."""
+    marker = tmp_path / "marker"
+    payloads = canaries(marker)
+    (tmp_path / "payloads").write_text(repr(payloads), encoding="utf-8")
+    dangers = ("pickle.", "os.system", "subprocess.", "os.exec", "marshal.loads", "socket.connect")
+    answer = run(f"DANGERS = {dangers!r}\n{LISTEN}{STORE}", url, cwd=tmp_path)
+    assert answer == f"{len(payloads)} []\n"
+    assert not marker.exists()
+
+
+# --- imports do nothing -------------------------------------------------------------------------------------------
+
+IMPORT = """
+import importlib, pkgutil, threading
+import asyncio, hashlib, logging, msgspec  # what the package imports is not on trial
+sys.addaudithook(listen)
+import holdfast
+for name in holdfast.__all__:
+    getattr(holdfast, name)
+for info in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+    if not info.name.startswith("holdfast.testing.conformance"):
+        importlib.import_module(info.name)
+print(heard, threading.active_count())
+"""
+
+
+def test_an_import_reaches_for_nothing(tmp_path: Path) -> None:
+    """Importing every module opens no socket, starts no process or thread, and writes no file."""
+    assert run(f"DANGERS = {STARTS_SOMETHING!r}\n{LISTEN}{IMPORT}", cwd=tmp_path) == "[] 1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------
+
+ADDRESSES = [
+    "postgresql://app:hunter2@db/prod",
+    "postgresql://app:hun/hunter2@db/prod",
+    "redis://:hunter2@cache/0?password=hunter2",
+    "sqlite://app:hunter2@db/prod",
+    "sqlite:///jobs.db?password=hunter2",
+    "memory://name/path?token=hunter2",
+    "sqllite:///x.db?key=hunter2",
+    "app:hunter2@db/prod",
+    "host=db password=hunter2",
+    "postgresql://app:hunter2@[::1/prod",
+]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+async def test_a_url_that_cannot_be_opened_shows_no_secret(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Message, repr, facts, traceback and log of the error are free of passwords."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(HoldfastError) as caught:
+        async with hf.open(url):
+            pass
+    error = caught.value
+    lines = [line for line in traceback.format_exception(error) if not line.lstrip().startswith("File")]
+    shown = f"{error} {error!r} {error.args} {vars(error)} {lines} {caplog.text}"
+    assert "hunter2" not in shown
+
+
+# --- what is shipped ----------------------------------------------------------------------------------------------
+
+
+def test_shipped_scripts_are_the_reviewed_ones() -> None:
+    """SQL and other scripts are constants: each is listed here with its digest."""
+    files = [path for path in SOURCE.rglob("*") if path.suffix in {".sql", ".lua", ".js"}]
+    found = {path.relative_to(SOURCE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert found == SCRIPTS
+
+
+@pytest.mark.parametrize("pins", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+def test_every_pin_has_a_version_and_hashes(pins: Path) -> None:
+    """What is installed for development and tests is exactly what was chosen."""
+    text = pins.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.match(r"[\w.\[\]-]+==\S+( ; .*?)? .*--hash=sha256:[0-9a-f]{64}", line), line
+        assert "://" not in line
