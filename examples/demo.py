@@ -1,0 +1,72 @@
+"""See Holdfast at work: ``make demo``.
+
+Tasks of one process contend for keys, then several processes for the records of one SQLite file, and one of them is
+killed. It ends by itself, and its exit code says whether every promise was kept: 0 if so.
+
+    python examples/demo.py            the show, about 15 seconds
+    python examples/demo.py --quick    the same in a hurry
+    python examples/demo.py --json     no show, but a summary for machines
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from demonstration import worker
+from demonstration.findings import Report, explain
+from demonstration.hints import play_hints
+from demonstration.processes import play_processes
+from demonstration.screen import Screen
+from demonstration.tasks import play_first_come, play_modes
+
+import holdfast as hf
+
+
+async def play(screen: Screen, report: Report, folder: Path, pace: float) -> None:
+    """Play all scenes, one after another."""
+    await play_first_come(screen, report, pace)
+    await play_modes(screen, report, pace)
+    url = f"sqlite:///{folder / 'demo.db'}"
+    async with hf.open(url, namespace="demo") as space:
+        await play_processes(space, url, folder, screen, report, pace)
+        await play_hints(space, url, screen, report, pace)
+
+
+def show(*, quick: bool, as_json: bool) -> Report:
+    """Play the demonstration and explain what was seen."""
+    report, began = Report(), time.monotonic()
+    with Screen(sys.stdout, silent=as_json) as screen, tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        screen.say(f"{screen.paint('Holdfast at work', 'bold')}: real tasks, real processes, checked at the end")
+        asyncio.run(play(screen, report, Path(folder), 0.4 if quick else 1.0))
+        report.figures["seconds"] = time.monotonic() - began
+        explain(report, screen)
+    return report
+
+
+def main() -> int:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(description="See Holdfast at work.")
+    parser.add_argument("--quick", action="store_true", help="the same in a hurry")
+    parser.add_argument("--json", action="store_true", help="no show, but a summary for machines")
+    parser.add_argument("--as", nargs=2, dest="role", help=argparse.SUPPRESS)  # how it starts its other processes
+    chosen = parser.parse_args()
+    if chosen.role:
+        worker.main(*chosen.role)
+        return 0
+    try:
+        report = show(quick=chosen.quick, as_json=chosen.json)
+    except KeyboardInterrupt:
+        return 130
+    if chosen.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    return 0 if report.kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
