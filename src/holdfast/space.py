@@ -11,9 +11,10 @@ from holdfast.stores.opening import open_store
 from holdfast.stores.protocol import Check, Delete, Put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.clock import Instant
+    from holdfast.events import Hook
     from holdfast.stores.protocol import (
         Change,
         Commit,
@@ -146,10 +147,10 @@ def _checked(what: str, name: str) -> str:
 class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
 
-    __slots__ = ("_names", "_space", "_url")
+    __slots__ = ("_hooks", "_names", "_space", "_url")
 
-    def __init__(self, url: str, namespace: str, tenant: str) -> None:
-        self._url = url
+    def __init__(self, url: str, namespace: str, tenant: str, hooks: Iterable[Hook]) -> None:
+        self._url, self._hooks = url, tuple(hooks)
         self._names = (_checked("namespace", namespace), _checked("tenant", tenant))
         self._space: Space | None = None
 
@@ -166,11 +167,13 @@ class Opening:
 
     async def _open(self) -> Space:
         namespace, tenant = self._names
-        store = await open_store(self._url)
+        store = await open_store(self._url, hooks=self._hooks)
         return Space(store, namespace=namespace, tenant=tenant)
 
 
-def open(url: str, *, namespace: str = "default", tenant: str = "default") -> Opening:  # noqa: A001 -- used as hf.open
+def open(  # noqa: A001 -- used as hf.open
+    url: str, *, namespace: str = "default", tenant: str = "default", hooks: Iterable[Hook] = ()
+) -> Opening:
     """Open a store and look at one namespace and tenant of it.
 
     >>> async with hf.open("sqlite:///holdfast.db", namespace="prod") as space:
@@ -183,5 +186,6 @@ def open(url: str, *, namespace: str = "default", tenant: str = "default") -> Op
         url: Which store: ``sqlite:///holdfast.db``, ``memory://``. See :func:`holdfast.stores.opening.open_store`.
         namespace: Keeps deployments on one store apart; commits and scans stay inside one.
         tenant: Keeps the users of one deployment apart.
+        hooks: Called with what happens in the store, for logs and metrics; see :class:`~holdfast.logs.LogHook`.
     """
-    return Opening(url, namespace, tenant)
+    return Opening(url, namespace, tenant, hooks)

@@ -11,7 +11,9 @@ import copy
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError, OutcomeUnknownError, StoreBusyError
+from holdfast.events import SlowCommit
 from holdfast.ids import new_id
 from holdfast.stores.backend import Applied, Batch, WorkRider
 from holdfast.stores.settling import Settling
@@ -19,6 +21,7 @@ from holdfast.stores.settling import Settling
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from holdfast.events import Hooks
     from holdfast.stores.backend import Backend, Outcome, Rider
     from holdfast.stores.protocol import Verdict
 
@@ -29,6 +32,10 @@ MAX_RIDERS: Final = 1_000
 
 MAX_WAITING: Final = 100_000
 """Beyond this many commits waiting on one handle, more are refused: the store is not keeping up."""
+
+
+SLOW_COMMIT: Final = 0.5
+"""A transaction that takes longer than this many seconds is told to the hooks."""
 
 
 def verdict_of(cancelled: asyncio.CancelledError) -> Verdict | Exception | None:
@@ -71,15 +78,16 @@ _WAITING, _TAKEN, _WITHDRAWN = range(3)
 class Group:
     """Riders on their way to one backend, on one event loop."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, hooks: Hooks) -> None:
         self._backend: Final = backend
+        self._hooks: Final = hooks
         self._loop: Final = asyncio.get_running_loop()
         self._name: Final = new_id()
         self._attempts = 0
         self._queue: Final[deque[Seat]] = deque()
         self._owned: Final[set[asyncio.Task[Any]]] = set()
         self._scheduled = self._busy = False
-        self.settling: Final = Settling(backend)
+        self.settling: Final = Settling(backend, hooks)
 
     def board(self, rider: Rider) -> Seat:
         """Take a seat in the next transaction; await ``seat.answer``, and call :meth:`leave` if that is cancelled."""
@@ -118,7 +126,7 @@ class Group:
         self._scheduled = False
         if self._busy or not (seats := self._take()):
             return
-        batch = self._batch(seats)
+        batch, started = self._batch(seats), self._loop.time()
         unknown: OutcomeUnknownError | None = None
         try:
             applied = None if self.settling.pending else self._backend.apply_now(batch)
@@ -132,7 +140,7 @@ class Group:
             self._busy = True
             self.own(self._travel(seats, batch, unknown))
         else:
-            self._arrive(seats, applied)
+            self._arrive(seats, applied, started)
             self._again()
 
     def _take(self) -> list[Seat]:
@@ -155,13 +163,17 @@ class Group:
         return Batch(f"{self._name}.{self._attempts}", tuple([seat.rider for seat in seats]))
 
     async def _travel(self, seats: list[Seat], batch: Batch, unknown: OutcomeUnknownError | None) -> None:
+        started = self._loop.time()
         try:
             await self.settling.settle_pending()
             applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
         except Exception as problem:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, problem)
+        except asyncio.CancelledError:  # only when the loop is shut down: then nobody may be left waiting for this
+            self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
+            raise
         else:
-            self._arrive(seats, applied)
+            self._arrive(seats, applied, started)
         finally:
             self._busy = False
             self._again()
@@ -170,11 +182,14 @@ class Group:
         if self._queue:
             self._schedule()
 
-    def _arrive(self, seats: list[Seat], applied: Applied) -> None:
+    def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
         for seat, outcome in zip(seats, applied.outcomes, strict=True):
             seat.settle(outcome)
         if applied.changed or applied.wakes:
             self._backend.ring(applied.changed, applied.wakes)
+        if self._hooks and (taken := self._loop.time() - started) > SLOW_COMMIT:
+            now, store = SYSTEM_CLOCK.wall(), self._backend.name
+            self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
 
     def _fail(self, seats: list[Seat], batch: Batch, problem: Exception) -> None:
         for index, seat in enumerate(seats):

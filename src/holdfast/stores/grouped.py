@@ -18,6 +18,7 @@ from holdfast.errors import (
     UnsuitableStoreError,
     WrongLoopError,
 )
+from holdfast.events import NO_HOOKS
 from holdfast.stores.backend import CommitRider, UpdateRider, WorkRider
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.group import Group
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.durations import Duration
+    from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Backend
     from holdfast.stores.protocol import (
@@ -52,12 +54,12 @@ T = TypeVar("T")
 class GroupedStore:
     """A :class:`~holdfast.stores.protocol.Store` over a backend. It belongs to the event loop it is made in."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, hooks: Hooks = NO_HOOKS) -> None:
         self._backend: Final = backend
         self._limits: Final = backend.capabilities
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
-        self._group: Final = Group(backend)
+        self._group: Final = Group(backend, hooks)
         self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
         self._closing: asyncio.Task[None] | None = None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, Instant
 from holdfast.errors import AttemptClosedError
+from holdfast.events import NO_HOOKS
 from holdfast.stores.backend import Applied, Batch
 from holdfast.stores.bells import Bells
 from holdfast.stores.fold import Folded, fold, keys_of
@@ -22,6 +23,7 @@ from holdfast.stores.protocol import Capabilities, Record, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Ear
     from holdfast.stores.protocol import Wake
@@ -165,10 +167,10 @@ _shared: dict[str, Memory] = {}
 _shared_lock = threading.Lock()
 
 
-def open_memory(name: str = "", *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
+def open_memory(name: str = "", *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS) -> GroupedStore:
     """Open a store in memory on the running loop: a private one, or the one that is shared under ``name``."""
     if not name:
-        return GroupedStore(MemoryBackend(Memory(clock=clock)))
+        return GroupedStore(MemoryBackend(Memory(clock=clock)), hooks)
     with _shared_lock:
         memory = _shared.setdefault(name, Memory(name, clock))
-    return GroupedStore(MemoryBackend(memory))
+    return GroupedStore(MemoryBackend(memory), hooks)

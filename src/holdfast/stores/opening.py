@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidUrlError, MissingExtraError
+from holdfast.events import Hooks
 from holdfast.stores.memory import open_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from holdfast.clock import Clock
+    from holdfast.events import Hook
     from holdfast.stores.grouped import GroupedStore
 
 EXAMPLES: Final[Mapping[str, str]] = {
@@ -31,13 +33,14 @@ _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
+async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, hooks: Iterable[Hook] = ()) -> GroupedStore:
     """Open the store that ``url`` names, on the running event loop.
 
     Args:
         url: ``sqlite:///holdfast.db`` (relative to the working folder), ``sqlite:////srv/holdfast.db`` (absolute),
             ``memory://`` or ``memory://name``.
         clock: Where the store's time comes from; for tests.
+        hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.
 
     Raises:
         InvalidUrlError: The URL cannot be used; the message says what to type.
@@ -53,8 +56,8 @@ async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
     except ValueError as problem:
         raise InvalidUrlError(url, str(problem)) from None
     if scheme == "memory":
-        return open_memory(_memory_name(url, parts), clock=clock)
-    return await _open_sqlite(url, parts, clock)
+        return open_memory(_memory_name(url, parts), clock=clock, hooks=Hooks(hooks))
+    return await _open_sqlite(url, parts, clock, Hooks(hooks))
 
 
 def _what_to_type(url: str, scheme: str) -> str:
@@ -72,7 +75,7 @@ def _memory_name(url: str, parts: urllib.parse.SplitResult) -> str:
     return urllib.parse.unquote(parts.netloc)
 
 
-async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock) -> GroupedStore:
+async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock, hooks: Hooks) -> GroupedStore:
     path = _sqlite_path(url, parts)
     chosen = _sqlite_options(url, parts.query)
     try:
@@ -81,7 +84,7 @@ async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock) 
         if problem.name != "apsw":
             raise
         raise MissingExtraError("sqlite", "apsw") from problem
-    return await sqlite.open_sqlite(path, sqlite.Options(**chosen), clock=clock)
+    return await sqlite.open_sqlite(path, sqlite.Options(**chosen), clock=clock, hooks=hooks)
 
 
 def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:

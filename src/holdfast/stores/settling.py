@@ -12,11 +12,14 @@ import random
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from holdfast.events import OutcomeSettled, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.events import Hooks
     from holdfast.stores.backend import Applied, Backend, Batch
 
 TRIES: Final = 5
@@ -28,10 +31,11 @@ REMEMBERED: Final = 1_000
 class Settling:
     """Applies batches and settles those whose outcome is unknown."""
 
-    __slots__ = ("_backend", "_known", "_random", "pending")
+    __slots__ = ("_backend", "_hooks", "_known", "_random", "pending")
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, hooks: Hooks) -> None:
         self._backend: Final = backend
+        self._hooks: Final = hooks
         self._random: Final = random.Random(0)  # noqa: S311 -- jitter, seeded so that a simulation repeats itself
         self._known: Final[OrderedDict[str, Applied | None]] = OrderedDict()
         self.pending: str | None = None
@@ -50,6 +54,7 @@ class Settling:
                 except OutcomeUnknownError as problem:
                     unknown = problem
             self.pending = batch.attempt
+            self._tell_unknown(batch.attempt, unknown)
             applied = await self._settle_with_patience(batch.attempt, unknown)
             if applied is not None:
                 return applied
@@ -77,7 +82,15 @@ class Settling:
             self._known.popitem(last=False)
         if self.pending == attempt:
             self.pending = None
+        if self._hooks:
+            written, now = applied is not None, SYSTEM_CLOCK.wall()
+            self._hooks.emit(OutcomeSettled(at=now, store=self._backend.name, attempt=attempt, written=written))
         return applied
+
+    def _tell_unknown(self, attempt: str, unknown: OutcomeUnknownError) -> None:
+        if self._hooks:
+            now, store = SYSTEM_CLOCK.wall(), self._backend.name
+            self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=attempt, problem=unknown.problem))
 
     async def _settle_with_patience(self, attempt: str, unknown: OutcomeUnknownError) -> Applied | None:
         pause = FIRST_PAUSE

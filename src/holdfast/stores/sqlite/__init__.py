@@ -9,6 +9,7 @@ import apsw
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import StoreBusyError
+from holdfast.events import NO_HOOKS
 from holdfast.offload import Lane
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.protocol import Capabilities
@@ -24,6 +25,7 @@ from holdfast.stores.sqlite.work import SqlWork
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
+    from holdfast.events import Hooks
     from holdfast.stores.sqlite.driver import Connection
 
 __all__ = ["CAPABILITIES", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
@@ -33,7 +35,9 @@ CAPABILITIES: Final = Capabilities(
 )
 
 
-async def open_sqlite(path: str, options: Options | None = None, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
+async def open_sqlite(
+    path: str, options: Options | None = None, *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS
+) -> GroupedStore:
     """Open the database at ``path`` on the running loop, creating it if there is none."""
     chosen = options or Options()
     lane = Lane("sqlite-opening")
@@ -45,7 +49,7 @@ async def open_sqlite(path: str, options: Options | None = None, *, clock: Clock
         opening.add_done_callback(_close_unwanted)
         raise
     try:
-        return GroupedStore(SqliteBackend(file, database, chosen, CAPABILITIES))
+        return GroupedStore(SqliteBackend(file, database, chosen, CAPABILITIES, hooks), hooks)
     except BaseException:
         _close(file, database)
         raise

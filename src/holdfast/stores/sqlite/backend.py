@@ -24,6 +24,7 @@ from holdfast.stores.sqlite.upkeep import Upkeep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Applied, Batch, Ear
     from holdfast.stores.protocol import Capabilities, Snapshot, Wake
@@ -68,12 +69,14 @@ class _Job:
 class SqliteBackend:
     """One handle on an SQLite database."""
 
-    def __init__(self, file: SharedFile, database: Database, options: Options, limits: Capabilities) -> None:
+    def __init__(
+        self, file: SharedFile, database: Database, options: Options, limits: Capabilities, hooks: Hooks
+    ) -> None:
         self._file, self._database, self._options = file, database, options
         self._limits: Final = limits
         self._loop: Final = asyncio.get_running_loop()
         self._writer: Final = Lane("sqlite-writer")
-        self._upkeep: Final = Upkeep(file, database, options)
+        self._upkeep: Final = Upkeep(file, database, options, hooks)
         self._doorbells: Final = Doorbells(file.path) if options.hints == "machine" else None
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
 

@@ -62,6 +62,7 @@ class Database:
         "_file",
         "_limits",
         "_reader",
+        "_section",
         "_time",
         "_writer",
         "last_commit_seconds",
@@ -71,6 +72,7 @@ class Database:
     def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
         self._reader: Final = connect(file, busy_seconds=1.0)
+        self._section: Final = file.new_section()
         self._applied: tuple[str, Applied] | None = None
         self._closed_attempt: str | None = None
         self.last_commit_seconds = 0.0
@@ -189,7 +191,8 @@ class Database:
     def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot."""
         try:
-            found = look_up(self._reader, keys)
+            with self._section:
+                found = look_up(self._reader, keys)
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
         at = self._time.now()
@@ -200,7 +203,8 @@ class Database:
         at = self._time.now()
         query = _SCAN.format("DESC" if reverse else "ASC")
         try:
-            rows = self._reader.execute(query, (start, end, at, limit + 1)).fetchall()
+            with self._section:
+                rows = self._reader.execute(query, (start, end, at, limit + 1)).fetchall()
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
         records = [_record(row) for row in rows[:limit]]
@@ -212,7 +216,8 @@ class Database:
     def data_version(self) -> int:
         """Return a number that changes when another connection has committed."""
         try:
-            return int(self._reader.pragma("data_version"))
+            with self._section:
+                return int(self._reader.pragma("data_version"))
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
 

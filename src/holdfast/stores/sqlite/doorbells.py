@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, final
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.ids import new_id
 from holdfast.keys import RecordKey
-from holdfast.stores.forks import run_in_forked_child
-from holdfast.stores.sqlite.files import FRESH
+from holdfast.stores.forks import ForkGuard, run_in_forked_child
+from holdfast.stores.sqlite.files import FRESH, open_private, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,13 +49,18 @@ run_in_forked_child(_become_another)
 class Doorbells:
     """The folder of doorbells of one database, as one handle sees it."""
 
-    __slots__ = ("_bells", "_changed_at", "_descriptor", "_folder", "_lengths", "_others", "_sender")
+    __slots__ = ("_bells", "_changed_at", "_descriptor", "_folder", "_guard", "_lengths", "_others", "_sender")
 
     def __init__(self, path: str) -> None:
+        self._guard: Final = ForkGuard(path)
         self._folder: Final = f"{path}-wakes"
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(self._folder, 0o700)  # noqa: PTH102 -- plain text throughout this module
-        self._descriptor: Final = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileExistsError:
+            pass
+        except OSError as problem:
+            raise refusal(self._folder, "it cannot be made", problem) from problem
+        self._descriptor: Final = open_private(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         self._sender: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
         self._bells: Final[dict[_Doorbell, list[str]]] = {}
@@ -74,6 +79,8 @@ class Doorbells:
         return functools.partial(self._unlisten, bell)
 
     def _unlisten(self, bell: _Doorbell) -> None:
+        if self._guard.crossed:  # a forked child shares the socket and the loop's selector: they are its parent's
+            return
         for name in self._bells.pop(bell, ()):
             self._remove(name)
         bell.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -9,8 +10,10 @@ from typing import Final, final
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import (
+    HoldfastError,
     InvalidUrlError,
     NetworkFilesystemError,
+    StoreFullError,
     StoreGoneError,
     StoreReadOnlyError,
     StoreUnavailableError,
@@ -43,12 +46,19 @@ def prepare(path: str, *, network_allowed: bool) -> str:
 
 
 def _make_folder(folder: str, path: str) -> None:
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103 -- plain text throughout this module
-    except PermissionError as problem:
-        raise StoreReadOnlyError(path, f"its folder cannot be made: {problem.strerror}") from problem
-    except OSError as problem:
-        raise InvalidUrlError(path, f"its folder cannot be made: {problem.strerror}") from problem
+    """Make what is missing of the folder, each part of it for its owner alone."""
+    missing: list[str] = []
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):  # noqa: PTH112, PTH120 -- plain text throughout this module
+        missing.append(folder)
+        folder = os.path.dirname(folder)  # noqa: PTH120 -- see above
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, 0o700)  # noqa: PTH102 -- see above
+        except FileExistsError:
+            if not os.path.isdir(each):  # noqa: PTH112 -- see above
+                raise InvalidUrlError(path, f"{each} is not a folder; name another one") from None
+        except OSError as problem:
+            raise refusal(path, "its folder cannot be made", problem) from problem
 
 
 def _create(path: str) -> None:
@@ -59,14 +69,31 @@ def _create(path: str) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:  # another process was quicker
             pass
-        except PermissionError as problem:
-            raise StoreReadOnlyError(path, f"it cannot be created: {problem.strerror}") from problem
         except OSError as problem:
-            raise StoreUnavailableError(path, f"it cannot be created: {problem.strerror}") from problem
+            raise refusal(path, "it cannot be created", problem) from problem
     mode = os.lstat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
         raise InvalidUrlError(path, f"it is {kind}; name the database file itself")
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open something of our own beside the database, following no symbolic link."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        raise refusal(path, "it cannot be opened", problem) from problem
+
+
+def refusal(path: str, what: str, problem: OSError) -> HoldfastError:
+    """Return our error for what the operating system said."""
+    if problem.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StoreReadOnlyError(path, f"{what}: {problem.strerror}; fix the permissions of the file and its folder")
+    if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFullError(path, f"{what}: {problem.strerror}; free some space and retry")
+    if problem.errno in {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:
+        return InvalidUrlError(path, f"{what}: {problem.strerror}")
+    return StoreUnavailableError(path, f"{what}: {problem.strerror}")
 
 
 def _refuse_network(path: str) -> None:

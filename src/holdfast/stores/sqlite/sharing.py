@@ -7,11 +7,10 @@ inherited: it starts with a clean account and can open the same file itself.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from typing import TYPE_CHECKING, Final, final
-
-import apsw
 
 from holdfast.clock import monotonic
 from holdfast.errors import ForkedError
@@ -32,19 +31,36 @@ STILL_WITHIN: Final = 2.0
 class SharedFile:
     """One database file in this process. Get it with :func:`share`, give it back with :func:`unshare`."""
 
-    __slots__ = ("_held", "_sections", "bells", "connections", "guard", "identity", "lock", "path", "turn", "users")
+    __slots__ = (
+        "_held",
+        "_sections",
+        "bells",
+        "connections",
+        "guard",
+        "identity",
+        "lock",
+        "path",
+        "stands_still",
+        "turn",
+        "users",
+    )
 
     def __init__(self, path: str) -> None:
         self.path: Final = path
         self.identity: Final = Identity(path)
-        self.guard: Final = Guard(path, self.identity.database)
         self.turn: Final = Turn(f"{path}-turn")
+        try:
+            self.guard: Final = Guard(path, self.identity.database)
+        except BaseException:
+            self.turn.close()
+            raise
         self.bells: Final = Bells()
         self.lock: Final = threading.Lock()
         self.connections: Final[list[Connection]] = []
         self.users = 0
         self._sections: Final[weakref.WeakSet[threading.Lock]] = weakref.WeakSet()
-        self._held: list[threading.Lock] = []
+        self._held: Final[list[threading.Lock]] = []
+        self.stands_still = False
 
     def new_section(self) -> threading.Lock:
         """Return a lock to hold inside SQLite where the turn is not held: a fork waits for it."""
@@ -54,9 +70,11 @@ class SharedFile:
 
     def stand_still(self, deadline: float) -> None:
         """Wait until no thread uses the file, and keep it so."""
-        for each in (self.turn.here, self.lock, *self._sections):
+        wanted = (self.turn.here, self.lock, *self._sections)
+        for each in wanted:
             if each.acquire(timeout=max(0.0, deadline - monotonic())):
                 self._held.append(each)
+        self.stands_still = len(self._held) == len(wanted)
 
     def go_on(self) -> None:
         """Let the threads use the file again."""
@@ -65,8 +83,9 @@ class SharedFile:
 
     def let_go(self) -> bool:
         """Close what was inherited, in a forked child; False if a thread was using it, and then it stays open."""
-        stands_still = len(self._held) == len(self._sections) + 2
-        if not stands_still or any(connection.in_transaction for connection in self.connections):
+        if not self.stands_still or any(connection.in_transaction for connection in self.connections):
+            for connection in self.connections:  # closing one in the midst of something would undo it for the parent
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
             return False
         for connection in self.connections:
             connection.close()
@@ -75,7 +94,7 @@ class SharedFile:
 
 
 _files: dict[str, SharedFile] = {}
-_left_open: dict[tuple[int, int], SharedFile] = {}
+_left_open: set[tuple[int, int]] = set()
 _lock = threading.Lock()
 
 
@@ -84,9 +103,9 @@ def share(path: str) -> SharedFile:
     with _lock:
         file = _files.get(path)
         if file is None or not file.identity.is_current():
+            if Identity(path).database in _left_open:
+                raise ForkedError(path, "a thread used it at the moment of the fork; open it in a process of its own")
             file = _files[path] = SharedFile(path)
-        if file.identity.database in _left_open:
-            raise ForkedError(path, "a thread was using it while this process was forked; open it in a new process")
         file.users += 1
         return file
 
@@ -119,12 +138,8 @@ def _in_child() -> None:
     global _lock  # noqa: PLW0603 -- a child starts anew
     _lock = threading.Lock()
     for file in _files.values():
-        try:
-            has_let_go = file.let_go()
-        except apsw.Error:
-            has_let_go = False
-        if not has_let_go:
-            _left_open[file.identity.database] = file
+        if not file.let_go():
+            _left_open.add(file.identity.database)
     _files.clear()
 
 

@@ -13,6 +13,7 @@ import time
 from typing import Final, final
 
 from holdfast.clock import monotonic
+from holdfast.stores.sqlite.files import open_private
 from holdfast.stores.sqlite.locking import lock, lock_holder, try_lock, unlock
 
 _NEXT: Final = 0
@@ -29,7 +30,7 @@ class Turn:
     """
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         self.here: Final = threading.Lock()
 
     def try_take(self) -> bool:
@@ -72,6 +73,12 @@ class Turn:
             unlock(self._descriptor, _ACTIVE)
         finally:
             self.here.release()
+
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *exc: object) -> None:
+        self.give()
 
     def holder(self) -> int | None:
         """Return the process that has the turn, where the platform tells; None if nobody or this one."""

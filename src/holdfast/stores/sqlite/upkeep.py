@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final, final
 
 import apsw
 
+from holdfast.clock import SYSTEM_CLOCK, monotonic
+from holdfast.errors import ForeignHandleError
+from holdfast.events import Checkpointed, ForeignHandleSeen, Swept
 from holdfast.offload import Lane
 from holdfast.stores.sqlite.connecting import connect, disconnect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from holdfast.events import Hooks
     from holdfast.stores.sqlite.database import Database
     from holdfast.stores.sqlite.driver import Connection
     from holdfast.stores.sqlite.options import Options
@@ -32,12 +34,13 @@ SWEEP_AT_MOST: Final = 200
 class Upkeep:
     """What a handle does for the file it uses."""
 
-    __slots__ = ("_connection", "_database", "_file", "_lane", "_loop", "_options", "_swept_at", "_task")
-
-    def __init__(self, file: SharedFile, database: Database, options: Options) -> None:
+    def __init__(self, file: SharedFile, database: Database, options: Options, hooks: Hooks) -> None:
         self._file, self._database, self._options = file, database, options
+        self._hooks: Final = hooks
+        self._name: Final = f"sqlite://{file.path}"
         self._loop: Final = asyncio.get_running_loop()
         self._lane: Final = Lane("sqlite-upkeep")
+        self._section: Final = file.new_section()
         self._connection: Connection | None = None
         self._task: asyncio.Future[None] | None = None
         self._swept_at = self._loop.time()
@@ -60,28 +63,41 @@ class Upkeep:
             task.exception()  # commits and reads meet the same trouble and report it
 
     def _do(self, *, checkpoint: bool, sweep: bool) -> None:
-        self._file.guard.check()
+        self._look_for_strangers()
         if self._connection is None:
             self._connection = connect(self._file, busy_seconds=self._options.busy_seconds)
         if checkpoint:
             self._checkpoint(self._connection)
         if sweep:
-            self._in_turn(lambda connection: self._database.sweep(connection, SWEEP_AT_MOST))
+            self._sweep(self._connection)
+
+    def _look_for_strangers(self) -> None:
+        try:
+            self._file.guard.check()
+        except ForeignHandleError:
+            self._hooks.emit(ForeignHandleSeen(at=SYSTEM_CLOCK.wall(), store=self._name))
+            raise
 
     def _checkpoint(self, connection: Connection) -> None:
         # The bulk is written back while commits go on. They keep the log from starting over, so hold them up for
         # the few pages that are left: a log that grows makes each commit twice as slow.
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        self._in_turn(lambda connection: connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART))
+        started = monotonic()
+        with self._section:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with self._file.turn:
+            pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        if self._hooks:
+            at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
+            event = Checkpointed(at=at, store=self._name, seconds=taken, pages=pages, remaining=pages - done)
+            self._hooks.emit(event)
 
-    def _in_turn(self, work: Callable[[Connection], object]) -> None:
-        if self._connection is None:
-            return
-        self._file.turn.take()
-        try:
-            work(self._connection)
-        finally:
-            self._file.turn.give()
+    def _sweep(self, connection: Connection) -> None:
+        started = monotonic()
+        with self._file.turn:
+            removed = self._database.sweep(connection, SWEEP_AT_MOST)
+        if self._hooks and removed:
+            at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
+            self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
 
     async def aclose(self) -> bool:
         """Close when what is under way has ended; False if it has not, behind a stopped process."""
