@@ -93,7 +93,7 @@ class Crowd:
         ledger = self._folder / f"ledger-{name}"
         process = await start("transfer", url=self._url, name=name, ledger=str(ledger))
         member = Member(name, process, ledger)
-        self.members.append(member)
+        self.members = sorted([*self.members, member], key=lambda each: each.name)
         self._listening.append(asyncio.create_task(member.listen()))
         async with asyncio.timeout(PATIENCE):
             await member.ready.wait()
@@ -184,7 +184,9 @@ async def audit(crowd: Crowd) -> Audit:
     transfers = {transfer.receipt: transfer for transfer in await crowd.bank.transfers()}
     promised: dict[str, int] = {}
     for member in crowd.members:
-        promised |= read_ledger(member.ledger)
+        ledger = read_ledger(member.ledger)
+        member.done = len(ledger)
+        promised |= ledger
     return Audit(balances, transfers, promised)
 
 
@@ -207,8 +209,7 @@ async def play_processes(space: Space, url: str, folder: Path, screen: Screen, r
 
 async def contend(crowd: Crowd, pace: float) -> tuple[list[int], int]:
     """Let the processes contend; return what each had done before the kill, and the nanosecond of the kill."""
-    for name in "ABCD":
-        await crowd.join(name)
+    await asyncio.gather(*map(crowd.join, "ABCD"))
     crowd.began = time.monotonic()
     await enter_phase(crowd.space, "go")
     await crowd.watch(2.2 * pace)
@@ -242,8 +243,8 @@ def judge(crowd: Crowd, result: Audit, report: Report, shares: list[int], killed
     )
     report.add(
         "A killed process holds nobody up, and leaves nothing half done.",
-        f"The next commit of another process came {pause:.1f} ms after the kill. Of the transfers that the "
-        f"killed one was about to make, {len(extra)} had landed, whole.",
+        f"Another process committed {pause:.1f} ms after the kill. What the killed one had under way is there whole "
+        f"({len(extra)}) or not at all ({TASKS - len(extra)}).",
         kept=pause < LONGEST_PAUSE and len(extra) <= TASKS and all(name.startswith(f"{victim}/") for name in extra),
     )
     report.add(

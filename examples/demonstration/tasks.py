@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -68,7 +67,7 @@ class Scene:
         while not all(task.done() for task in tasks):
             self.screen.draw(self._picture())
             await asyncio.sleep(1 / FRAMES_A_SECOND)
-        await asyncio.gather(*tasks, *cancelling, return_exceptions=True)
+        await asyncio.gather(*tasks, *cancelling)
         self.screen.keep(self._picture())
 
     async def _act(self, part: Part) -> None:
@@ -103,8 +102,6 @@ class Scene:
     async def _cancel(self, task: asyncio.Task[None], part: Part) -> None:
         await asyncio.sleep((part.comes + part.holds) * self.pace)
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
     def _ordinal(self, part: Part) -> str:
         place = self.entered.index(part.name) + 1

@@ -65,7 +65,7 @@ class Timeline:
         """Colour the time of holding by the mode; what lies before and after stays as it is."""
         mark = screen.glyphs.hold
         if mark not in cells:
-            return cells
+            return screen.paint(cells, "dim")
         first, last = cells.index(mark), cells.rindex(mark) + 1
         held = screen.paint(cells[first:last], MODE_COLOURS[track.mode])
         return f"{screen.paint(cells[:first], 'dim')}{held}{cells[last:]}"

@@ -1,0 +1,105 @@
+"""The demonstration works wherever it is started, and its exit code tells the truth."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEMO = [sys.executable, "-W", "error", str(EXAMPLES / "demo.py"), "--quick"]
+LYING_LEDGER = """
+import sys
+import demo
+from demonstration import processes
+
+read = processes.read_ledger
+processes.read_ledger = lambda path: read(path) | {"Z/1": 0}
+sys.argv = ["demo.py", "--quick", "--json"]
+sys.exit(demo.main())
+"""
+
+UNCOLOURED = """
+import os, sys
+from demonstration.screen import Screen
+
+os.environ |= {"NO_COLOR": "1", "TERM": "xterm"}
+sys.stdout.isatty = lambda: True
+screen = Screen(sys.stdout)
+print(screen.paint("text", "bold") if screen.live else "not a terminal")
+"""
+
+
+def run(command: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run something with a temporary folder of its own, outside of a terminal."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(EXAMPLES)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
+
+
+def run_on_a_terminal(columns: int) -> tuple[int, str]:
+    """Run the demonstration on a terminal; return its exit code and what it wrote."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS"}}
+    process = subprocess.Popen(DEMO, stdout=theirs, env={**environment, "TERM": "xterm"})
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65_536)
+        except OSError:  # what Linux answers when the other side has closed the terminal
+            break
+        if not chunk:
+            break
+        written += chunk
+    os.close(ours)
+    return process.wait(timeout=10), written.decode()
+
+
+def test_without_a_terminal_it_prints_plain_lines_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """In a log there are no control codes and no long lines, and the temporary folder is empty afterwards."""
+    answer = run(DEMO, tmp_path)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "\x1b" not in answer.stdout
+    assert max(map(len, answer.stdout.splitlines())) <= 80
+    assert "What you saw" in answer.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_summary_for_machines_is_json(tmp_path: Path) -> None:
+    """With ``--json`` nothing but the findings and their figures is printed."""
+    answer = run([*DEMO, "--json"], tmp_path)
+    report = json.loads(answer.stdout)
+    assert answer.returncode == 0
+    assert report["kept"] is True
+    assert {finding["kept"] for finding in report["findings"]} == {True}
+    assert report["figures"]["transfers"] > 0
+
+
+def test_a_broken_promise_is_its_exit_code(tmp_path: Path) -> None:
+    """If the ledger names a commit that the store does not have, the demonstration fails."""
+    answer = run([sys.executable, "-c", LYING_LEDGER], tmp_path)
+    broken = [finding["promise"] for finding in json.loads(answer.stdout)["findings"] if not finding["kept"]]
+    assert answer.returncode == 1
+    assert broken == ["What was acknowledged is durable, whoever dies."]
+
+
+def test_on_a_terminal_it_redraws_in_place() -> None:
+    """Pictures are drawn over each other in colours, and the cursor comes back in the end."""
+    code, written = run_on_a_terminal(84)
+    assert code == 0
+    assert "\x1b[6A" in written
+    assert "\x1b[32m" in written
+    assert written.endswith("\x1b[?25h")
+
+
+def test_who_wants_no_colours_gets_none(tmp_path: Path) -> None:
+    """``NO_COLOR`` is respected, on a terminal too."""
+    answer = run([sys.executable, "-c", UNCOLOURED], tmp_path)
+    assert answer.stdout == "text\n", answer.stderr
