@@ -92,7 +92,7 @@ class KeyFamily:
     A family without ``modes`` and ``alone`` has plain mutual exclusion and takes no ``mode=``.
     """
 
-    __slots__ = ("after", "alone", "encoded_name", "modes", "name", "place")
+    __slots__ = ("after", "alone", "encoded_name", "has_modes", "modes", "name", "place")
 
     name: str
     modes: tuple[str, ...]
@@ -100,6 +100,7 @@ class KeyFamily:
     after: tuple[KeyFamily, ...]
     place: str
     encoded_name: bytes
+    has_modes: bool
 
     def __new__(
         cls,
@@ -150,6 +151,7 @@ def _declare(
     family = object.__new__(KeyFamily)
     family.name, family.modes, family.alone = name, tuple(modes), tuple(alone)
     family.after, family.place = tuple(after), place
+    family.has_modes = bool(modes or alone)
     family.encoded_name = _encode_part(name)
     return family
 
