@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -138,7 +139,8 @@ class Group:
             return
         if applied is None:
             self._busy = True
-            self.own(self._travel(seats, batch, unknown))
+            travel = self.own(self._travel(seats, batch, unknown))
+            travel.add_done_callback(functools.partial(self._ended, seats, batch))
         else:
             self._arrive(seats, applied, started)
             self._again()
@@ -169,14 +171,17 @@ class Group:
             applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
         except Exception as problem:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, problem)
-        except asyncio.CancelledError:  # only when the loop is shut down: then nobody may be left waiting for this
-            self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
-            raise
         else:
             self._arrive(seats, applied, started)
         finally:
             self._busy = False
             self._again()
+
+    def _ended(self, seats: list[Seat], batch: Batch, travel: asyncio.Task[None]) -> None:
+        # Cancelled only when the loop is shut down, perhaps before it began: then nobody may be left waiting for it.
+        if travel.cancelled():
+            self._busy = False
+            self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
 
     def _again(self) -> None:
         if self._queue:

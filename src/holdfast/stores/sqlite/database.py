@@ -101,8 +101,8 @@ class Database:
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
-        self._applied = (batch.attempt, applied)
         if folded.writes or type(folded.outcomes[0]) is Worked:
+            self._applied = (batch.attempt, applied)
             self._commit(batch.attempt)
         else:
             self._roll_back()
