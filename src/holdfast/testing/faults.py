@@ -29,7 +29,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     fail_read: float = 0.0
     """A read or scan fails: ``StoreUnavailableError``."""
     fail_settle: float = 0.0
-    """Settling fails and has to be tried again: ``StoreUnavailableError``."""
+    """Settling fails and has to be tried again: it is refused, or its own reply is lost."""
     delay: float = 0.0
     """A call takes a while, up to ``longest_delay``, before anything else happens."""
     drop_hint: float = 0.0
@@ -118,11 +118,11 @@ class Dice:
         if self.happens(self._faults.fail_read):
             raise refusal(store, "read")
 
-    async def before_settling(self, store: str) -> None:
+    async def before_settling(self, store: str, attempt: str) -> None:
         """Take a while and fail, now and then."""
         await self.linger()
         if self.happens(self._faults.fail_settle):
-            raise refusal(store, "settle")
+            raise lost(store, attempt) if self.happens(0.5) else refusal(store, "settle")
 
 
 def refusal(store: str, what: str) -> StoreUnavailableError:

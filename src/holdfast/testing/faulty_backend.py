@@ -79,7 +79,7 @@ class FaultyBackend:
 
     async def settle(self, attempt: str) -> Applied | None:
         """Close an attempt."""
-        await self._dice.before_settling(self.name)
+        await self._dice.before_settling(self.name, attempt)
         async with self._turn:
             return await self._backend.settle(attempt)
 

@@ -107,7 +107,7 @@ class FaultyStore:
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out what became of an attempt: one of its own, or one of the store underneath."""
-        await self._dice.before_settling(self._name)
+        await self._dice.before_settling(self._name, attempt)
         known = self._attempts.get(attempt)
         return await self._store.settle(attempt) if known is None else await known.settle()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from holdfast.testing.loop import STEP_LIMIT, SimulatedLoop
 
@@ -10,10 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
-def simulate(seed: int, main: Callable[[], Coroutine[Any, Any, T]], *, step_limit: int = STEP_LIMIT) -> T:
-    """Run ``main()`` to its end on a :class:`SimulatedLoop` and return what it returns.
+def simulate(
+    seed: int, main: Callable[[Unpack[Ts]], Coroutine[Any, Any, T]], *args: *Ts, step_limit: int = STEP_LIMIT
+) -> T:
+    """Run ``main(*args)`` to its end on a :class:`SimulatedLoop` and return what it returns.
 
     Whatever fails carries a note with the seed; calling again with that seed repeats the run exactly, as long as
     the program takes its own randomness from the seed, too. An exception in a plain callback, which asyncio only
@@ -28,7 +31,7 @@ def simulate(seed: int, main: Callable[[], Coroutine[Any, Any, T]], *, step_limi
     """
     loop = SimulatedLoop(seed, step_limit=step_limit)
     try:
-        result = loop.run_until_complete(main())
+        result = loop.run_until_complete(main(*args))
         loop.raise_callback_errors()
     except BaseException as error:
         error.add_note(_how_to_repeat(loop))

@@ -1,0 +1,21 @@
+"""Exclusion under many interleavings."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.sizes import rounds
+from tests.unit.local.program import random_actor, run_program
+
+
+@pytest.mark.heavy
+def test_exclusion_survives_a_thousand_interleavings() -> None:
+    """Under every seed modes exclude, lines keep their order, circles are refused, and nothing is left behind."""
+    ends: Counter[str] = Counter()
+    for seed in rounds("seeds of exclusion", full=10_000, quick=1_000, seconds=10):
+        chance = random.Random(seed)
+        ends.update(run_program(seed, [random_actor(chance, most_keys=3) for _ in range(20)]))
+    assert min(ends[end] for end in ("done", "cycle", "HoldTimeoutError", "WouldWaitError", "ExpectedError")) > 0
