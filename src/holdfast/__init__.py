@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.keys import Key, KeyFamily
+    from holdfast.local import Exclusion, attempt_under
+    from holdfast.logs import LogHook
     from holdfast.space import Space, open
 
-__all__ = ["HoldfastError", "Key", "KeyFamily", "Space", "open"]
+__all__ = ["Exclusion", "HoldfastError", "Key", "KeyFamily", "LogHook", "Space", "attempt_under", "open"]
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
+    "Exclusion": "holdfast.local",
     "HoldfastError": "holdfast.errors",
     "Key": "holdfast.keys",
     "KeyFamily": "holdfast.keys",
+    "LogHook": "holdfast.logs",
     "Space": "holdfast.space",
+    "attempt_under": "holdfast.local",
     "open": "holdfast.space",
 }
 
