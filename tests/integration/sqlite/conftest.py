@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pytest
 
@@ -10,7 +11,7 @@ from holdfast.stores.opening import open_store
 from tests.integration.sqlite.children import Child
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.clock import Clock
@@ -23,6 +24,10 @@ class Start(Protocol):
     def __call__(self, program: str, *arguments: object, under: Sequence[str] = (), umask: int = -1) -> Child:
         """Start it."""
         ...
+
+
+Look: TypeAlias = "Callable[[], dict[str, Any]]"
+"""Looks into the database of the test."""
 
 
 class Open(Protocol):
@@ -57,6 +62,18 @@ def start() -> Iterator[Start]:
     yield begin
     for child in children:
         child.kill()
+
+
+@pytest.fixture
+def look(start: Start, path: Path) -> Look:
+    """Look into the database of this test from another process, after SQLite has checked it."""
+
+    def check_and_look() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(" ".join(start("look", path).hear()))
+        assert found["integrity"] == "ok"
+        return found
+
+    return check_and_look
 
 
 @pytest.fixture

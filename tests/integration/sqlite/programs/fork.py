@@ -1,0 +1,90 @@
+"""Opens a store, forks, and lets the child try what it inherited: ``fork URL HOW EXIT``.
+
+HOW is ``os`` or ``multiprocessing``; EXIT is ``quietly`` (as a crash would) or ``properly`` (unwinding everything).
+The child says one line for each thing it tries; the parent then says what it can still do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+from holdfast.stores import Decision, Put
+from holdfast.stores.opening import open_store
+from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.stores import Store
+
+
+def attempts(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Return everything that one can try with a store."""
+    return {
+        "read": lambda: store.read(key("before")),
+        "scan": lambda: store.scan(*key().within(), limit=1),
+        "commit": lambda: store.commit(Put(key("inherited"), b"")),
+        "update": lambda: store.update((key("inherited"),), lambda _: Decision(None, (Put(key("inherited"), b""),))),
+        "settle": lambda: store.settle("any.1/0"),
+        "watch": lambda: store.watch(key()).wait(0),
+    }
+
+
+async def in_child(inherited: Store, url: str) -> None:
+    """Try what was inherited, then open the same file anew and use it."""
+    for name, attempt in attempts(inherited).items():
+        try:
+            await attempt()
+        except HoldfastError as problem:
+            say(name, type(problem).__name__)
+        else:
+            say(name, "worked")
+    own = await open_store(url)
+    found = await own.read(key("before"))
+    await own.commit(Put(key("child"), found.records[key("before")].value))
+    await own.aclose()
+    say("own", "worked")
+
+
+def child(store: Store, url: str, how_to_exit: str) -> None:
+    """Be the child."""
+    asyncio.run(in_child(store, url))
+    if how_to_exit == "quietly":
+        os._exit(0)
+    sys.exit(0)
+
+
+def fork(store: Store, url: str, how: str, how_to_exit: str) -> int:
+    """Fork and return the child's exit status."""
+    if how == "os":
+        pid = os.fork()
+        if not pid:
+            child(store, url, how_to_exit)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    process = multiprocessing.get_context("fork").Process(target=child, args=(store, url, how_to_exit))
+    process.start()
+    process.join()
+    return process.exitcode or 0
+
+
+async def main(url: str, how: str, how_to_exit: str) -> None:
+    """Be the parent."""
+    store = await open_store(url)
+    await store.commit(Put(key("before"), b"the fork"))
+    async with store.watch(key("after")) as watch:
+        say("status", fork(store, url, how, how_to_exit))
+        await store.commit(Put(key("parent"), (await store.read(key("child"))).records[key("child")].value))
+        say("parent", "worked")
+        told()
+        hint = await watch.wait(5)
+        say("heard", len(hint.about) if hint else 0)
+    await store.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*ARGUMENTS))
