@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pytest
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.stores.opening import open_store
 from tests.integration.sqlite.children import Child
 
@@ -81,8 +82,8 @@ async def opened() -> AsyncIterator[Open]:
     """Open handles that are closed after the test."""
     stores: list[GroupedStore] = []
 
-    async def begin(url: str, **options: Clock) -> GroupedStore:
-        stores.append(await open_store(url, **options))
+    async def begin(url: str, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
+        stores.append(await open_store(url, clock=clock))
         return stores[-1]
 
     yield begin

@@ -9,6 +9,7 @@ as they happen, and unknown descriptors are looked for when a store is opened an
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import urllib.parse
@@ -18,9 +19,9 @@ from holdfast.errors import ForeignHandleError
 from holdfast.stores.forks import run_in_forked_child
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-_SIDE_FILES: Final = ("", "-wal", "-shm")
+_SIDE_FILES: Final = ("-wal", "-shm")
 
-_guarded: dict[str, frozenset[str]] = {}
+_guarded: dict[str, tuple[int, int]] = {}
 _lock = threading.Lock()
 _hooked = False
 
@@ -53,7 +54,7 @@ class Guard:
         self._ours: frozenset[int] = frozenset()
         self._seen: ForeignHandleError | None = None
         self.check()
-        _refuse_from_now_on(path)
+        _refuse_from_now_on(path, identity)
 
     def present(self) -> frozenset[int]:
         """Return the descriptors that are open on the file now, to tell which ones an opening adds."""
@@ -90,10 +91,10 @@ class Guard:
             _guarded.pop(self._path, None)
 
 
-def _refuse_from_now_on(path: str) -> None:
+def _refuse_from_now_on(path: str, identity: tuple[int, int]) -> None:
     global _hooked  # noqa: PLW0603 -- an audit hook can be added once and never removed
     with _lock:
-        _guarded[path] = frozenset(path + ending for ending in _SIDE_FILES)
+        _guarded[path] = identity
         if not _hooked:
             sys.addaudithook(_audit)
             _hooked = True
@@ -107,21 +108,36 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
     if event not in {"open", "sqlite3.connect"} or not _guarded:
         return
     name = _as_path(arguments[0], uri=event == "sqlite3.connect")
-    if name is None:
-        return
-    for path, files in tuple(_guarded.items()):
-        if os.path.basename(name) in map(os.path.basename, files) and os.path.realpath(name) in files:  # noqa: PTH119 -- on a hot path
-            raise ForeignHandleError(
-                path,
-                f"{event} would break its locks in this process; give your data a file of its own",
-            )
+    path = None if name is None else _guarded_path(name)
+    if path is not None:
+        raise ForeignHandleError(
+            path, f"{event} would break its locks in this process; give your data a file of its own"
+        )
+
+
+def _guarded_path(name: str) -> str | None:
+    """Return the path of the database that ``name`` leads to, by whatever links, or that it is a side file of."""
+    try:
+        found = os.stat(name)  # noqa: PTH116 -- called for every file that this process opens
+    except (OSError, ValueError):
+        return None
+    identity = found.st_dev, found.st_ino
+    for path, guarded in tuple(_guarded.items()):
+        if identity == guarded:
+            return path
+        # By name, not by inode: looking at the log's own would make the next commit sync more than its data.
+        if name.endswith(_SIDE_FILES) and os.path.realpath(name) in {path + ending for ending in _SIDE_FILES}:
+            return path
+    return None
 
 
 def _as_path(given: object, *, uri: bool) -> str | None:
     if not isinstance(given, str | bytes | os.PathLike):  # a descriptor number, say
         return None
     given = os.fsdecode(cast("str", given))
-    if uri and given.startswith("file:"):
-        given = urllib.parse.unquote(given.removeprefix("file:").partition("?")[0])
-        return "/" + given.lstrip("/") if given.startswith("//") else given
-    return given
+    if not uri or not given.startswith("file:"):
+        return given
+    address = re.split("[?#]", given.removeprefix("file:"), maxsplit=1)[0]
+    if address.startswith("//"):  # an authority, which may be empty or localhost
+        address = "/" + address[2:].partition("/")[2]
+    return urllib.parse.unquote(address)
