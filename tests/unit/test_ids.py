@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -79,9 +80,13 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     with ids._lock:
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # a child that waits for the lock for ever must not outlive the test
             os.write(writer, new_id().encode())
             os._exit(0)
-    assert os.read(reader, 36).decode() != new_id()
-    os.waitpid(child, 0)
-    os.close(reader)
     os.close(writer)
+    with open(reader, encoding="ascii") as pipe:  # noqa: PTH123 -- a descriptor has no path
+        made = pipe.read()
+    os.waitpid(child, 0)
+    assert len(made) == len(new_id())
+    assert made != new_id()
