@@ -1,0 +1,71 @@
+"""Every promise of the documentation is proven by a test that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.conformance import StoreConformance
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+WHERE = ("in one process", "memory", "SQLite")
+OVERVIEW = re.compile(r"^\| \[(?P<promise>.+?)\]\(#\S+\) \| (?P<marks>.+) \|$", re.MULTILINE)
+SECTION = re.compile(r"^## (?P<promise>.+)\n(?P<body>(?:(?!^## ).*\n?)*)", re.MULTILINE)
+CELL = re.compile(r"^\| (?P<where>[^|]+) \| (?P<mark>[✔✖]) \| (?P<why>.+) \|$", re.MULTILINE)
+PROOF = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>[^)]+)\)")
+
+
+def sections() -> dict[str, list[re.Match[str]]]:
+    """Return the cells of each promise."""
+    found = {section["promise"]: list(CELL.finditer(section["body"])) for section in SECTION.finditer(TEXT)}
+    return {promise: cells for promise, cells in found.items() if cells}
+
+
+@cache
+def functions(path: Path) -> set[str]:
+    """Return the functions of a file, and the methods of its classes with the class before them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    plain = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    methods = {
+        f"{owner.name}.{node.name}"
+        for owner in tree.body
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    return plain | methods
+
+
+@pytest.mark.parametrize(("name", "path"), sorted(set(PROOF.findall(TEXT))), ids=lambda part: part.split("/")[-1])
+def test_a_proof_is_a_test_that_exists(name: str, path: str) -> None:
+    """A link names a test function of the file it leads to; a case of the contract is run for every store."""
+    file = (PAGE.parent / path).resolve()
+    assert name in functions(file)
+    if "." in name:
+        assert name.partition(".")[0] in {case.__name__ for case in StoreConformance.__mro__}
+        assert "class TestMemory(StoreConformance)" in (ROOT / "tests/conformance/test_memory.py").read_text()
+        assert "SqliteFile(StoreConformance)" in (ROOT / "tests/conformance/test_sqlite.py").read_text()
+
+
+@pytest.mark.parametrize("promise", sections())
+def test_a_promise_is_proven_or_denied_everywhere(promise: str) -> None:
+    """Each promise has a cell for each store; a kept one has a proof, another one a reason."""
+    cells = sections()[promise]
+    assert tuple(cell["where"] for cell in cells) == WHERE
+    for cell in cells:
+        borrowed = cell["why"].startswith("as memory") and PROOF.search(cells[1]["why"])
+        assert cell["mark"] == "✖" or PROOF.search(cell["why"]) or borrowed
+        assert cell["mark"] == "✔" or len(cell["why"].split()) >= 3
+
+
+def test_the_overview_is_the_sum_of_the_sections() -> None:
+    """The table in front says the same as the sections, in the same order."""
+    overview = {row["promise"]: row["marks"].split(" | ") for row in OVERVIEW.finditer(TEXT)}
+    assert overview == {promise: [cell["mark"] for cell in cells] for promise, cells in sections().items()}
+    assert list(overview) == list(sections())
