@@ -67,8 +67,8 @@ def _mask_user(rest: str) -> str:
     if at and re.search(r"[?#]", user):
         return MASK  # the @ ends a password or stands in a query: what follows it may be a host or a secret
     if at:
-        name, colon, _ = user.partition(":")
-        shown = f"{name}:{MASK}" if colon and _PLAIN_USER.fullmatch(name) and not re.search(r"[/\s]", user) else MASK
+        name, _, password = user.partition(":")  # without a password, the name is the secret: a token
+        shown = f"{name}:{MASK}" if password and _PLAIN_USER.fullmatch(name) and not re.search(r"[/\s]", user) else MASK
         return f"{shown}@{_mask_query(tail, marks='?#')}"
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if _HOSTS.fullmatch(authority):

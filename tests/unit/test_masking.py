@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.masking import mask_text, mask_url
 
 CANARY = "hunter2"
-SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a", "mysql://{}@h", "u:{}@h"]
+SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a", "u:{}@h"]
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a"
         ("postgresql://app:hunter2@db:5432/prod", "postgresql://app:***@db:5432/prod"),
         ("redis://:hunter2@cache/0", "redis://:***@cache/0"),
         ("redis://hunter2@cache", "redis://***@cache"),
+        ("redis://hunter2:@cache", "redis://***@cache"),
         ("postgresql://db/prod?password=hunter2&sslmode=require", "postgresql://db/prod?password=***&sslmode=require"),
         ("postgresql://db/prod?sslpassword=hunter2;x=hunter2", "postgresql://db/prod?sslpassword=***&x=***"),
         ("libsql://db?authToken=hunter2", "libsql://db?authToken=***"),
