@@ -61,6 +61,7 @@ class Table:
         if place is None:
             self.entries[entry.key.encoded] = entry
             self._note(entry)
+            entry.alone = self.held[task] is entry
         elif (line := self._line(place)).admits(entry):
             line.holders[task] = entry
             self._note(entry)
@@ -155,7 +156,7 @@ class Table:
         return held if isinstance(held, list) else [held]
 
     def _note(self, entry: Entry) -> None:
-        """Note that its task holds ``entry``; it has company, or it would not have come this way."""
+        """Note that its task holds ``entry``, together with what it holds already."""
         entry.alone = False
         held = self.held.get(entry.task)
         if held is None:

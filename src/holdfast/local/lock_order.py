@@ -84,8 +84,8 @@ class LockOrder:
         """
         for entry in held:
             mark = _mark(entry, wanted)
-            if mark in self._seen and mark[0] is not mark[1]:
-                continue  # nothing new: an order between families, once in order, stays in order
+            if mark in self._seen:
+                continue  # these two places are known: in order, or reported
             if wanted.key.family in families_before(entry.key.family):
                 raise LockOrderError(str(entry.key), entry.site, str(wanted.key), wanted.site)
             if wanted.timeout != NEVER_WAITS:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import HoldTimeoutError, InvalidDurationError
 from holdfast.local import Exclusion
+from holdfast.local._line import Line
 from tests.unit.local.scene import PLAIN, Scene, ended, ticks
 
 
@@ -99,6 +100,20 @@ async def test_a_whole_line_can_be_cancelled_at_once() -> None:
         await asyncio.gather(*waiters, return_exceptions=True)
         assert exclusion.inspect(PLAIN("a")).waiters == ()
     assert exclusion.inspect() == ()
+
+
+async def test_those_who_gave_up_do_not_stay_in_the_line() -> None:
+    """However many come and go behind a waiter that stays, the line holds only those who wait."""
+    scene = Scene()
+    async with ended(scene):
+        await scene.enter("holder")
+        await scene.enter("staying")
+        for number in range(100):
+            (await scene.enter(f"leaving {number}")).cancel()
+        await ticks()
+        line = scene.exclusion._table.entries[scene.key.encoded]
+        assert isinstance(line, Line)
+        assert len(line.waiters._futures) == 1
 
 
 async def test_cancelling_a_task_that_is_about_to_wait_leaves_nothing_behind() -> None:
