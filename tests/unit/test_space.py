@@ -14,7 +14,7 @@ from holdfast.stores.opening import open_store
 from holdfast.testing import NonAtomicStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 REPO = hf.KeyFamily("space-test-repo")
 
@@ -51,15 +51,17 @@ async def test_another_tenants_key_is_refused_everywhere(spaces: tuple[Space, Sp
     ours, theirs = spaces
     key, own = theirs.key("note", "1"), ours.key("note", "1")
 
+    asked: dict[str, Callable[[], Awaitable[object]]] = {
+        "read": lambda: ours.read(key),
+        "commit": lambda: ours.commit(Put(key, b"")),
+        "update": lambda: ours.update([key], lambda _: Decision(None)),
+        "scan": lambda: ours.scan(*key.within(), limit=1),
+        "watch": lambda: ours.watch(key).__aenter__(),
+        "wake": lambda: ours.commit(Put(own, b""), wake=[Wake(key)]),
+    }
+
     with pytest.raises(InvalidChangeError, match="does not lie in default/ours"):
-        await {
-            "read": lambda: ours.read(key),
-            "commit": lambda: ours.commit(Put(key, b"")),
-            "update": lambda: ours.update([key], lambda _: Decision(None)),
-            "scan": lambda: ours.scan(*key.within(), limit=1),
-            "watch": lambda: ours.watch(key).__aenter__(),
-            "wake": lambda: ours.commit(Put(own, b""), wake=[Wake(key)]),
-        }[operation]()
+        await asked[operation]()
 
 
 async def test_what_one_tenant_writes_another_does_not_see(spaces: tuple[Space, Space]) -> None:
