@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import holdfast as hf
 from demonstration.screen import padded
 from demonstration.timeline import MODE_COLOURS, Timeline, Track
-from holdfast.local import Exclusion
 
 if TYPE_CHECKING:
     from demonstration.findings import Report
@@ -45,7 +44,7 @@ class Scene:
     parts: list[Part]
     screen: Screen
     pace: float
-    exclusion: Exclusion = field(default_factory=Exclusion)
+    exclusion: hf.Exclusion = field(default_factory=hf.Exclusion)
     entered: list[str] = field(default_factory=list)
     together: set[frozenset[str]] = field(default_factory=set)
     inside: list[str] = field(default_factory=list)
