@@ -82,6 +82,7 @@ def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database
     writer = connect(file, busy_seconds=options.busy_seconds)
     try:
         ensure_schema(file, writer, busy_seconds=options.busy_seconds)
+        file.identity.note_side_files()
         time = read_anchor(writer, clock) or _anchor(file, writer, options, clock)
         return Database(file, writer, time, CAPABILITIES)
     except BaseException:

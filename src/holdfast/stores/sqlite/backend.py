@@ -41,6 +41,7 @@ GIVE_WAY_AFTER: Final = 0.002
 GIVE_WAY_FOR: Final = 0.005
 SLOW_CHECK: Final = 1.0
 LAST_WAIT: Final = 10.0
+READ_AGAIN: Final = 0.01
 
 
 @final
@@ -102,19 +103,23 @@ class SqliteBackend:
             return None
         try:
             return self._database.apply(batch)
+        except StoreBusyError:  # another program has it locked: the thread can wait for that, the loop cannot
+            return None
         finally:
             self._file.turn.give()
             self._upkeep.consider()
 
     async def apply(self, batch: Batch) -> Applied:
         """Apply the batch on the writer's thread, when the turn comes."""
-        applied = await self._in_turn(lambda: self._database.apply(batch), batch.attempt)
+        patience = self._options.busy_seconds
+        applied = await self._in_turn(lambda: self._database.apply(batch, patience=patience), batch.attempt)
         self._upkeep.consider()
         return applied
 
     async def settle(self, attempt: str) -> Applied | None:
         """Close an attempt."""
-        return await self._in_turn(lambda: self._database.settle(attempt), attempt)
+        patience = self._options.busy_seconds
+        return await self._in_turn(lambda: self._database.settle(attempt, patience=patience), attempt)
 
     async def _in_turn(self, work: Callable[[], T], attempt: str) -> T:
         job = _Job()
@@ -159,13 +164,35 @@ class SqliteBackend:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot, on the loop: it takes microseconds and never waits for writers."""
-        self._file.guard.raise_if_seen()
-        return self._database.read(keys)
+        self._check_file()
+        try:
+            return self._database.read(keys)
+        except StoreBusyError:
+            return await self._patiently(functools.partial(self._database.read, keys))
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range, on the loop."""
+        self._check_file()
+        scan = functools.partial(self._database.scan, start, end, limit=limit, reverse=reverse)
+        try:
+            return scan()
+        except StoreBusyError:
+            return await self._patiently(scan)
+
+    def _check_file(self) -> None:
         self._file.guard.raise_if_seen()
-        return self._database.scan(start, end, limit=limit, reverse=reverse)
+        self._file.identity.check()
+
+    async def _patiently(self, read: Callable[[], Snapshot]) -> Snapshot:
+        """Read when the file is locked for reading too, which it is while a crash is being repaired."""
+        deadline = self._loop.time() + self._options.busy_seconds
+        while True:
+            await asyncio.sleep(READ_AGAIN)
+            try:
+                return read()
+            except StoreBusyError:
+                if self._loop.time() >= deadline:
+                    raise
 
     # --- hints -------------------------------------------------------------------------------------------------
 

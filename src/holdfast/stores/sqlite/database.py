@@ -6,7 +6,9 @@ loop or on the writer's thread, never on both at once; reads have a connection o
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import time
 from typing import TYPE_CHECKING, Any, Final, final
 
 import apsw
@@ -47,6 +49,8 @@ _SCAN: Final = (
 )
 _FORGET_HANDLES: Final = "DELETE FROM counters WHERE handle <> '' AND at < ?"
 _MOST_AT_ONCE: Final = 512
+_LOOP_MAY_WAIT: Final = 0.02
+_STEP: Final = 0.002
 
 HANDLE_REMEMBERED: Final = 7 * 24 * 3600.0
 """How long, in seconds, the attempts of a handle that died can still be settled."""
@@ -71,7 +75,8 @@ class Database:
 
     def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
-        self._reader: Final = connect(file, busy_seconds=1.0)
+        self._reader: Final = connect(file, busy_seconds=_LOOP_MAY_WAIT)
+        self._writer.set_busy_timeout(0)
         self._section: Final = file.new_section()
         self._applied: tuple[str, Applied] | None = None
         self._closed_attempt: str | None = None
@@ -85,12 +90,12 @@ class Database:
 
     # --- writing, with the turn --------------------------------------------------------------------------------
 
-    def apply(self, batch: Batch) -> Applied:
-        """Apply a batch in one durable transaction."""
+    def apply(self, batch: Batch, *, patience: float = 0.0) -> Applied:
+        """Apply a batch in one durable transaction, waiting up to ``patience`` for those who take no turns."""
         self._file.guard.raise_if_seen()
         self._file.identity.check()
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._begin(patience)
             try:
                 folded = self._fold_and_work(batch)
                 if folded.writes or type(folded.outcomes[0]) is Worked:
@@ -107,6 +112,19 @@ class Database:
         else:
             self._roll_back()
         return applied
+
+    def _begin(self, patience: float) -> None:
+        self._roll_back()  # what a disk error may have left behind
+        deadline = monotonic() + patience
+        while True:
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+            except apsw.BusyError:
+                if monotonic() >= deadline:
+                    raise
+                time.sleep(_STEP)
+            else:
+                return
 
     def _fold_and_work(self, batch: Batch) -> Folded:
         rider = batch.riders[0]
@@ -149,10 +167,10 @@ class Database:
         try:
             self._writer.execute("COMMIT")
         except (apsw.FullError, apsw.BusyError) as problem:  # the commit mark was not written: certainly not done
-            self._roll_back()
+            self._try_to_roll_back()
             raise translate(problem, self._file.path) from problem
         except apsw.Error as problem:
-            self._roll_back()
+            self._try_to_roll_back()
             raise OutcomeUnknownError(self._file.path, f"COMMIT failed: {problem}", attempt) from problem
         finally:
             self.last_commit_seconds = monotonic() - started
@@ -161,14 +179,20 @@ class Database:
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
 
-    def settle(self, attempt: str) -> Applied | None:
+    def _try_to_roll_back(self) -> None:
+        with contextlib.suppress(apsw.Error):  # the next transaction tries again before it begins
+            self._roll_back()
+
+    def settle(self, attempt: str, *, patience: float = 0.0) -> Applied | None:
         """Close an attempt: what it applied, or None and then its counter is past it for good."""
+        self._file.identity.check()
         handle, number = _split(attempt)
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._begin(patience)
             try:
                 last = self._writer.execute(_ATTEMPT, (handle,)).get
                 if last is None or last < number:
+                    self._closed_attempt = attempt  # before it is durable: what it finds next time may be this
                     self._writer.execute(_COUNT_UP, (handle, number, self._time.now()))
                 self._writer.execute("COMMIT")
             except BaseException:
@@ -176,8 +200,6 @@ class Database:
                 raise
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
-        if last is None or last < number:
-            self._closed_attempt = attempt
         if self._closed_attempt == attempt:
             return None
         if last == number and self._applied is not None and self._applied[0] == attempt:

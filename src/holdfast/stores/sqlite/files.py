@@ -25,6 +25,9 @@ NETWORK_FILESYSTEMS: Final = frozenset(
 )  # fmt: skip
 
 
+SIDE_FILES: Final = ("-wal", "-shm")
+"""What SQLite keeps beside a database: the log, and the index that its locks are in."""
+
 FRESH: Final = 50_000
 """Microseconds: a folder that changed this recently may change again within one tick of its clock."""
 
@@ -129,13 +132,13 @@ class Identity:
     log itself before each commit would make every one of them sync the log's inode too.
     """
 
-    __slots__ = ("_database", "_folder", "_log", "_looked_at", "_path")
+    __slots__ = ("_database", "_folder", "_looked_at", "_path", "_side_files")
 
     def __init__(self, path: str) -> None:
         self._path: Final = path
         self._folder: Final = os.path.dirname(path)  # noqa: PTH120 -- plain text throughout this module
         self._database: Final = _identify(path)
-        self._log: tuple[int, int] | None = None
+        self._side_files: dict[str, tuple[int, int] | None] | None = None
         self._looked_at = 0
 
     @property
@@ -149,8 +152,13 @@ class Identity:
         """Tell whether the file at the path is still the one that was opened."""
         return _identify(self._path) == self._database
 
+    def note_side_files(self) -> None:
+        """Remember which log and index belong to the file, once it has been opened and has them."""
+        if self._side_files is None:
+            self._side_files = {ending: _identify(self._path + ending) for ending in SIDE_FILES}
+
     def check(self) -> None:
-        """Raise if the database file or its write-ahead log is not the one that was opened."""
+        """Raise if the database file, its log or its index is not the one that was opened."""
         try:
             changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 -- called for every commit; a Path costs more than the call
         except OSError as problem:
@@ -163,13 +171,11 @@ class Identity:
     def _look(self) -> None:
         if not self.is_current():
             raise StoreGoneError(self._path, "the file was deleted, moved or replaced; put it back or open it anew")
-        log = _identify(f"{self._path}-wal")
-        if self._log is None:
-            self._log = log
-        elif log != self._log:
-            raise StoreGoneError(
-                self._path, "its -wal file was deleted or replaced; stop all processes and open it anew"
-            )
+        for ending, expected in (self._side_files or {}).items():
+            if _identify(self._path + ending) != expected:
+                raise StoreGoneError(
+                    self._path, f"its {ending} file was deleted or replaced; stop all processes and open it anew"
+                )
 
 
 def _identify(path: str) -> tuple[int, int] | None:

@@ -17,9 +17,9 @@ from typing import Final, cast, final
 
 from holdfast.errors import ForeignHandleError
 from holdfast.stores.forks import run_in_forked_child
+from holdfast.stores.sqlite.files import SIDE_FILES
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-_SIDE_FILES: Final = ("-wal", "-shm")
 
 _guarded: dict[str, tuple[int, int]] = {}
 _lock = threading.Lock()
@@ -126,7 +126,7 @@ def _guarded_path(name: str) -> str | None:
         if identity == guarded:
             return path
         # By name, not by inode: looking at the log's own would make the next commit sync more than its data.
-        if name.endswith(_SIDE_FILES) and os.path.realpath(name) in {path + ending for ending in _SIDE_FILES}:
+        if name.endswith(SIDE_FILES) and os.path.realpath(name) in {path + ending for ending in SIDE_FILES}:
             return path
     return None
 

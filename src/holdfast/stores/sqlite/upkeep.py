@@ -29,6 +29,9 @@ CHECKPOINT_PAGES: Final = 1_000
 EVERY: Final = 5.0
 SWEEP_AT_MOST: Final = 200
 
+OTHERS_MAY_WAIT: Final = 0.05
+"""How many seconds upkeep waits for readers and other programs: all writers wait for it meanwhile."""
+
 
 @final
 class Upkeep:
@@ -65,7 +68,7 @@ class Upkeep:
     def _do(self, *, checkpoint: bool, sweep: bool) -> None:
         self._look_for_strangers()
         if self._connection is None:
-            self._connection = connect(self._file, busy_seconds=self._options.busy_seconds)
+            self._connection = connect(self._file, busy_seconds=OTHERS_MAY_WAIT)
         if checkpoint:
             self._checkpoint(self._connection)
         if sweep:
