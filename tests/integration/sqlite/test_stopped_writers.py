@@ -125,11 +125,11 @@ async def test_a_store_closes_in_bounded_time_beside_a_stopped_writer(url: str, 
 
 def test_a_process_ends_in_bounded_time_beside_a_stopped_writer(url: str, start: Start) -> None:
     """A process that was refused by a stopped writer can still end."""
-    other = start("commit_once", f"{url}?busy=100ms")
-    assert other.hear() == ["ready"]
+    other = start("obey", f"{url}?busy=100ms")
+    assert other.hear()[0] == "done"
     child = stopped_inside(start, url)
 
-    assert other.ask("mine")[0] == "StoreBusyError"
+    assert other.ask("commit", "mine")[0] == "StoreBusyError"
 
     assert other.end() == 0
     child.send(signal.SIGCONT)
@@ -139,16 +139,16 @@ def test_a_store_opens_beside_a_stopped_writer(url: str, start: Start) -> None:
     """Opening needs no turn once the file exists."""
     child = stopped_inside(start, url)
 
-    assert start("commit_once", f"{url}?busy=100ms").hear(seconds=10) == ["ready"]
+    assert start("obey", f"{url}?busy=100ms").hear(seconds=10)[0] == "done"
     child.send(signal.SIGCONT)
 
 
 def test_the_turn_falls_when_a_stopped_writer_is_killed(url: str, start: Start) -> None:
     """Killing the stopped process frees its turn, and its transaction is undone."""
-    other = start("commit_once", f"{url}?busy=20s")
-    assert other.hear() == ["ready"]
+    other = start("obey", f"{url}?busy=20s")
+    assert other.hear()[0] == "done"
     child = stopped_inside(start, url)
-    other.tell("mine")
+    other.tell("commit", "mine")
     assert other.is_silent()
 
     child.kill()
