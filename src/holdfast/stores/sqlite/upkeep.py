@@ -28,6 +28,7 @@ CHECKPOINT_PAGES: Final = 1_000
 
 EVERY: Final = 5.0
 SWEEP_AT_MOST: Final = 200
+SWEEPS_AT_MOST: Final = 100
 
 OTHERS_MAY_WAIT: Final = 0.05
 """How many seconds upkeep waits for readers and other programs: all writers wait for it meanwhile."""
@@ -95,9 +96,13 @@ class Upkeep:
             self._hooks.emit(event)
 
     def _sweep(self, connection: Connection) -> None:
-        started = monotonic()
-        with self._file.turn:
-            removed = self._database.sweep(connection, SWEEP_AT_MOST)
+        started, removed = monotonic(), 0
+        for _ in range(SWEEPS_AT_MOST):
+            with self._file.turn:  # let go between sweeps, so that nobody waits for more than one of them
+                swept = self._database.sweep(connection, SWEEP_AT_MOST)
+            removed += swept
+            if swept < SWEEP_AT_MOST:
+                break
         if self._hooks and removed:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
