@@ -59,7 +59,9 @@ class Settling:
             if applied is not None:
                 return applied
             batch, unknown = anew(), None
-        raise StoreError(self._backend.name, f"the commit was lost {TRIES} times on its way; it was not written")
+        raise StoreUnavailableError(
+            self._backend.name, f"the commit was lost {TRIES} times on its way; it was not written"
+        )
 
     async def settle_pending(self) -> None:
         """Settle what an earlier batch left open, so that nothing of it can land after what comes now."""

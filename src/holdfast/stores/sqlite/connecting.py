@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import apsw
 
-from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError
+from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError, StoreReadOnlyError
 from holdfast.stores.sqlite.driver import Connection, open_connection
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
         connection = open_connection(file.path)
         try:
             connection.set_busy_timeout(round(busy_seconds * 1000))
+            _refuse_read_only(file.path, connection)
             _is_ready(file.path, connection)  # refuses what is not ours before anything of it is changed
             _use_log(file, connection, busy_seconds)
             _configure(connection)
@@ -51,6 +52,11 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
             file.guard.opened(before)
         file.connections.append(connection)
     return connection
+
+
+def _refuse_read_only(path: str, connection: Connection) -> None:
+    if connection.readonly("main"):  # SQLite is content with less than it was asked for
+        raise StoreReadOnlyError(path, "it cannot be written to; fix the permissions of the file")
 
 
 def _use_log(file: SharedFile, connection: Connection, busy_seconds: float) -> None:

@@ -35,6 +35,7 @@ class Connection(Protocol):
     def execute(self, statements: str, bindings: Sequence[Any] | None = None, /) -> Rows: ...  # noqa: D102 -- as in apsw
     def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> Rows: ...  # noqa: D102 -- as in apsw
     def pragma(self, name: str, value: int | str | None = None, /) -> Any: ...  # noqa: ANN401, D102 -- as in apsw
+    def readonly(self, name: str, /) -> bool: ...  # noqa: D102 -- as in apsw
     def changes(self) -> int: ...  # noqa: D102 -- as in apsw
     def set_busy_timeout(self, milliseconds: int, /) -> None: ...  # noqa: D102 -- as in apsw
     def set_wal_hook(self, hook: Callable[[Any, str, int], int] | None, /) -> None: ...  # noqa: D102 -- as in apsw
