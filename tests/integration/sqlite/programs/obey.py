@@ -1,7 +1,7 @@
 """Opens a store and does what it is told, one line at a time: ``obey URL``.
 
-``commit NAME [BYTES]``, ``read NAME``, ``count NAME``, ``open``, ``close``, ``limit BYTES`` (of any file it writes) and
-``run COMMAND ...``. It answers ``done SECONDS ANSWER`` or ``ERROR SECONDS MESSAGE``, and ends without closing anything.
+``commit NAME [BYTES]``, ``read NAME``, ``count NAME``, ``open [URL]``, ``close``, ``limit BYTES`` (of any file it
+writes) and ``run COMMAND ...``. It answers ``done SECONDS ANSWER`` or ``ERROR SECONDS MESSAGE``, and ends without closing anything.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Servant:
         assert self._store is not None
         return self._store
 
-    async def open(self) -> str:
-        """Open the store."""
-        self._store = await open_store(self._url)
+    async def open(self, url: str = "") -> str:
+        """Open the store, or another one."""
+        self._store = await open_store(url or self._url)
         return "open"
 
     async def close(self) -> str:
