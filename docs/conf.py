@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterable
 
     from docutils import nodes
     from sphinx.addnodes import pending_xref
@@ -77,11 +77,17 @@ def _public_modules() -> list[str]:
     return [name for name in shown if "._" not in name]
 
 
-def _page(name: str, pages: Container[str]) -> str:
+def _page_of(home: str, pages: Iterable[str], otherwise: str) -> str:
+    """Return the page that shows what the module ``home`` defines: its own, or that of the package around it."""
+    around = [page for page in pages if f"{home}.".startswith(f"{page}.")]
+    return max(around, key=len, default=otherwise)
+
+
+def _page(name: str, pages: Iterable[str]) -> str:
     """Write the page of a module: what it offers, and links to what it hands on from other pages."""
     module = importlib.import_module(name)
     homes = {each: getattr(getattr(module, each), "__module__", name) for each in getattr(module, "__all__", ())}
-    links = [each for each, home in homes.items() if home != name and home in pages]
+    links = [each for each, home in homes.items() if _page_of(home, pages, name) != name]
     members = ", ".join(each for each in homes if each not in links)
     option = f"   :members: {members}" if members or not homes else "   :no-members:"
     lines = [name, "=" * len(name), "", f".. automodule:: {name}", option, ""]
