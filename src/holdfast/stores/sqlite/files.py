@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 from typing import Final, final
 
 from holdfast.clock import SYSTEM_CLOCK
@@ -18,6 +17,7 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+from holdfast.stores.sqlite.mounts import filesystem_of
 
 NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "davfs"}
@@ -105,23 +105,6 @@ def _refuse_network(path: str) -> None:
         raise NetworkFilesystemError(
             path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
         )
-
-
-def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | None:
-    """Return the type of the file system that ``folder`` lies on, where the platform tells."""
-    if sys.platform != "linux":
-        return None
-    device = os.stat(folder).st_dev  # noqa: PTH116 -- plain text throughout this module
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        with open(mounts, encoding="utf-8", errors="replace") as table:  # noqa: PTH123 -- plain text throughout this module
-            for line in table:
-                before, _, after = line.partition(" - ")
-                if before.split()[2] == wanted:
-                    return after.split()[0]
-    except OSError:
-        return None
-    return None
 
 
 @final

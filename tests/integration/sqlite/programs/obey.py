@@ -1,7 +1,8 @@
 """Opens a store and does what it is told, one line at a time: ``obey URL``.
 
 ``commit NAME [BYTES]``, ``read NAME``, ``count NAME``, ``open [URL]``, ``close``, ``limit BYTES`` (of any file it
-writes) and ``run COMMAND ...``. It answers ``done SECONDS ANSWER`` or ``ERROR SECONDS MESSAGE``, and ends without closing anything.
+writes) and ``run COMMAND ...``. It answers ``done SECONDS ANSWER`` or ``ERROR SECONDS MESSAGE``, and ends without
+closing anything.
 """
 
 from __future__ import annotations

@@ -1,0 +1,120 @@
+"""The files a store makes: private to their owner, where they are named, and not on a network disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.errors import InvalidUrlError, NetworkFilesystemError, StoreUnavailableError
+from holdfast.stores import Put
+from holdfast.stores.sqlite import files
+from tests.integration.sqlite.programs.talking import key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.sqlite.conftest import Open, Start
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """Return the permissions of everything below a folder."""
+    return {str(each.relative_to(folder)): stat.S_IMODE(each.lstat().st_mode) for each in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_every_file_is_private_whatever_the_umask(tmp_path: Path, start: Start, umask: int) -> None:
+    """The database, its side files and all the folders made for it are for their owner alone."""
+    servant = start("obey", f"sqlite:///{tmp_path}/one/two/store.db", umask=umask)
+    assert servant.hear()[0] == "done"
+    assert servant.ask("commit", "something")[0] == "done"
+
+    assert modes(tmp_path) == {
+        "one": 0o700,
+        "one/two": 0o700,
+        "one/two/store.db": 0o600,
+        "one/two/store.db-wal": 0o600,
+        "one/two/store.db-shm": 0o600,
+        "one/two/store.db-turn": 0o600,
+        "one/two/store.db-wakes": 0o700,
+    }
+
+
+@pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-wakes"])
+async def test_a_symbolic_link_is_not_followed(tmp_path: Path, opened: Open, name: str) -> None:
+    """A link in the place of the database or of what lies beside it is refused, and what it points to untouched."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = elsewhere if name.endswith("wakes") else elsewhere / "file"
+    (tmp_path / name).symlink_to(target)
+
+    with pytest.raises(InvalidUrlError):
+        await opened(f"sqlite:///{tmp_path}/store.db")
+
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("name", ["store.db-wal", "store.db-shm"])
+async def test_a_linked_side_file_is_not_followed(tmp_path: Path, opened: Open, name: str) -> None:
+    """A link in the place of the log or of its index is never written through."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    (tmp_path / name).symlink_to(elsewhere)
+
+    with pytest.raises(StoreUnavailableError):
+        await opened(f"sqlite:///{tmp_path}/store.db")
+
+    assert not elsewhere.read_bytes()
+
+
+async def test_a_linked_folder_is_the_folder(tmp_path: Path, opened: Open) -> None:
+    """Two handles that reach the file by different ways share it."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    one = await opened(f"sqlite:///{tmp_path}/real/store.db")
+    other = await opened(f"sqlite:///{tmp_path}/link/store.db")
+
+    await one.commit(Put(key("shared"), b"value"))
+
+    assert (await other.read(key("shared"))).records[key("shared")].value == b"value"
+
+
+@pytest.mark.parametrize("name", ["folder", "fifo", "file/store.db"])
+async def test_what_is_no_file_is_refused(tmp_path: Path, opened: Open, name: str) -> None:
+    """A folder or a pipe in the place of the database, or a file in the place of its folder, is refused."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InvalidUrlError):
+        await opened(f"sqlite:///{tmp_path}/{name}")
+
+
+async def test_a_relative_path_stays_where_it_was_opened(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing the working folder later moves no open store."""
+    monkeypatch.chdir(tmp_path)
+    store = await opened("sqlite:///relative.db")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+
+    await store.commit(Put(key("here"), b""))
+
+    assert (tmp_path / "relative.db").exists()
+    assert not list((tmp_path / "other").iterdir())
+
+
+async def test_a_network_file_system_is_refused_unless_allowed(
+    url: str, path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network file system nothing is created, unless the URL takes the risk."""
+    monkeypatch.setattr(files, "filesystem_of", lambda _: "nfs4")
+
+    with pytest.raises(NetworkFilesystemError, match=r"nfs4.*network=allow"):
+        await opened(url)
+    assert not list(path.parent.iterdir())
+
+    await (await opened(f"{url}?network=allow")).commit(Put(key("risky"), b""))
