@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from typing import Final, final
 
 from holdfast.clock import SYSTEM_CLOCK
@@ -17,6 +18,7 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+from holdfast.stores.forks import run_in_forked_child
 from holdfast.stores.sqlite.mounts import filesystem_of
 
 NETWORK_FILESYSTEMS: Final = frozenset(
@@ -30,6 +32,17 @@ SIDE_FILES: Final = ("-wal", "-shm")
 
 FRESH: Final = 50_000
 """Microseconds: a folder that changed this recently may change again within one tick of its clock."""
+
+
+_creating = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _creating  # noqa: PLW0603 -- a thread that does not exist in a forked child may hold the old one
+    _creating = threading.Lock()
+
+
+run_in_forked_child(_renew_lock)
 
 
 def prepare(path: str, *, network_allowed: bool) -> str:
@@ -66,14 +79,16 @@ def _make_folder(folder: str, path: str) -> None:
 
 def _create(path: str) -> None:
     """Create the file for its owner alone; SQLite gives its side files the same mode."""
-    # Never opened when it is there: closing a descriptor of a database in use would drop its locks.
-    if not os.path.lexists(path):
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except FileExistsError:  # another process was quicker
-            pass
-        except OSError as problem:
-            raise refusal(path, "it cannot be created", problem) from problem
+    # Never opened when it is there: closing a descriptor of a database in use would drop its locks. For the same
+    # reason no thread gets past here while another one creates.
+    with _creating:
+        if not os.path.lexists(path):
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:  # another process was quicker
+                pass
+            except OSError as problem:
+                raise refusal(path, "it cannot be created", problem) from problem
     mode = os.lstat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"

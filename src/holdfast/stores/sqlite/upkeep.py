@@ -77,7 +77,8 @@ class Upkeep:
 
     def _look_for_strangers(self) -> None:
         try:
-            self._file.guard.check()
+            with self._file.lock:  # not while a thread opens a connection that is not yet known as ours
+                self._file.guard.check()
         except ForeignHandleError:
             self._hooks.emit(ForeignHandleSeen(at=SYSTEM_CLOCK.wall(), store=self._name))
             raise
