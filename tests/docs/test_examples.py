@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
-EXAMPLES = sorted(FOLDER.glob("*.py"))
-# The demonstration shows live timings; it checks itself and answers with its exit code.
+# The demonstration takes a while and shows live timings; it checks itself and answers with its exit code.
 CHECKS_ITSELF = {"demo.py"}
+EXAMPLES = [
+    pytest.param(path, id=path.name, marks=pytest.mark.heavy if path.name in CHECKS_ITSELF else ())
+    for path in sorted(FOLDER.glob("*.py"))
+]
 MARK = "\n# Output:\n"
 
 
@@ -23,7 +26,7 @@ def promised(text: str) -> str:
     return "".join(f"{line[2:]}\n" for line in lines)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_prints_what_it_says(example: Path, tmp_path: Path) -> None:
     """An example works in an empty folder, without a warning, and prints exactly its last comment."""
     command = [sys.executable, "-W", "error", str(example)]

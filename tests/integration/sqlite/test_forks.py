@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from tests.integration.sqlite.conftest import Look, Open, Start
 
 ATTEMPTS = ["read", "scan", "commit", "update", "settle", "watch"]
-WAYS = [(how, how_to_exit) for how in ("os", "multiprocessing") for how_to_exit in ("quietly", "properly")]
+WAYS = [("os", "quietly"), ("os", "properly"), ("multiprocessing", "quietly"), ("multiprocessing", "properly")]
+# Since Python 3.14 a child forked inside a task that has run a loop of its own cannot unwind through the old one.
+if sys.version_info >= (3, 14):
+    WAYS.remove(("os", "properly"))
 
 
 def forked(start: Start, url: str, how: str, how_to_exit: str) -> tuple[Child, dict[str, str]]:
