@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LONGEST_ADDRESS: Final = 100  # socket addresses have room for 104 to 108 bytes
 _LONGEST_NAME: Final = 64  # room for _name_of(), the id of the process and a number
 _HEADER: Final = 2
+_AT_ONCE: Final = 100  # hints heard before the loop gets its turn again
 
 _process = new_id()
 _numbers: Final = itertools.count()
@@ -67,23 +68,42 @@ class Doorbells:
         self._changed_at = 0
         self._others: dict[str, list[str]] = {}
         self._lengths: tuple[int, ...] = ()
+        self._remove_dead()
+
+    def _remove_dead(self) -> None:
+        """Remove the doorbells of processes that died without taking them down."""
+        for name in os.listdir(self._descriptor):  # noqa: PTH208 -- plain text throughout this module
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as visitor:
+                try:
+                    visitor.connect(self._address(name))
+                except ConnectionRefusedError:
+                    self._remove_if_dead(name)
+                except OSError:
+                    continue
 
     def listen(self, prefixes: Iterable[RecordKey], ear: Ear) -> Callable[[], None]:
         """Let other processes ring ``ear``, until the returned function is called."""
-        bell = _Doorbell(tuple(prefixes), ear)
-        names = [f"{_name_of(prefix)}.{_process}.{next(_numbers)}" for prefix in bell.prefixes]
-        bell.bind(self._address(names[0]))
-        for name in names[1:]:
-            os.link(f"{self._folder}/{names[0]}", f"{self._folder}/{name}")
-        self._bells[bell] = names
+        try:
+            bell = _Doorbell(tuple(prefixes), ear)
+        except OSError:  # no descriptors left: hints of other processes are lost, and the slow check is the net
+            return _nothing
+        names = self._bells[bell] = [f"{_name_of(prefix)}.{_process}.{next(_numbers)}" for prefix in bell.prefixes]
+        try:
+            bell.bind(self._address(names[0]))
+            for name in names[1:]:
+                os.link(f"{self._folder}/{names[0]}", f"{self._folder}/{name}")
+        except OSError:  # no space, or the folder is gone: the same
+            self._unlisten(bell)
         return functools.partial(self._unlisten, bell)
 
     def _unlisten(self, bell: _Doorbell) -> None:
         if self._guard.crossed:  # a forked child shares the socket and the loop's selector: they are its parent's
             return
-        for name in self._bells.pop(bell, ()):
-            self._remove(name)
-        bell.close()
+        names = self._bells.pop(bell, None)
+        if names is not None:
+            for name in names:
+                self._remove(name)
+            bell.close()
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Ring the doorbells of other processes whose prefix covers a changed key or the address of a wake."""
@@ -105,8 +125,8 @@ class Doorbells:
     def _send_to(self, name: str, message: bytes) -> None:
         try:
             self._sender.sendto(message, self._address(name))
-        except ConnectionRefusedError:  # its process died; the name is its own and never comes back
-            self._remove(name)
+        except ConnectionRefusedError:
+            self._remove_if_dead(name)
         except OSError:  # gone, or its queue is full: it has enough to wake up for
             return
 
@@ -131,6 +151,14 @@ class Doorbells:
         if sys.platform == "linux":
             return f"/proc/self/fd/{self._descriptor}/{name}"
         return f"{self._folder}/{name}"
+
+    def _remove_if_dead(self, name: str) -> None:
+        # A socket is there for a moment before it can be rung. After that its process has died for sure, and the
+        # name is its own and never comes back.
+        with contextlib.suppress(OSError):
+            made_at = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mtime_ns // 1000
+            if abs(SYSTEM_CLOCK.wall() - made_at) > FRESH:
+                self._remove(name)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):
@@ -157,17 +185,13 @@ class _Doorbell:
         self._socket.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
 
     def bind(self, address: str) -> None:
-        try:
-            self._socket.bind(address)
-            self._loop.add_reader(self._socket, self._answer)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._socket.bind(address)
+        self._loop.add_reader(self._socket, self._answer)
 
     def _answer(self) -> None:
         heard = 0
         with contextlib.suppress(BlockingIOError):
-            while True:
+            while heard < _AT_ONCE:
                 self._hear(self._socket.recv(4096))
                 heard += 1
         if heard >= _queue_length():  # it may have been full, and then something was not heard
@@ -182,6 +206,10 @@ class _Doorbell:
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
         self._socket.close()
+
+
+def _nothing() -> None:
+    """Forget a doorbell that could not be put up."""
 
 
 def _queue_length() -> int:
