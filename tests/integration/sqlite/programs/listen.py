@@ -1,0 +1,34 @@
+"""Watches many prefixes and says what it hears: ``listen URL WATCHES PREFIX ...``.
+
+Told ``wait SECONDS`` it waits for a hint on its first watch, and says whether one came, what it was about and how much
+processor time waiting took. Every watch after the first listens to a prefix of its own below the given one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from holdfast.stores.opening import open_store
+from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+
+
+async def main(url: str, watches: int, *prefix: str) -> None:
+    """Watch, and report when asked."""
+    store = await open_store(url)
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(store.watch(key(*prefix)))
+        for number in range(1, watches):
+            await stack.enter_async_context(store.watch(key(*prefix, f"own-{number}")))
+        say("ready")
+        while words := told():
+            spent = time.process_time()
+            hint = await first.wait(float(words[1]))
+            heard = sorted("/".join(about.parts) for about in hint.about) if hint else ["nothing"]
+            say(time.process_time() - spent, *(heard or ["everything"]))
+    await store.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(ARGUMENTS[0], int(ARGUMENTS[1]), *ARGUMENTS[2:]))
