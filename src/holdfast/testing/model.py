@@ -60,7 +60,9 @@ class StoreModel:
     def record(self, key: RecordKey, at: Instant) -> Record | None:
         """Return the record that is present at ``key`` at ``at``."""
         record = self._cell(key).record
-        return None if record is None or record.is_expired(at) else record
+        if record is None or (record.expires_at is not None and record.expires_at <= at):
+            return None
+        return record
 
     def _cell(self, key: RecordKey) -> Cell:
         return self._cells.get(key, NEVER_USED)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SOON = 5.0
 """How long a hint that is not lost may take at most, in seconds."""
 
+TRIES = 20
+"""How often a test tries what ought to succeed at once, or soon."""
+
 MOMENT = 0.05
 """How long the expiries and windows of these tests are, in seconds, where the clock is a real one."""
 
@@ -70,12 +73,15 @@ async def another(open_another: OpenAnother) -> AsyncGenerator[Store]:
 
 async def reach(store: Store, instant: Instant, clock: VirtualClock | None, key: RecordKey) -> None:
     """Return when the store's time is ``instant`` or later: the test's clock is advanced, a real one waited for."""
-    while (at := (await store.read(key)).at) < instant:
-        left = seconds_between(at, instant)
+    for _ in range(TRIES):
+        at = (await store.read(key)).at
+        if at >= instant:
+            return
         if clock is None:
-            await asyncio.sleep(left)
+            await asyncio.sleep(seconds_between(at, instant))
         else:
-            clock.advance(left)
+            clock.advance(seconds_between(at, instant))
+    pytest.fail("time was let pass, but the store's time did not")
 
 
 async def committed(store: Store, *changes: Change, **options: Any) -> Commit:

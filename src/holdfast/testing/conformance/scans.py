@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.keys import RecordKey
 from holdfast.stores import Delete, Put
-from holdfast.testing.conformance.ground import Ground, another, committed, create
+from holdfast.testing.conformance.ground import TRIES, Ground, another, committed, create
 
 if TYPE_CHECKING:
     from holdfast.stores import Store
@@ -28,12 +28,13 @@ async def pages(
 ) -> list[list[RecordKey]]:
     """Scan a range to its end, and return the keys of each page."""
     found: list[list[RecordKey]] = []
-    while True:
+    for _ in range(TRIES):
         page = await store.scan(start, end, limit=limit, reverse=reverse)
         found.append(list(page.records))
         if page.more is None:
             return found
         start, end = (start, page.more) if reverse else (page.more, end)
+    pytest.fail(f"the pages do not end: {found}")
 
 
 class ScanCases(Ground):
