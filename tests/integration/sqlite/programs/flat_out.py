@@ -1,0 +1,41 @@
+"""Commits as fast as it can for some seconds: ``flat_out URL NAME SECONDS TASKS``.
+
+Says how often it did, and how long it took: p50, p99 and the worst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+from holdfast.clock import monotonic
+from holdfast.stores import Commit, Put
+from holdfast.stores.opening import open_store
+from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
+
+
+async def main(url: str, name: str, seconds: float, tasks: int) -> None:
+    """Wait for the word, then commit."""
+    store = await open_store(url)
+    times: list[float] = []
+
+    async def commit(task: int) -> None:
+        version, began = 0, monotonic()
+        deadline = began + seconds
+        while began < deadline:
+            verdict = await store.commit(Put(key("flat-out", name, task), b"x" * 100, expected=version))
+            assert isinstance(verdict, Commit)
+            version = verdict.versions[key("flat-out", name, task)]
+            times.append(monotonic() - began)
+            began = monotonic()
+
+    say("ready")
+    told()
+    await asyncio.gather(*(commit(task) for task in range(tasks)))
+    await store.aclose()
+    hundredths = statistics.quantiles(times, n=100)
+    say(len(times), hundredths[49], hundredths[98], max(times))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(ARGUMENTS[0], ARGUMENTS[1], float(ARGUMENTS[2]), int(ARGUMENTS[3])))
