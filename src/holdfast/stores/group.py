@@ -153,7 +153,7 @@ class Group:
             if alone and seats:
                 break
             seat = queue.popleft()
-            if seat.state == _WAITING:
+            if seat.state == _WAITING and not seat.answer.cancelled():
                 seat.state = _TAKEN
                 seats.append(seat)
                 if alone:

@@ -17,7 +17,7 @@ import apsw
 from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreError
 from holdfast.offload import Lane
 from holdfast.stores.backend import WorkRider
-from holdfast.stores.sqlite.doorbells import Doorbells
+from holdfast.stores.sqlite.doorbells import Doorbells, is_supported
 from holdfast.stores.sqlite.sharing import unshare
 from holdfast.stores.sqlite.upkeep import Upkeep
 
@@ -78,7 +78,9 @@ class SqliteBackend:
         self._loop: Final = asyncio.get_running_loop()
         self._writer: Final = Lane("sqlite-writer")
         self._upkeep: Final = Upkeep(file, database, options, hooks)
-        self._doorbells: Final = Doorbells(file.path) if options.hints == "machine" else None
+        self._doorbells: Final = (
+            Doorbells(file.path) if options.hints == "machine" and is_supported(file.path) else None
+        )
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
 
     @property

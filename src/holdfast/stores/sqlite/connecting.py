@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from importlib import resources
 from typing import TYPE_CHECKING, Final
@@ -93,13 +94,14 @@ def disconnect(file: SharedFile, connection: Connection) -> None:
 
 def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: float) -> None:
     """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
-    if _is_ready(file.path, connection):
+    if _is_ready(file.path, connection) and _log_is_grown(file.path):
         return
     if not file.turn.take_within(busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
     try:
         if not _is_ready(file.path, connection):
             _create_schema(connection)
+        if not _log_is_grown(file.path):
             _grow_log(connection)
     finally:
         file.turn.give()
@@ -129,6 +131,14 @@ def _create_schema(connection: Connection) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _log_is_grown(path: str) -> bool:
+    # Another program that closes the file as the last one removes the log.
+    try:
+        return os.stat(f"{path}-wal").st_size >= _PREGROWN_LOG  # noqa: PTH116 -- plain text, like all paths here
+    except OSError:
+        return False
 
 
 def _grow_log(connection: Connection) -> None:

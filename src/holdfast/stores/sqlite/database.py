@@ -144,6 +144,8 @@ class Database:
         last_version, last_at = self._writer.execute(_COUNTERS).fetchall()[0]
         records = look_up(self._writer, keys_of(riders))
         at = self._time.now(last_at)
+        # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
+        last_version = max(last_version, at - 1)
         return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits)
 
     def _write(self, attempt: str, folded: Folded) -> None:
