@@ -11,7 +11,6 @@ export PYTHON
 DEV := .venv
 RUN := .cache/envs/run
 DOCS := .cache/envs/docs
-CODE := $(wildcard src tests examples benchmarks tools)
 COMPILE := tools/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header --generate-hashes
 
 # $(call environment,folder,pins): a fresh environment with exactly the pinned packages and this project.
@@ -66,7 +65,8 @@ lint: $(DEV)/.ready
 	@$(DEV)/bin/ruff check --quiet
 	@$(DEV)/bin/ruff format --check --quiet || { $(DEV)/bin/ruff format --diff --quiet; exit 1; }
 types: $(DEV)/.ready
-	@$(DEV)/bin/mypy $(CODE)
+	@$(DEV)/bin/mypy src tests benchmarks tools
+	@MYPYPATH=examples $(DEV)/bin/mypy examples
 	@$(DEV)/bin/pyright --pythonpath $(DEV)/bin/python
 imports: $(DEV)/.ready
 	@$(DEV)/bin/lint-imports --no-logo --cache-dir .cache/import-linter

@@ -57,7 +57,7 @@ async def test_a_connection_that_a_thread_is_opening_is_no_strangers(
     path, looks = str(tmp_path / "x.db"), list[Future[None]]()
     store = await open_sqlite(path)
     file = share(path)
-    upkeep = store.backend._upkeep  # type: ignore[attr-defined]
+    upkeep = store.backend._upkeep  # type: ignore[attr-defined]  # the test looks behind the protocol
     assert isinstance(upkeep, Upkeep)
 
     def open_while_looking(path: str) -> Connection:
