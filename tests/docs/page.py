@@ -53,26 +53,27 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-async def run(block: Block, page: str, namespace: dict[str, Any]) -> None:
-    """Run one block; errors show the page and its line."""
+def run(block: Block, page: str, namespace: dict[str, Any], runner: asyncio.Runner) -> None:
+    """Run one block, in the event loop if it awaits; errors show the page and its line."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     code = compile("\n" * block.line + block.code, page, "exec", flags=flags, dont_inherit=True)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         result = eval(code, namespace)  # noqa: S307 -- the code is a page of our own documentation
-        if inspect.isawaitable(result):
-            await result
+        if inspect.iscoroutine(result):
+            runner.run(result)
     if block.output is not None and printed.getvalue() != block.output:
         message = f"{page}:{block.line}: printed\n{printed.getvalue()}\nbut the page says\n{block.output}"
         raise AssertionError(message)
 
 
-async def run_page(page: str, text: str) -> None:
-    """Run all blocks of a page on one event loop."""
+def run_page(page: str, text: str) -> None:
+    """Run all blocks of a page; those that await share one event loop."""
     namespace: dict[str, Any] = {"__name__": "__main__", "__file__": page}
-    for block in blocks(text):
-        await run(block, page, namespace)
+    with asyncio.Runner() as runner:
+        for block in blocks(text):
+            run(block, page, namespace, runner)
 
 
 if __name__ == "__main__":
-    asyncio.run(run_page(sys.argv[1], Path(sys.argv[1]).read_text(encoding="utf-8")))
+    run_page(sys.argv[1], Path(sys.argv[1]).read_text(encoding="utf-8"))

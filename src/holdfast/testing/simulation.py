@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
+from holdfast.errors import SimulationError
 from holdfast.testing.loop import STEP_LIMIT, SimulatedLoop
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ def simulate(
     >>> simulate(7, nap)
     3600.0
     """
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 -- made for event loops
+        raise SimulationError("simulate() runs an event loop of its own: call it from a plain function")
     loop = SimulatedLoop(seed, step_limit=step_limit)
     try:
         result = loop.run_until_complete(main(*args))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.offload import Lane
 from holdfast.testing import SimulatedLoop, simulate
 
 SEEDS = range(50)
+SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 
 async def shuffled() -> str:
@@ -84,7 +86,7 @@ def test_the_trace_does_not_depend_on_hashes_or_addresses() -> None:
 def traces_with_hash_seed(number: int) -> str:
     """Run the program in a process where hashes and addresses are others."""
     elsewhere = f"ballast = [object() for _ in range({number})]\n"
-    environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+    environment = {**os.environ, "PYTHONHASHSEED": str(number), "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-c", elsewhere + PROGRAM]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from holdfast.errors import SimulationError
 from holdfast.testing import simulate
 
 
@@ -69,3 +70,9 @@ def test_a_task_that_resists_its_cancellation_does_not_hang_the_end() -> None:
         return "over"
 
     assert simulate(1, main) == "over"
+
+
+async def test_a_simulation_inside_of_an_event_loop_is_refused() -> None:
+    """It needs a loop of its own, and says so."""
+    with pytest.raises(SimulationError, match="call it from a plain function"):
+        simulate(1, asyncio.sleep, 1)
