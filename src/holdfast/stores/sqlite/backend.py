@@ -82,6 +82,7 @@ class SqliteBackend:
             Doorbells(file.path) if options.hints == "machine" and is_supported(file.path) else None
         )
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -216,19 +217,25 @@ class SqliteBackend:
     async def aclose(self) -> None:
         """Close connections, threads and sockets.
 
-        A writer that still waits for its turn behind a stopped process cannot be called back: it is left to end by
-        itself, and the connections with it.
+        A writer that still waits for its turn behind a stopped process cannot be called back: closing goes on without
+        it, and what it holds is let go of when it ends.
         """
         if self._doorbells is not None:
             self._doorbells.close()
-        upkeep_ended = await self._upkeep.aclose()
-        if self._jobs:
-            await asyncio.wait(self._jobs, timeout=self._options.busy_seconds)
-        self._writer.close(wait=not self._jobs)
-        if upkeep_ended and not self._jobs:
-            self._retire()
-            self._database.close()
-            unshare(self._file)
+        self._closing = self._loop.create_task(self._let_go())
+        done, _ = await asyncio.wait({self._closing}, timeout=2 * self._options.busy_seconds)
+        for task in done:
+            task.result()
+
+    async def _let_go(self) -> None:
+        await self._upkeep.aclose()
+        await self._writer.run(self._close)  # off the loop: the last to close writes the log back
+        self._writer.close()
+        unshare(self._file)
+
+    def _close(self) -> None:
+        self._retire()
+        self._database.close()
 
     def _retire(self) -> None:
         if self._file.identity.is_current() and self._file.turn.try_take():

@@ -48,12 +48,13 @@ class Upkeep:
         self._connection: Connection | None = None
         self._task: asyncio.Future[None] | None = None
         self._swept_at = self._loop.time()
+        self._checkpoint_at = CHECKPOINT_PAGES
 
     def consider(self) -> None:
         """Start upkeep if it is due and not under way."""
         if self._task is not None:
             return
-        is_long = self._database.log_pages >= CHECKPOINT_PAGES
+        is_long = self._database.log_pages >= self._checkpoint_at
         is_late = self._loop.time() - self._swept_at > EVERY
         if is_long or is_late:
             if is_late:
@@ -90,7 +91,12 @@ class Upkeep:
         with self._section:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         with self._file.turn:
-            pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            # What is left is being read by another program. It may read for long: try again only when more is there.
+            self._checkpoint_at = pages + CHECKPOINT_PAGES
+            if pages == done:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+                self._checkpoint_at = CHECKPOINT_PAGES
         if self._hooks:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             event = Checkpointed(at=at, store=self._name, seconds=taken, pages=pages, remaining=pages - done)
@@ -108,12 +114,10 @@ class Upkeep:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
 
-    async def aclose(self) -> bool:
-        """Close when what is under way has ended; False if it has not, behind a stopped process."""
+    async def aclose(self) -> None:
+        """Close when what is under way has ended, off the loop: the last to close writes the log back."""
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=self._options.busy_seconds)
-        has_ended = self._task is None
-        self._lane.close(wait=has_ended)
-        if has_ended and self._connection is not None:
-            disconnect(self._file, self._connection)
-        return has_ended
+            await asyncio.wait({self._task})
+        if self._connection is not None:
+            await self._lane.run(disconnect, self._file, self._connection)
+        self._lane.close()
