@@ -69,9 +69,9 @@ class Child:
         self.tell(*words)
         return self.hear()
 
-    def is_silent(self) -> bool:
-        """Tell whether the child has said nothing that was not heard yet."""
-        return not self._heard and not select.select([self._out], [], [], 0)[0]
+    def is_silent(self, seconds: float = 0.0) -> bool:
+        """Tell whether the child says nothing for a while that was not heard yet."""
+        return not self._heard and not select.select([self._out], [], [], seconds)[0]
 
     def send(self, signal_number: signal.Signals) -> None:
         """Send the child a signal."""

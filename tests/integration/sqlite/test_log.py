@@ -1,0 +1,124 @@
+"""The write-ahead log: bounded, written back off the loop, and in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.clock import monotonic
+from holdfast.events import Checkpointed
+from holdfast.stores import Commit, Put
+from holdfast.stores.opening import open_store
+from tests.integration.sqlite.programs.talking import key
+from tests.integration.sqlite.ticking import Ticking
+from tests.sizes import size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.events import Event
+    from holdfast.stores import Store
+    from tests.integration.sqlite.conftest import Look, Open, Start
+
+MOST = 24 * 1024 * 1024
+
+
+def log_size(path: Path) -> int:
+    """Return the size of the log, without opening it."""
+    return os.stat(f"{path}-wal").st_size  # noqa: PTH116 -- a name made of the database's
+
+
+async def write(store: Store, path: Path, commits: int, *, first: int = 0) -> tuple[int, float]:
+    """Commit again and again; return the largest size of the log and the longest time of a commit."""
+    largest, longest = 0, 0.0
+    for number in range(first, first + commits):
+        began = monotonic()
+        verdict = await store.commit(Put(key("log", f"{number % 5000}", f"{number}"), b"x" * 1000))
+        longest = max(longest, monotonic() - began)
+        assert isinstance(verdict, Commit)
+        if number % 50 == 0:
+            largest = max(largest, log_size(path))
+    return largest, longest
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("mode", ["auto", "thread"])
+async def test_the_log_stays_bounded_under_continuous_writing(url: str, path: Path, opened: Open, mode: str) -> None:
+    """However much is written without a pause, the log stays below a few megabytes."""
+    store = await opened(f"{url}?commits={mode}")
+
+    largest, longest = await write(store, path, size(full=20_000, quick=5_000))
+
+    print(f"log at most {largest / 1e6:.1f} MB, longest commit {longest * 1e3:.0f} ms")
+    assert largest <= MOST
+
+
+@pytest.mark.heavy
+def test_the_log_stays_bounded_under_several_writers(url: str, path: Path, start: Start) -> None:
+    """The same holds when several processes write flat out."""
+    children = [start("flat_out", url, n, size(full=20, quick=3), 10) for n in range(4)]
+    assert [child.hear() for child in children] == [["ready"]] * 4
+    for child in children:
+        child.tell("go")
+    largest = 0
+    while any(child.is_silent(0.01) for child in children):
+        largest = max(largest, log_size(path))
+    commits = sum(int(child.hear()[0]) for child in children)
+
+    print(f"log at most {largest / 1e6:.1f} MB during {commits} commits of four processes")
+    assert 0 < largest <= MOST
+
+
+async def test_closing_writes_the_log_back_off_the_loop(url: str, path: Path, opened: Open) -> None:
+    """The last to close leaves an empty log, and its loop goes on meanwhile."""
+    store = await opened(url)
+    await asyncio.gather(*(store.commit(Put(key("log", n), b"x" * 30_000)) for n in range(100)))
+
+    async with Ticking() as ticking:
+        await store.aclose()
+
+    assert len(path.read_bytes()) > 3_000_000
+    assert ticking.longest_gap < 0.05
+
+
+async def test_the_log_is_written_back_off_the_loop(url: str, path: Path) -> None:
+    """No checkpoint ever runs on the thread of the event loop."""
+    threads: list[int] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, Checkpointed):
+            threads.append(threading.get_ident())
+
+    store = await open_store(url, hooks=[note])
+    await write(store, path, 1_500)
+    await store.aclose()
+
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.heavy
+async def test_a_long_reader_elsewhere_costs_room_but_no_time(
+    url: str, path: Path, start: Start, opened: Open, look: Look
+) -> None:
+    """While another program reads for long, commits go on without long waits; once it ends the log shrinks again."""
+    store = await opened(url)
+    await write(store, path, 100)
+    reader = start("read_for_long", path)
+    assert reader.hear() == ["reading"]
+
+    _, longest = await write(store, path, 2_000, first=100)
+    pinned = log_size(path)
+    assert reader.ask("end") == ["same"]
+    await write(store, path, 1_500, first=2_100)
+
+    print(
+        f"log {pinned / 1e6:.1f} MB beside the reader, {log_size(path) / 1e6:.1f} MB after it, longest {longest:.3f} s"
+    )
+    assert longest < 2.0
+    assert log_size(path) <= MOST
+    assert len(look()["records"]) == 3_600
