@@ -39,6 +39,11 @@ class FaultyBackend:
         return self._backend.capabilities
 
     @property
+    def inner(self) -> Backend:
+        """The backend underneath, which has no faults."""
+        return self._backend
+
+    @property
     def name(self) -> str:
         """The name of the backend underneath."""
         return self._backend.name

@@ -11,7 +11,7 @@ from holdfast.clock import Instant
 from holdfast.errors import InvalidFaultsError, OutcomeUnknownError, StoreUnavailableError, UnsuitableStoreError
 from holdfast.keys import RecordKey
 from holdfast.space import Space
-from holdfast.stores import Commit, Conflict, Decision, GroupedStore, Put, Wake
+from holdfast.stores import Commit, Conflict, Decision, Delete, GroupedStore, Put, Wake
 from holdfast.stores.memory import Memory, MemoryBackend, open_memory
 from holdfast.testing import ROUGH, Faults, FaultyBackend, FaultyStore, NonAtomicStore, VirtualClock, simulate
 from holdfast.testing.faults import Dice, Fate
@@ -221,3 +221,16 @@ async def test_a_store_that_is_not_atomic_works_for_one() -> None:
     assert decided.answer == b"2"
     clock.advance(1)
     assert list((await store.read(A, B)).records) == [B]
+    assert isinstance(await store.commit(Delete(B, decided.versions[B])), Commit)
+    assert (await store.read(A, B)).records == {}
+
+
+async def test_a_store_that_is_not_atomic_sends_no_hints() -> None:
+    """It says so, and a watch of it waits in vain."""
+    store = NonAtomicStore()
+    assert store.capabilities.wakes == "poll"
+    async with store.watch(A) as watch:
+        await store.commit(Put(A, b""))
+        assert await watch.wait(0.001) is None
+    assert await store.settle("any") is None
+    await store.aclose()

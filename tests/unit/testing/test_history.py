@@ -50,6 +50,12 @@ def read(span: str, record: Record | None) -> StoreOperation:
     return op(span, Read((A,)), Snapshot(AT, {} if record is None else {A: record}))
 
 
+def add(seen: Snapshot) -> Decision[int]:
+    """Add one to the number at A."""
+    number = 1 + (int(seen.records[A].value) if A in seen.records else 0)
+    return Decision(number, (Put(A, b"%d" % number, seen.version(A)),))
+
+
 GOOD = {
     "a put is read": [put("[-]", b"1", version=3), read("    [-]", Record(A, b"1", 3))],
     "a lost put is read, under a version that only the reader learns": [
@@ -63,6 +69,17 @@ GOOD = {
         put("[-]", b"1", version=3),
         put("    [-?", b"2", expected=3),
         op("        [-]", UpdateRider((A,), lambda seen: Decision(seen.records[A].value)), Decided(b"2", AT, {})),
+    ],
+    "a lost update lands twice over": [
+        put("[-]", b"1", version=1),
+        op("    [-?", UpdateRider((A,), add)),
+        op("    [-?", UpdateRider((A,), add)),
+        read("        [-]", Record(A, b"2", 5)),
+        read("            [-]", Record(A, b"3", 8)),
+    ],
+    "a lost update that cannot decide": [
+        put("[-]", b"x", version=1),
+        op("    [-?", UpdateRider((A,), add)),
     ],
     "a conflict carries what a lost put wrote": [
         put("[-?", b"1"),
@@ -111,6 +128,16 @@ BAD = {
         op("[-]", CommitRider((Put(A, b"1", 0, Instant(2_000)),)), Commit(AT, {A: 1})),
         op("    [-]", Read((A,)), Snapshot(Instant(2_000), {A: Record(A, b"1", 1, Instant(2_000))})),
     ],
+    "a lost update that happened twice": [
+        put("[-]", b"1", version=1),
+        op("    [-?", UpdateRider((A,), add)),
+        read("        [-]", Record(A, b"3", 8)),
+    ],
+    "a lost update that could not decide": [
+        put("[-]", b"x", version=1),
+        op("    [-?", UpdateRider((A,), add)),
+        read("        [-]", Record(A, b"1", 2)),
+    ],
     "a lost put that happened twice": [
         put("[-?", b"1"),
         read("    [-]", Record(A, b"1", 1)),
@@ -141,12 +168,6 @@ def test_keys_that_never_meet_are_checked_apart() -> None:
 
 
 # --- recording ------------------------------------------------------------------------------------------------------
-
-
-def add(seen: Snapshot) -> Decision[int]:
-    """Add one to the number at A."""
-    number = 1 + (int(seen.records[A].value) if A in seen.records else 0)
-    return Decision(number, (Put(A, b"%d" % number, seen.version(A)),))
 
 
 async def test_a_recorder_writes_down_calls_and_answers() -> None:
