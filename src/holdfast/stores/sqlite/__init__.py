@@ -14,7 +14,13 @@ from holdfast.offload import Lane
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.protocol import Capabilities
 from holdfast.stores.sqlite.backend import SqliteBackend
-from holdfast.stores.sqlite.connecting import connect, disconnect, ensure_schema
+from holdfast.stores.sqlite.connecting import (
+    OldSqliteWarning,
+    connect,
+    disconnect,
+    ensure_schema,
+    warn_of_old_library,
+)
 from holdfast.stores.sqlite.database import Database
 from holdfast.stores.sqlite.files import prepare
 from holdfast.stores.sqlite.options import Options
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hooks
     from holdfast.stores.sqlite.driver import Connection
 
-__all__ = ["CAPABILITIES", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
+__all__ = ["CAPABILITIES", "OldSqliteWarning", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
 
 CAPABILITIES: Final = Capabilities(
     backend="sqlite", atomic=True, durable=True, reach="machine", wakes="push", commit_with=True
@@ -39,6 +45,7 @@ async def open_sqlite(
     path: str, options: Options | None = None, *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS
 ) -> GroupedStore:
     """Open the database at ``path`` on the running loop, creating it if there is none."""
+    warn_of_old_library()
     chosen = options or Options()
     lane = Lane("sqlite-opening")
     opening = lane.start(_open, path, chosen, clock)

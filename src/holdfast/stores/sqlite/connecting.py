@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import warnings
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
@@ -29,9 +30,24 @@ _PREGROWN_LOG: Final = 8 * 1024 * 1024
 _LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
 
 
+class OldSqliteWarning(RuntimeWarning):
+    """The SQLite library in use can damage a database that several processes write to.
+
+    Install an ``apsw`` that brings SQLite 3.51.3 or newer; one that was built against the system's library may not.
+    Until then let only one process use the file.
+    """
+
+
 def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
     """Tell whether the SQLite in use is past the known WAL corruption."""
     return tuple(int(part) for part in version.split(".")[:3]) >= SAFE_SQLITE
+
+
+def warn_of_old_library(version: str = apsw.sqlite_lib_version()) -> None:
+    """Give an :class:`OldSqliteWarning` if the SQLite in use is one to be warned of."""
+    if not library_is_safe(version):
+        message = f"SQLite {version} can damage a file that several processes write to; install apsw 3.51.3 or newer"
+        warnings.warn(OldSqliteWarning(message), stacklevel=3)
 
 
 def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
