@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
-from holdfast.errors import UnsuitableStoreError, WorkTimeoutError
+from holdfast.errors import StoreError, UnsuitableStoreError, WorkTimeoutError
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Conflict, GroupedStore, Put, Worked
 from holdfast.stores.memory import open_memory
@@ -98,6 +99,11 @@ async def test_work_that_takes_too_long_is_undone(store: GroupedStore) -> None:
         "ALTER TABLE records RENAME TO mine",
         "PRAGMA user_version = 9",
         "ATTACH 'other.db' AS other",
+        'CREATE TEMP TABLE "RECORDS" (key, version, expires_at, value)',
+        "CREATE TEMP VIEW Counters AS SELECT 1",
+        "CREATE TRIGGER mine AFTER INSERT ON records BEGIN DELETE FROM paid; END",
+        "CREATE TEMP TRIGGER mine AFTER INSERT ON main.Records BEGIN DELETE FROM paid; END",
+        "CREATE INDEX mine ON records (value)",
     ],
 )
 async def test_work_is_kept_to_its_own_tables(store: GroupedStore, statement: str) -> None:
@@ -106,6 +112,50 @@ async def test_work_is_kept_to_its_own_tables(store: GroupedStore, statement: st
         await store.commit_with(lambda sql: sql.execute(statement), Put(K, b""))
 
     assert isinstance(await store.commit(Put(K, b"")), Commit)
+
+
+async def test_no_table_of_the_user_can_take_the_place_of_ours(store: GroupedStore) -> None:
+    """A temporary table, renamed to a name of ours, receives none of our records."""
+
+    def shadow(sql: SqlWork) -> None:
+        sql.execute("CREATE TEMP TABLE mine (key PRIMARY KEY, version, expires_at, value)")
+        sql.execute("ALTER TABLE temp.mine RENAME TO records")
+
+    await store.commit_with(shadow, Put(RecordKey("ns", "shadow"), b""))
+    await store.commit(Put(K, b"kept"))
+
+    assert (await store.read(K)).records[K].value == b"kept"
+
+
+async def test_sql_that_rolls_back_by_itself_undoes_everything(store: GroupedStore) -> None:
+    """An error that ends the transaction cannot be caught to write the rest outside of one."""
+
+    def pay_twice(sql: SqlWork) -> None:
+        sql.execute("CREATE UNIQUE INDEX once ON paid (invoice)")
+        pay(sql)
+        with contextlib.suppress(apsw.ConstraintError):
+            sql.execute("INSERT OR ROLLBACK INTO paid VALUES ('7')")
+
+    with pytest.raises(StoreError, match="nothing was written"):
+        await store.commit_with(pay_twice, Put(K, b"paid"))
+
+    assert (await store.read(K)).records == {}
+    assert await paid(store) == 0
+
+
+async def test_sql_after_a_rollback_is_refused(store: GroupedStore) -> None:
+    """What would be written outside of the transaction is not written at all."""
+
+    def go_on(sql: SqlWork) -> None:
+        with contextlib.suppress(apsw.ConstraintError):
+            sql.execute("CREATE TABLE own (a UNIQUE ON CONFLICT ROLLBACK)")
+            sql.executemany("INSERT INTO own VALUES (?)", [(1,), (1,)])
+        pay(sql)
+
+    with pytest.raises(StoreError, match="nothing was written"):
+        await store.commit_with(go_on, Put(K, b"paid"))
+
+    assert await paid(store) == 0
 
 
 async def test_the_connection_is_of_no_use_after_the_work(store: GroupedStore) -> None:

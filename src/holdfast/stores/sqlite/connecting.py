@@ -160,6 +160,6 @@ def _log_is_grown(path: str) -> bool:
 def _grow_log(connection: Connection) -> None:
     """Give the write-ahead log its size once: a log that grows with each commit syncs at half the speed."""
     with connection:
-        connection.execute("INSERT INTO facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
-        connection.execute("DELETE FROM facts WHERE name = 'growth'")
+        connection.execute("INSERT INTO main.facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
+        connection.execute("DELETE FROM main.facts WHERE name = 'growth'")
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)

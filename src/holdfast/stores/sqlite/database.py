@@ -32,22 +32,23 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite.sharing import SharedFile
     from holdfast.stores.sqlite.store_time import StoreTime
 
-_COUNTERS: Final = "SELECT count, at FROM counters WHERE handle = ''"
+_COUNTERS: Final = "SELECT count, at FROM main.counters WHERE handle = ''"
 _COUNT_UP: Final = (
-    "INSERT INTO counters VALUES (?, ?, ?) ON CONFLICT (handle)"
+    "INSERT INTO main.counters VALUES (?, ?, ?) ON CONFLICT (handle)"
     " DO UPDATE SET count = excluded.count, at = excluded.at WHERE excluded.count > count"
 )
-_PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
-_DELETE: Final = "DELETE FROM records WHERE key = ?"
-_ATTEMPT: Final = "SELECT count FROM counters WHERE handle = ?"
+_PUT: Final = "INSERT OR REPLACE INTO main.records VALUES (?, ?, ?, ?)"
+_DELETE: Final = "DELETE FROM main.records WHERE key = ?"
+_ATTEMPT: Final = "SELECT count FROM main.counters WHERE handle = ?"
 _SWEEP: Final = (
-    "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
+    "DELETE FROM main.records WHERE key IN"
+    " (SELECT key FROM main.records WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)"
 )
 _SCAN: Final = (
-    "SELECT key, version, expires_at, value FROM records"
+    "SELECT key, version, expires_at, value FROM main.records"
     " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
 )
-_FORGET_HANDLES: Final = "DELETE FROM counters WHERE handle <> '' AND at < ?"
+_FORGET_HANDLES: Final = "DELETE FROM main.counters WHERE handle <> '' AND at < ?"
 _MOST_AT_ONCE: Final = 512
 _LOOP_MAY_WAIT: Final = 0.02
 _STEP: Final = 0.002
@@ -259,7 +260,7 @@ class Database:
         """Remove the trace of this handle's attempts, with the turn: nobody will settle them any more."""
         if self._applied is not None:
             handle, _ = _split(self._applied[0])
-            self._writer.execute("DELETE FROM counters WHERE handle = ?", (handle,))
+            self._writer.execute("DELETE FROM main.counters WHERE handle = ?", (handle,))
 
     def close(self) -> None:
         """Close both connections."""
@@ -283,7 +284,7 @@ def look_up(connection: Connection, keys: Iterable[RecordKey]) -> dict[RecordKey
 
 @functools.cache
 def _select(size: int) -> str:
-    return f"SELECT key, version, expires_at, value FROM records WHERE key IN ({','.join('?' * size)})"  # noqa: S608 -- only question marks
+    return f"SELECT key, version, expires_at, value FROM main.records WHERE key IN ({','.join('?' * size)})"  # noqa: S608 -- only question marks
 
 
 def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns

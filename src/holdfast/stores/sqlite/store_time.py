@@ -34,7 +34,7 @@ class StoreTime:
 
 def read_anchor(connection: Connection, clock: Clock) -> StoreTime | None:
     """Return the time as anchored since this boot; None if nobody has anchored it yet."""
-    stored = connection.execute("SELECT value FROM facts WHERE name = ?", (_ANCHOR,)).get
+    stored = connection.execute("SELECT value FROM main.facts WHERE name = ?", (_ANCHOR,)).get
     boot, _, offset = str(stored or "").rpartition(" ")
     return StoreTime(clock, int(offset)) if boot == clock.boot() else None
 
@@ -45,7 +45,7 @@ def write_anchor(connection: Connection, clock: Clock) -> StoreTime:
         present = read_anchor(connection, clock)
         if present is not None:
             return present
-        last_at = connection.execute("SELECT at FROM counters WHERE handle = ''").get
+        last_at = connection.execute("SELECT at FROM main.counters WHERE handle = ''").get
         offset = max(clock.wall(), last_at) - clock.elapsed()
-        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_ANCHOR, f"{clock.boot()} {offset}"))
+        connection.execute("INSERT OR REPLACE INTO main.facts VALUES (?, ?)", (_ANCHOR, f"{clock.boot()} {offset}"))
         return StoreTime(clock, offset)

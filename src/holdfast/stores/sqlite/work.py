@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import apsw
 
 from holdfast.clock import monotonic
-from holdfast.errors import WorkTimeoutError
+from holdfast.errors import StoreError, WorkTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +24,11 @@ _OURS: Final = frozenset({"records", "records_that_expire", "counters", "facts"}
 _FORBIDDEN: Final = frozenset(
     {apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH, apsw.SQLITE_PRAGMA}
 )
+_ON_A_TABLE: Final = frozenset(
+    {apsw.SQLITE_ALTER_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_CREATE_TRIGGER, apsw.SQLITE_CREATE_TEMP_TRIGGER}
+)
+"""Actions whose second name is the table they are on."""
+
 _STEPS_BETWEEN_CHECKS: Final = 1_000
 
 
@@ -31,10 +36,11 @@ _STEPS_BETWEEN_CHECKS: Final = 1_000
 class SqlWork:
     """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_name")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, name: str) -> None:
         self._connection: Connection | None = connection
+        self._name = name
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
@@ -47,7 +53,17 @@ class SqlWork:
     def _open(self) -> Connection:
         if self._connection is None:
             raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
+        self.check(self._connection)
         return self._connection
+
+    def check(self, connection: Connection) -> None:
+        """Raise if SQLite has ended the transaction: what is written after that would be written for good."""
+        if not connection.in_transaction:
+            raise StoreError(
+                self._name,
+                "an error in the work's SQL rolled the whole transaction back (ON CONFLICT ROLLBACK, RAISE(ROLLBACK), "
+                "a full disk); nothing was written",
+            )
 
     def end(self) -> None:
         """Make it unusable."""
@@ -57,7 +73,7 @@ class SqlWork:
 def run_work(connection: Connection, work: Callable[[SqlWork], T], seconds: float, name: str) -> T:
     """Run ``work`` with a time limit, kept to its own tables. Its exceptions pass through."""
     deadline = monotonic() + seconds
-    sql = SqlWork(connection)
+    sql = SqlWork(connection, name)
     connection.authorizer = _authorize
     connection.set_progress_handler(lambda: monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
     try:
@@ -70,10 +86,15 @@ def run_work(connection: Connection, work: Callable[[SqlWork], T], seconds: floa
         connection.authorizer = None
     if monotonic() > deadline:
         raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone")
+    sql.check(connection)
     return answer
 
 
 def _authorize(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
-    if action in _FORBIDDEN or first in _OURS or (action == apsw.SQLITE_ALTER_TABLE and second in _OURS):
+    if action in _FORBIDDEN or _is_ours(first) or (action in _ON_A_TABLE and _is_ours(second)):
         return apsw.SQLITE_DENY
     return apsw.SQLITE_OK
+
+
+def _is_ours(name: str | None) -> bool:
+    return name is not None and name.lower() in _OURS  # to SQLite, "RECORDS" is the same name
