@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError, StoreReadOnlyError
-from holdfast.stores.sqlite.driver import Connection, open_connection
+from holdfast.stores.sqlite.driver import Connection, open_connection, transaction
+from holdfast.stores.sqlite.files import SIDE_FILES
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.sharing import SharedFile
@@ -72,8 +74,12 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
 
 
 def _refuse_read_only(path: str, connection: Connection) -> None:
-    if connection.readonly("main"):  # SQLite is content with less than it was asked for
+    # SQLite is content with less than it was asked for, and fails when it has something to write.
+    if connection.readonly("main"):
         raise StoreReadOnlyError(path, "it cannot be written to; fix the permissions of the file")
+    for ending in SIDE_FILES:
+        if os.path.exists(path + ending) and not os.access(path + ending, os.W_OK):  # noqa: PTH110 -- plain text, like all paths here
+            raise StoreReadOnlyError(path, f"its {ending} file cannot be written to; fix the permissions of that file")
 
 
 def _use_log(file: SharedFile, connection: Connection, busy_seconds: float) -> None:
@@ -138,15 +144,10 @@ def _is_ready(path: str, connection: Connection) -> bool:
 
 def _create_schema(connection: Connection) -> None:
     script = resources.files("holdfast.stores.sqlite").joinpath("schema.sql").read_text()
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         connection.execute(script)
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", FORMAT)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
 def _log_is_grown(path: str) -> bool:
@@ -159,7 +160,8 @@ def _log_is_grown(path: str) -> bool:
 
 def _grow_log(connection: Connection) -> None:
     """Give the write-ahead log its size once: a log that grows with each commit syncs at half the speed."""
-    with connection:
-        connection.execute("INSERT INTO main.facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
-        connection.execute("DELETE FROM main.facts WHERE name = 'growth'")
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    with contextlib.suppress(apsw.FullError, apsw.BusyError):  # nice to have, no more
+        with transaction(connection):
+            connection.execute("INSERT INTO main.facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
+            connection.execute("DELETE FROM main.facts WHERE name = 'growth'")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import apsw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 
 class Rows(Protocol):
@@ -52,3 +53,20 @@ def open_connection(path: str) -> Connection:
     """Open an existing database for reading and writing, refusing symbolic links."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
     return cast("Connection", apsw.Connection(path, flags=flags))
+
+
+@contextlib.contextmanager
+def transaction(connection: Connection) -> Generator[None]:
+    """Commit what is done inside, or undo it.
+
+    Unlike the driver's own, it shows the error that made SQLite undo everything by itself, not that nothing was left
+    to be undone.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

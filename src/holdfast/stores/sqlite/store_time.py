@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import Clock, Instant
+from holdfast.stores.sqlite.driver import transaction
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.driver import Connection
@@ -41,7 +42,7 @@ def read_anchor(connection: Connection, clock: Clock) -> StoreTime | None:
 
 def write_anchor(connection: Connection, clock: Clock) -> StoreTime:
     """Anchor the time of this boot. Call it with the turn to write."""
-    with connection:
+    with transaction(connection):
         present = read_anchor(connection, clock)
         if present is not None:
             return present
