@@ -46,9 +46,9 @@ def inside(child: Child, folder: Path) -> Path:
     return Path(f"/proc/{child.pid}/root{folder}")
 
 
-def fill(folder: Path) -> Path:
+def fill(folder: Path, name: str = "filler") -> Path:
     """Write a file that takes all the space there is; delete it to free the space."""
-    filler = folder / "filler"
+    filler = folder / name
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(_BLOCK)

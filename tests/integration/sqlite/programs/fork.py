@@ -1,7 +1,8 @@
 """Opens a store, forks, and lets the child try what it inherited: ``fork URL HOW EXIT``.
 
-HOW is ``os`` or ``multiprocessing``; EXIT is ``quietly`` (as a crash would) or ``properly`` (unwinding everything).
-The child says one line for each thing it tries; the parent then says what it can still do.
+HOW is ``os`` or ``multiprocessing``; EXIT is ``quietly`` (as a crash would) or ``properly`` (closing everything it has,
+as the end of an ``async with`` does). The child says one line for each thing it tries; the parent then says what it
+can still do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
@@ -20,7 +20,7 @@ from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.stores import Store
+    from holdfast.stores import Store, Watch
 
 
 def attempts(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -35,7 +35,7 @@ def attempts(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
     }
 
 
-async def in_child(inherited: Store, url: str) -> None:
+async def in_child(inherited: Store, watch: Watch, url: str, how_to_exit: str) -> None:
     """Try what was inherited, then open the same file anew and use it."""
     for name, attempt in attempts(inherited).items():
         try:
@@ -49,24 +49,25 @@ async def in_child(inherited: Store, url: str) -> None:
     await own.commit(Put(key("child"), found.records[key("before")].value))
     await own.aclose()
     say("own", "worked")
+    if how_to_exit == "properly":
+        await watch.__aexit__(None, None, None)
+        await inherited.aclose()
 
 
-def child(store: Store, url: str, how_to_exit: str) -> None:
-    """Be the child."""
-    asyncio.run(in_child(store, url))
-    if how_to_exit == "quietly":
-        os._exit(0)
-    sys.exit(0)
+def child(store: Store, watch: Watch, url: str, how_to_exit: str) -> None:
+    """Be the child, outside of the loop that it shares with its parent."""
+    asyncio.run(in_child(store, watch, url, how_to_exit))
 
 
-def fork(store: Store, url: str, how: str, how_to_exit: str) -> int:
+def fork(store: Store, watch: Watch, url: str, how: str, how_to_exit: str) -> int:
     """Fork and return the child's exit status."""
     if how == "os":
         pid = os.fork()
         if not pid:
-            child(store, url, how_to_exit)
+            child(store, watch, url, how_to_exit)
+            os._exit(0)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    process = multiprocessing.get_context("fork").Process(target=child, args=(store, url, how_to_exit))
+    process = multiprocessing.get_context("fork").Process(target=child, args=(store, watch, url, how_to_exit))
     process.start()
     process.join()
     return process.exitcode or 0
@@ -77,7 +78,7 @@ async def main(url: str, how: str, how_to_exit: str) -> None:
     store = await open_store(url)
     await store.commit(Put(key("before"), b"the fork"))
     async with store.watch(key("after")) as watch:
-        say("status", fork(store, url, how, how_to_exit))
+        say("status", fork(store, watch, url, how, how_to_exit))
         await store.commit(Put(key("parent"), (await store.read(key("child"))).records[key("child")].value))
         say("parent", "worked")
         told()
