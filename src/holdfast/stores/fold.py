@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from msgspec import Struct
 
-from holdfast.errors import StoreError
+from holdfast.errors import InvalidChangeError, StoreError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import CommitRider, Outcome, UpdateRider
 from holdfast.stores.protocol import (
@@ -78,6 +78,20 @@ def keys_of(riders: Iterable[Rider]) -> set[RecordKey]:
     return keys
 
 
+def as_exception(problem: BaseException) -> Exception:
+    """Return what a rider's own function raised, as it may be raised to the rider.
+
+    A ``CancelledError`` of its own would look like a cancellation of the task that waits.
+    """
+    if isinstance(problem, Exception):
+        return problem
+    refused = InvalidChangeError(
+        f"{type(problem).__name__} was raised where only an Exception may be; nothing is written"
+    )
+    refused.__cause__ = problem
+    return refused
+
+
 @final
 class _Fold:
     """The records as the riders so far have left them."""
@@ -116,9 +130,12 @@ class _Fold:
         seen = Snapshot(self._at, {key: present[key] for key in rider.keys if key in present})
         try:
             decision: Decision[Any] = rider.decide(seen)
-            check_decision(decision, seen, rider.keys, self._limits)
-        except Exception as problem:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
-            return problem
+            # Not ``seen``: a function that is not pure may have changed what it was handed.
+            check_decision(decision, Snapshot(self._at, present), rider.keys, self._limits)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
+            return as_exception(problem)
         versions = self._write(decision.changes, decision.wake)
         return Decided(decision.answer, self._at, versions)
 

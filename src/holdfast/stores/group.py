@@ -137,6 +137,10 @@ class Group:
             self._fail(seats, batch, problem)
             self._again()
             return
+        except BaseException:  # Ctrl-C, say: the loop gets it, and nobody may be left waiting
+            self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
+            self._again()
+            raise
         if applied is None:
             self._busy = True
             travel = self.own(self._travel(seats, batch, unknown))
@@ -178,8 +182,8 @@ class Group:
             self._again()
 
     def _ended(self, seats: list[Seat], batch: Batch, travel: asyncio.Task[None]) -> None:
-        # Cancelled only when the loop is shut down, perhaps before it began: then nobody may be left waiting for it.
-        if travel.cancelled():
+        # Cancelled when the loop is shut down, perhaps before it began: then nobody may be left waiting for it.
+        if travel.cancelled() or travel.exception() is not None:
             self._busy = False
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
 

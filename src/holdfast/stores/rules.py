@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.clock import Instant
 from holdfast.errors import InvalidChangeError, NotAKeyError
 from holdfast.keys import MAX_KEY_BYTES, RecordKey
 from holdfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Change, Check, Decision, Delete, Put, Wake
@@ -11,11 +12,13 @@ from holdfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Change, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.clock import Instant
     from holdfast.stores.protocol import Snapshot
 
 MAX_SCAN: Final = 1_000
 """The most records one page of a scan may hold."""
+
+MAX_INSTANT: Final = Instant(MAX_VERSION)
+"""The last instant, in the year 2255: like versions, instants stay exact in JSON, Lua and JavaScript."""
 
 
 def check_key(key: RecordKey) -> None:
@@ -39,6 +42,7 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
         raise InvalidChangeError(f"a commit has at most {limits.max_changes} changes, this one has {len(changes)}")
     if len({change.key for change in changes}) != len(changes):
         raise InvalidChangeError("each key may appear once in a commit")
+    _check_wakes(wake)
     check_one_namespace([*(change.key for change in changes), *(each.to for each in wake)])
 
 
@@ -61,10 +65,23 @@ def check_window(after: Instant | None, before: Instant | None) -> None:
     if after is None and before is None:
         return
     for edge in (after, before):
-        if edge is not None and (type(edge) is not int or edge < 0):
+        if edge is not None and not _is_instant(edge):
             raise InvalidChangeError(f"a time window is made of instants (microseconds), got {edge!r}")
     if after is not None and before is not None and after >= before:
         raise InvalidChangeError("the time window is empty: after must be earlier than before")
+
+
+def _is_instant(value: Instant) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INSTANT
+
+
+def _check_wakes(wakes: Sequence[Wake]) -> None:
+    for wake in wakes:
+        if type(wake) is not Wake:
+            raise InvalidChangeError(f"a wake is a Wake, got {type(wake).__name__}")
+        check_key(wake.to)
+        if wake.about is not None:
+            check_key(wake.about)
 
 
 def check_one_namespace(keys: Iterable[RecordKey]) -> None:
@@ -100,7 +117,7 @@ def _check_value(put: Put, limits: Capabilities) -> None:
         raise InvalidChangeError(
             f"the value of {put.key} has {len(put.value):,} bytes, at most {limits.max_value_bytes:,} are allowed"
         )
-    if put.expires_at is not None and (type(put.expires_at) is not int or put.expires_at < 0):
+    if put.expires_at is not None and not _is_instant(put.expires_at):
         raise InvalidChangeError(f"expires_at of {put.key} must be an instant (microseconds), got {put.expires_at!r}")
 
 
@@ -128,6 +145,7 @@ def check_decision(decision: Decision[Any], seen: Snapshot, given: Sequence[Reco
     if type(decision) is not Decision:
         raise InvalidChangeError(f"decide must return a Decision, got {type(decision).__name__}")
     if not decision.changes:
+        _check_wakes(decision.wake)
         check_one_namespace([*given, *(each.to for each in decision.wake)])
         return
     check_commit(decision.changes, decision.wake, limits)

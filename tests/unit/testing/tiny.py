@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import Instant
 from holdfast.errors import AttemptClosedError
 from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from holdfast.stores.fold import as_exception
 from holdfast.stores.protocol import (
     Capabilities,
     Change,
@@ -153,9 +154,9 @@ class Tiny:
         seen = self.snapshot(rider.keys)
         try:
             decision = rider.decide(seen)
-            self.check(decision, seen, rider)
-        except Exception as problem:  # noqa: BLE001 -- it is the rider's own
-            return problem
+            self.check(decision, Snapshot(seen.at, self.snapshot(rider.keys).records), rider)
+        except BaseException as problem:  # noqa: BLE001 -- it is the rider's own
+            return as_exception(problem)
         self.wakes.extend(decision.wake)
         return Decided(decision.answer, seen.at, self.write(decision.changes))
 

@@ -18,7 +18,7 @@ from holdfast.clock import later, monotonic
 from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import Applied, Batch, WorkRider
-from holdfast.stores.fold import Folded, fold, keys_of
+from holdfast.stores.fold import Folded, as_exception, fold, keys_of
 from holdfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
 from holdfast.stores.sqlite.connecting import connect, disconnect
 from holdfast.stores.sqlite.trouble import translate
@@ -137,8 +137,10 @@ class Database:
             return folded
         try:
             answer = run_work(self._writer, rider.work, rider.seconds, self._file.path)
-        except Exception as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
-            return Folded((problem,), {}, (), folded.last_version)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
+            return Folded((as_exception(problem),), {}, (), folded.last_version)
         return structs.replace(folded, outcomes=(Worked(answer, verdict.at, verdict.versions),))
 
     def _fold(self, riders: Sequence[Rider]) -> Folded:

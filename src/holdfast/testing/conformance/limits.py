@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import InvalidChangeError, KeyTooLongError, NotAKeyError
 from holdfast.keys import MAX_KEY_BYTES, RecordKey
-from holdfast.stores import Check, Delete, Put, Wake
+from holdfast.stores import Check, Decision, Delete, Put, Wake
 from holdfast.testing.conformance.ground import Ground, committed, create, now, value_of
 
 if TYPE_CHECKING:
@@ -116,9 +116,15 @@ class LimitCases(Ground):
         """Two commits that only check an absence could pass each other, so there is no such check."""
         await assert_refused(store.commit(change(key("a"), expected=0), Put(key("b"), b"")), store, key("b"))
 
-    @pytest.mark.parametrize("instant", [-1, 1.5, True, "1"], ids=repr)
+    @pytest.mark.parametrize("wake", ["text", Wake("text"), Wake(RecordKey("a"), 5), Wake(RecordKey())], ids=repr)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] -- it is wrong on purpose
+    async def test_a_wake_that_is_none_is_refused(self, store: Store, key: MakeKey, wake: Any) -> None:
+        """Nothing is committed whose hints could not be sent."""
+        await assert_refused(store.commit(Put(key("a"), b""), wake=[wake]), store, key("a"))
+        await assert_refused(store.update([key("a")], lambda _: Decision(None, wake=(wake,))), store)
+
+    @pytest.mark.parametrize("instant", [-1, 1.5, True, "1", 2**53, 2**63], ids=repr)
     async def test_an_expiry_that_is_no_instant_is_refused(self, store: Store, key: MakeKey, instant: Any) -> None:
-        """Instants are whole microseconds."""
+        """Instants are whole microseconds, below 2**53."""
         await assert_refused(store.commit(Put(key("a"), b"", expires_at=instant)), store, key("a"))
 
     async def test_a_window_that_no_instant_can_be_in_is_refused(self, store: Store, key: MakeKey) -> None:

@@ -10,7 +10,7 @@ import pytest
 from holdfast.clock import later
 from holdfast.errors import InvalidChangeError, NotAKeyError
 from holdfast.keys import RecordKey
-from holdfast.stores import Check, Commit, Conflict, Decision, Delete, Put, Snapshot
+from holdfast.stores import Check, Commit, Conflict, Decision, Delete, Put, Record, Snapshot
 from holdfast.testing.conformance.ground import Ground, append, committed, create, increment, now, value_of
 
 if TYPE_CHECKING:
@@ -101,6 +101,38 @@ class UpdateCases(Ground):
             await store.update([key("a")], lambda _: Decision(None, (Put(key("a"), b"", 0),)))
 
         assert await value_of(store, key("a")) == b"value"
+
+    async def test_a_decision_cannot_change_what_it_saw(self, store: Store, key: MakeKey) -> None:
+        """A function that is not pure deceives nobody but itself, and nobody else suffers for it."""
+        await create(store, key("a"), b"value")
+
+        def forget(snapshot: Snapshot) -> Decision[None]:
+            snapshot.records.clear()
+            return Decision(None, (Put(key("a"), b"forgotten"),))
+
+        def invent(snapshot: Snapshot) -> Decision[None]:
+            snapshot.records[key("b")] = Record(key("b"), b"", 7)
+            return Decision(None, (Delete(key("b"), 7),))
+
+        updates = (store.update([key("a")], forget), store.update([key("b")], invent))
+        *refused, other = await asyncio.gather(*updates, store.commit(Put(key("c"), b"")), return_exceptions=True)
+
+        assert [type(each) for each in refused] == [InvalidChangeError, InvalidChangeError]
+        assert isinstance(other, Commit)
+        assert await value_of(store, key("a")) == b"value"
+
+    async def test_a_decision_that_raises_no_exception_is_refused(self, store: Store, key: MakeKey) -> None:
+        """What asyncio uses for its own purposes fails its own update, and nobody waits for ever."""
+
+        def decide(_: Snapshot) -> Decision[None]:
+            raise asyncio.CancelledError
+
+        update, other = await asyncio.gather(
+            store.update([key("a")], decide), store.commit(Put(key("b"), b"")), return_exceptions=True
+        )
+
+        assert isinstance(update, InvalidChangeError)
+        assert isinstance(other, Commit)
 
     async def test_a_decision_keeps_the_rules_of_a_commit(self, store: Store, key: MakeKey) -> None:
         """What a commit refuses, an update refuses, and nothing is written."""

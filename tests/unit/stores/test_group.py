@@ -1,0 +1,62 @@
+"""What becomes of those who ride together when one of them breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.errors import OutcomeUnknownError
+from holdfast.keys import RecordKey
+from holdfast.stores import Commit, Decision, GroupedStore, Put, Snapshot
+from holdfast.stores.memory import open_memory
+
+
+class Interrupting:
+    """An update whose decision is interrupted, as by Ctrl-C, and a commit beside it."""
+
+    store: GroupedStore
+    riders: list[asyncio.Task[object]]
+
+    async def run(self) -> None:
+        """Let both ride together."""
+        self.store = open_memory()
+        key = RecordKey("ns", "a")
+        self.riders = [
+            asyncio.create_task(self.store.update([key], self.decide)),
+            asyncio.create_task(self.store.commit(Put(RecordKey("ns", "b"), b""))),
+        ]
+        await asyncio.wait(self.riders)
+
+    def decide(self, _: Snapshot) -> Decision[None]:
+        """Be interrupted."""
+        raise KeyboardInterrupt
+
+    async def outcomes(self) -> list[object]:
+        """Return what the riders got."""
+        return await asyncio.gather(*self.riders, return_exceptions=True)
+
+
+@pytest.fixture
+def interrupted() -> tuple[asyncio.Runner, Interrupting]:
+    """A loop that was interrupted in the midst of a transaction."""
+    runner, interrupting = asyncio.Runner(), Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(interrupting.run())
+    return runner, interrupting
+
+
+def test_an_interruption_leaves_nobody_waiting(interrupted: tuple[asyncio.Runner, Interrupting]) -> None:
+    """All riders of the transaction are told that it is not known what became of it."""
+    with interrupted[0] as runner:
+        outcomes = runner.run(interrupted[1].outcomes())
+
+    assert [type(each) for each in outcomes] == [OutcomeUnknownError, OutcomeUnknownError]
+
+
+def test_a_store_goes_on_after_an_interruption(interrupted: tuple[asyncio.Runner, Interrupting]) -> None:
+    """The next commit is written as if nothing had happened."""
+    with interrupted[0] as runner:
+        verdict = runner.run(interrupted[1].store.commit(Put(RecordKey("ns", "c"), b"")))
+
+    assert isinstance(verdict, Commit)
