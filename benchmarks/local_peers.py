@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter_ns
+from time import process_time_ns
 from typing import TYPE_CHECKING
 
 import aiorwlock
@@ -19,11 +19,11 @@ TIMES = 20_000
 
 async def pairs(lock: AbstractAsyncContextManager[object]) -> float:
     """Return the nanoseconds of one acquire and release."""
-    started = perf_counter_ns()
+    started = process_time_ns()
     for _ in range(TIMES):
         async with lock:
             pass
-    return (perf_counter_ns() - started) / TIMES
+    return (process_time_ns() - started) / TIMES
 
 
 async def anyio_lock() -> float:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final
 from holdfast.local._caller import site
 
 if TYPE_CHECKING:
+    import asyncio
     from types import CodeType
 
     from holdfast.keys import Key
     from holdfast.local._caller import Task
+    from holdfast.local._line import Line
     from holdfast.local._table import Table
 
 NEVER_WAITS: Final = -1.0
@@ -20,7 +22,7 @@ NEVER_WAITS: Final = -1.0
 class Entry:
     """What is known about one acquisition. Made without ``__init__``: that alone would cost a tenth of a hold."""
 
-    __slots__ = ("alone", "at", "code", "key", "mode", "offset", "table", "task", "timeout")
+    __slots__ = ("alone", "at", "code", "future", "key", "line", "mode", "offset", "table", "task", "timeout")
 
     table: Table
     key: Key
@@ -33,6 +35,10 @@ class Entry:
     task: Task
     at: float
     """When the task took the key or, while it waits, when it asked."""
+    line: Line | None
+    """The line that it waits in or holds from; None as long as nobody else is concerned with its key."""
+    future: asyncio.Future[bool]
+    """How its wait ended; unset if it has never waited."""
     alone: bool | None
     """True: held, and neither the key nor the task has anything to do with another entry. False: it has, or it
     waits. None: not in use."""

@@ -83,7 +83,8 @@ class Hold(Entry):
     def _another(self) -> Hold:
         another = Hold()
         another.table, another.key, another.mode, another.timeout = self.table, self.key, self.mode, self.timeout
-        another.code, another.offset, another.alone = self.code, self.offset, None
+        another.code, another.offset = self.code, self.offset
+        another.alone = another.line = None
         return another
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ so they need no lock; what another thread or loop does here is refused.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import (
     HoldMisuseError,
@@ -19,12 +19,13 @@ from holdfast.errors import (
     WrongLoopError,
 )
 from holdfast.local._caller import current_task, here, running_loop
+from holdfast.local._done import DONE
 from holdfast.local._entry import NEVER_WAITS
 from holdfast.local._line import Line
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from holdfast.keys import Key
     from holdfast.local._caller import Task
@@ -50,96 +51,115 @@ class Table:
 
     # --- taking -------------------------------------------------------------------------------------------------
 
-    async def take(self, entry: Entry) -> None:
+    def take(self, entry: Entry) -> Coroutine[Any, Any, None]:
         """Take the key for the current task, after waiting for it if need be; for all but the simplest case."""
         task = self._caller()
         place = self.entries.get(entry.key.encoded)
         _refuse_reentry(entry, place, task)
         if task in self.held:
             self.order.check(self.holds_of(task), entry)
-        entry.task, entry.at = task, self.now()
+        entry.task = task
+        entry.at = self.now()
         if place is None:
             self.entries[entry.key.encoded] = entry
             self._note(entry)
             entry.alone = self.held[task] is entry
         elif (line := self._line(place)).admits(entry):
-            line.holders[task] = entry
+            line.add(entry)
             self._note(entry)
         else:
-            await self._wait(line, entry)
+            return self._wait(line, entry)
+        return DONE
 
     async def _wait(self, line: Line, entry: Entry) -> None:
+        if self.entries.get(entry.key.encoded) is not line:
+            return await self.take(entry)  # this was not awaited at once, and the line is gone
         if entry.timeout == NEVER_WAITS:
-            raise WouldWaitError(str(entry.key), _described(line.holders.values()))
+            raise WouldWaitError(str(entry.key), _described(line.holders()))
         if entry.timeout is None and entry.task in self.held:
             self._refuse_cycle(entry)
             self.stuck[entry.task] = entry
-        entry.alone = False
+        entry.alone, entry.line = False, line
         try:
-            let_in = await line.waiters.wait(entry, entry.task.get_loop(), entry.timeout)
+            let_in = await line.waiters.join(entry, entry.task.get_loop(), entry.timeout)
         except BaseException:
             self._withdraw(line, entry)
             raise
         finally:
-            self.stuck.pop(entry.task, None)
+            if self.stuck:
+                self.stuck.pop(entry.task, None)
         if not let_in:
-            holders = _described(line.holders.values())
+            holders = _described(line.holders())
             self._withdraw(line, entry)
             raise HoldTimeoutError(str(entry.key), entry.timeout or 0.0, holders)
+        return None
 
     def _line(self, place: Entry | Line) -> Line:
         """Return the line of a key that is taken; make one if a single entry has held it so far."""
         if isinstance(place, Line):
             return place
         place.alone = False
-        line = self.entries[place.key.encoded] = Line(place)
+        place.line = line = Line(place)
+        self.entries[place.key.encoded] = line
         return line
 
     # --- letting go ---------------------------------------------------------------------------------------------
 
     def leave(self, entry: Entry) -> None:
-        """Let go of a key, for all but the simplest case."""
-        if not self._is_held(entry):
+        """Let go of a key, for all but the simplest case, and hand it over to whoever comes next."""
+        line = entry.line
+        if (line is None or line.holder is not entry) and not self._is_held(entry):
             raise HoldMisuseError(str(entry.key), "was left without being held")
         if here() != self.home and self.loop is not None and self.loop.is_running():
-            self.loop.call_soon_threadsafe(self.release, entry)
+            self.loop.call_soon_threadsafe(self.leave, entry)
             raise WrongLoopError("hold", f"of {entry.key} was left outside the event loop that it was taken on")
-        self.release(entry)
-
-    def release(self, entry: Entry) -> None:
-        """Let go of a key and hand it over to whoever comes next."""
-        entry.alone = None
-        self._forget(entry)
-        place = self.entries[entry.key.encoded]
-        if isinstance(place, Line):
-            del place.holders[entry.task]
-            self._hand_over(place)
-        else:
+        entry.alone = entry.line = None
+        held = self.held.pop(entry.task)
+        if held is not entry:
+            self._forget(entry, held)
+        if line is None:
             del self.entries[entry.key.encoded]
-
-    def _withdraw(self, line: Line, entry: Entry) -> None:
-        """Leave the line without the key; if it was handed over in this very tick, pass it on."""
-        if self._is_held(entry):
-            self.release(entry)
+            return
+        if line.others:
+            line.remove(entry)
         else:
-            entry.alone = None
-            self._hand_over(line)
-
-    def _hand_over(self, line: Line) -> None:
-        """Let in the waiters whose turn has come, and forget a key that nobody wants any more."""
-        while (waiter := line.next()) is not None:
-            line.holders[waiter.task] = waiter
-            waiter.at = self.now()
-            self._note(waiter)
-            line.waiters.let_in(waiter)
-        if not line.holders and self.entries.get(line.key.encoded) is line:
-            del self.entries[line.key.encoded]
+            line.holder = None
+        self._hand_over(line)
 
     def _is_held(self, entry: Entry) -> bool:
         if entry.alone is None:
             return False
-        place = self.entries.get(entry.key.encoded)
-        return place.holders.get(entry.task) is entry if isinstance(place, Line) else place is entry
+        if entry.line is not None:
+            return entry.line.held_by(entry.task) is entry
+        return self.entries.get(entry.key.encoded) is entry
+
+    def _withdraw(self, line: Line, entry: Entry) -> None:
+        """Leave the line without the key; if it was handed over in this very tick, pass it on."""
+        if self._is_held(entry):
+            self.leave(entry)
+        else:
+            entry.alone = entry.line = None
+            line.waiters.leave()
+            self._hand_over(line)
+
+    def _hand_over(self, line: Line) -> None:
+        """Let in the waiters whose turn has come, and forget a key that nobody wants any more."""
+        waiters, held, now = line.waiters, self.held, self.now
+        if line.holder is None:
+            line.holder = waiter = waiters.let_in()
+            if waiter is None:
+                if self.entries.get(line.key.encoded) is line:
+                    del self.entries[line.key.encoded]
+                return
+            waiter.at = now()
+            if held.setdefault(waiter.task, waiter) is not waiter:
+                self._note(waiter)
+        if line.can_be_shared:
+            while (waiter := waiters.first()) is not None and line.has_room_for(waiter):
+                waiters.let_in()
+                line.others[waiter.task] = waiter
+                waiter.at = now()
+                self._note(waiter)
 
     # --- who holds and waits ------------------------------------------------------------------------------------
 
@@ -147,7 +167,7 @@ class Table:
         """Return the entries that hold ``key``."""
         place = self.entries.get(key.encoded)
         if isinstance(place, Line):
-            return list(place.holders.values())
+            return place.holders()
         return [] if place is None else [place]
 
     def holds_of(self, task: Task) -> list[Entry]:
@@ -167,12 +187,11 @@ class Table:
             held.alone = False
             self.held[entry.task] = [held, entry]
 
-    def _forget(self, entry: Entry) -> None:
-        held = self.held[entry.task]
-        if isinstance(held, list):
-            held.remove(entry)
-        if held is entry or not held:
-            del self.held[entry.task]
+    def _forget(self, entry: Entry, held: Entry | list[Entry]) -> None:
+        """Put back what its task holds beside ``entry``."""
+        others = [other for other in held if other is not entry] if isinstance(held, list) else []
+        if others:
+            self.held[entry.task] = others
 
     def _refuse_cycle(self, entry: Entry) -> None:
         """Refuse a wait that could never end, because those who hold the key wait for the one who asks."""
@@ -193,8 +212,7 @@ class Table:
         entry = self.stuck.get(task)
         if entry is None:
             return None
-        line = self.entries.get(entry.key.encoded)
-        return entry if isinstance(line, Line) and entry in line.waiters else None
+        return None if entry.future.done() else entry
 
     # --- the loop that it belongs to ----------------------------------------------------------------------------
 
@@ -224,7 +242,7 @@ class Table:
 def _refuse_reentry(entry: Entry, place: Entry | Line | None, task: Task) -> None:
     if entry.alone is not None and entry.task is not task:
         raise HoldMisuseError(str(entry.key), "was entered by a second task while the first was using it")
-    holder = place.holders.get(task) if isinstance(place, Line) else place
+    holder = place.held_by(task) if isinstance(place, Line) else place
     if holder is not None and holder.task is task:
         raise ReentryError(str(entry.key), holder.site, entry.site)
 

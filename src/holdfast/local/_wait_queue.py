@@ -7,70 +7,84 @@ member that will not come any more still stands in the queue and is passed over.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
-T = TypeVar("T")
+
+class Waiting(Protocol):
+    """What can stand in a queue. The future is the queue's own."""
+
+    future: asyncio.Future[bool]
+
+
+T = TypeVar("T", bound=Waiting)
 
 
 class WaitQueue(Generic[T]):
     """A first-in, first-out queue whose members can leave from anywhere in constant time."""
 
-    __slots__ = ("_futures",)
+    __slots__ = ("_gone", "_members")
 
     def __init__(self) -> None:
-        # A plain dict would do, but finding its first key gets slower with every one removed before it.
-        self._futures: OrderedDict[T, asyncio.Future[bool]] = OrderedDict()
+        self._members: deque[T] = deque()
+        self._gone = 0
 
     def __iter__(self) -> Iterator[T]:
         """Go through those that still wait, in order."""
-        return (member for member, future in self._futures.items() if not future.done())
+        return (member for member in self._members if not member.future.done())
 
-    def __contains__(self, member: T) -> bool:
-        """Tell whether ``member`` still waits."""
-        future = self._futures.get(member)
-        return future is not None and not future.done()
+    def __len__(self) -> int:
+        """Return the length of the queue, with some that have gone."""
+        return len(self._members)
 
     def first(self) -> T | None:
         """Return the first that still waits, and forget those before it."""
-        while self._futures:
-            member, future = next(iter(self._futures.items()))
-            if not future.done():
-                return member
-            del self._futures[member]
+        members = self._members
+        while members:
+            if not members[0].future.done():
+                return members[0]
+            members.popleft()
+            self._gone -= 1
         return None
 
-    def let_in(self, member: T) -> None:
-        """End the wait of ``member``: from now on it has what it waited for."""
-        settle(self._futures.pop(member), let_in=True)
+    def let_in(self) -> T | None:
+        """End the wait of the first that still waits, and return it: it has what it waited for."""
+        members = self._members
+        while members:
+            member = members.popleft()
+            future = member.future
+            if not future.done():
+                try:
+                    future.set_result(True)
+                except RuntimeError:
+                    if not future.get_loop().is_closed():  # on a closed loop nobody is left to be told
+                        raise
+                return member
+            self._gone -= 1
+        return None
 
-    async def wait(self, member: T, loop: asyncio.AbstractEventLoop, timeout: float | None) -> bool:
-        """Join the queue; return True when let in, False when ``timeout`` seconds have passed first."""
-        future: asyncio.Future[bool] = loop.create_future()
-        self._futures[member] = future
-        timer = None if timeout is None else loop.call_later(timeout, expire, future)
-        try:
-            return await future
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._futures.pop(member, None)
+    def join(self, member: T, loop: asyncio.AbstractEventLoop, timeout: float | None) -> Awaitable[bool]:
+        """Stand at the end; the answer is True when let in, False when ``timeout`` seconds have passed first."""
+        member.future = future = loop.create_future()
+        self._members.append(member)
+        if timeout is not None:
+            timer = loop.call_later(timeout, expire, future)
+            future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    def leave(self) -> None:
+        """Note that a member is gone. They are swept out when they outnumber those who stay."""
+        self._gone += 1
+        if self._gone * 2 > len(self._members):
+            self._members = deque(self)
+            self._gone = 0
 
 
 def expire(future: asyncio.Future[bool]) -> None:
     """Settle a wait as out of time, unless it has ended already."""
     if not future.done():
-        settle(future, let_in=False)
-
-
-def settle(future: asyncio.Future[bool], *, let_in: bool) -> None:
-    """Settle a wait; on a loop that was closed underneath nobody is left to be told."""
-    try:
-        future.set_result(let_in)
-    except RuntimeError:
-        if not future.get_loop().is_closed():
-            raise
+        future.set_result(False)

@@ -68,7 +68,8 @@ class Attempt:
                 raise attempt.retry("the copy is stale")
 
         Raises:
-            StrayRetryError: The attempt is over.
+            StrayRetryError: The attempt is over. :func:`attempt_under` raises it, too, for a retry that is asked for
+                and never raised.
         """
         if self.is_over:
             raise StrayRetryError(self.number)
@@ -126,7 +127,7 @@ async def attempt_under(
         for number in count(1):
             attempt = Attempt(number, monotonic() - started)
             try:
-                return await work(attempt)
+                return _result(attempt, await work(attempt))
             except Exception as error:
                 if number == attempts or not _is_lost(attempt, error, conflicts):
                     raise
@@ -134,6 +135,13 @@ async def attempt_under(
                 attempt.is_over = True
             await sleep(backoff.delay(number, chance()))
     raise AssertionError  # pragma: no cover -- count() never ends
+
+
+def _result(attempt: Attempt, result: T) -> T:
+    """Return ``result``, unless a retry was asked for and never raised: the work would be taken for done."""
+    if attempt.asked is not None and attempt.asked.__traceback__ is None:
+        raise StrayRetryError(attempt.number, "asked to be made anew but did not raise what retry() returned")
+    return result
 
 
 def _is_lost(attempt: Attempt, error: Exception, conflicts: tuple[type[Exception], ...]) -> bool:
@@ -145,8 +153,8 @@ def _conflicts(
     retry_on: type[Exception] | tuple[type[Exception], ...], attempts: int | None
 ) -> tuple[type[Exception], ...]:
     """Return ``retry_on`` as a tuple; refuse what would never be made or would swallow a cancellation."""
-    if attempts is not None and attempts < 1:
-        raise InvalidAttemptsError(f"attempts={attempts} makes none; give 1 or more, or None for no limit")
+    if attempts is not None and (type(attempts) is not int or attempts < 1):
+        raise InvalidAttemptsError(f"attempts={attempts!r} is no number of them; give 1 or more, or None for no limit")
     conflicts = retry_on if isinstance(retry_on, tuple) else (retry_on,)
     unfit = [kind for kind in conflicts if Exception not in getattr(kind, "__mro__", ())]
     if unfit:

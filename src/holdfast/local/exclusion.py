@@ -92,6 +92,7 @@ class Exclusion:
         hold.key = key
         hold.mode = mode
         hold.alone = None
+        hold.line = None
         hold.code = frame.f_code
         hold.offset = frame.f_lasti
         hold.timeout = None if timeout is None else seconds(timeout, what="timeout")

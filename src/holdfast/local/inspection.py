@@ -52,7 +52,7 @@ def key_state(key: Key, place: Entry | Line | None, when: Callable[[float], Inst
     if place is None:
         return KeyState(key, (), ())
     if isinstance(place, Line):
-        holders = tuple(_holder(entry, when) for entry in place.holders.values())
+        holders = tuple(_holder(entry, when) for entry in place.holders())
         waiters = tuple(_waiter(entry, number, when) for number, entry in enumerate(place.waiters, 1))
         return KeyState(key, holders, waiters)
     return KeyState(key, (_holder(place, when),), ())

@@ -66,12 +66,13 @@ class Nesting(NamedTuple):
 class LockOrder:
     """Knows the declared order and learns the one that is used."""
 
-    __slots__ = ("_clock", "_families", "_hooks", "_keys", "_seen")
+    __slots__ = ("_clock", "_families", "_has_contradictions", "_hooks", "_keys", "_seen")
 
     def __init__(self, hooks: Hooks = NO_HOOKS, clock: Clock = SYSTEM_CLOCK) -> None:
         self._hooks = hooks
         self._clock = clock
         self._families: dict[KeyFamily, dict[KeyFamily, Nesting]] = {}
+        self._has_contradictions = False
         self._keys: OrderedDict[tuple[bytes, bytes], Nesting] = OrderedDict()
         # The nestings keep the code alive, so that no other code gets its identity.
         self._seen: OrderedDict[Mark, Nesting] = OrderedDict()
@@ -97,8 +98,17 @@ class LockOrder:
             self._note_keys(mark, nesting, held, wanted)
         else:
             remember(self._seen, mark, nesting)
-            self._families.setdefault(first, {}).setdefault(then, nesting)
-            self._report(held, wanted, self._path(then, first))
+            self._note_families(nesting, held, wanted)
+
+    def _note_families(self, nesting: Nesting, held: Entry, wanted: Entry) -> None:
+        first, then = held.key.family, wanted.key.family
+        later = self._families.setdefault(first, {})
+        if then in later and not self._has_contradictions:
+            return  # searched when it was new, and every order noted since was searched as well
+        later.setdefault(then, nesting)
+        opposite = self._path(then, first)
+        self._has_contradictions |= opposite is not None
+        self._report(held, wanted, opposite)
 
     def _note_keys(self, mark: Mark, nesting: Nesting, held: Entry, wanted: Entry) -> None:
         pair = held.key.encoded, wanted.key.encoded
@@ -111,14 +121,16 @@ class LockOrder:
 
     def _path(self, start: KeyFamily, end: KeyFamily) -> Nesting | None:
         """Find nestings that lead from ``start`` to ``end``, and join them to one."""
-        reached: dict[KeyFamily, Nesting] = {}
+        reached: set[KeyFamily] = set()
         to_follow = list(self._families.get(start, {}).items())
         while to_follow:
             family, so_far = to_follow.pop()
+            if family is end:
+                return so_far
             if family not in reached:
-                reached[family] = so_far
+                reached.add(family)
                 to_follow += [(then, so_far.then(more)) for then, more in self._families.get(family, {}).items()]
-        return reached.get(end)
+        return None
 
     def _report(self, held: Entry, wanted: Entry, opposite: Nesting | None) -> None:
         if opposite is None:

@@ -212,6 +212,28 @@ async def test_a_retry_asked_of_an_attempt_that_is_over_is_refused() -> None:
         kept[0].retry()
 
 
+@pytest.mark.parametrize("answer", [lambda asked: asked, lambda _: "won"], ids=["returned", "forgotten"])
+async def test_a_retry_that_is_not_raised_is_refused(answer: Callable[[RetryError], str]) -> None:
+    """It must not pass for the result, nor be dropped in silence."""
+
+    async def work(attempt: Attempt) -> str:
+        return answer(attempt.retry())
+
+    with pytest.raises(StrayRetryError, match="attempt 1 asked to be made anew but did not raise"):
+        await run(work)
+
+
+async def test_a_retry_that_was_raised_and_caught_is_nobodys_business() -> None:
+    """The work may change its mind."""
+
+    async def work(attempt: Attempt) -> str:
+        with contextlib.suppress(RetryError):
+            raise attempt.retry()
+        return "won after all"
+
+    assert await run(work) == "won after all"
+
+
 async def test_a_retry_goes_to_the_attempt_it_was_asked_of() -> None:
     """Attempts within attempts: the inner one does not take what is meant for the outer one."""
     tried: list[tuple[int, int]] = []
@@ -246,10 +268,10 @@ async def test_an_attempt_knows_its_number_and_how_long_it_has_been() -> None:
 # --- mistakes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attempts", [0, -1])
-async def test_no_attempts_at_all_are_refused(attempts: int) -> None:
-    """Nothing would be done, and nothing be said about it."""
-    with pytest.raises(InvalidAttemptsError, match="makes none"):
+@pytest.mark.parametrize("attempts", [0, -1, 2.5, True, "3"])
+async def test_what_is_no_number_of_attempts_is_refused(attempts: int) -> None:
+    """None would be made, or, with a limit that is never met, attempts without end."""
+    with pytest.raises(InvalidAttemptsError, match="is no number of them"):
         await run(Losing(0), attempts=attempts)
 
 

@@ -278,6 +278,25 @@ async def test_another_task_may_leave_the_block() -> None:
     assert exclusion.inspect() == ()
 
 
+async def test_a_wait_that_begins_late_takes_what_has_become_free() -> None:
+    """Between asking and awaiting the holder has left: nobody is there to hand the key over, so it is taken."""
+    exclusion = Exclusion()
+    first, second = exclusion.hold(PLAIN("a")), exclusion.hold(PLAIN("a"))
+    await first.__aenter__()
+
+    async def late() -> None:
+        asking = second.__aenter__()
+        await ticks()
+        await asking
+        await second.__aexit__(None, None, None)
+
+    task = asyncio.create_task(late())
+    await asyncio.sleep(0)
+    await first.__aexit__(None, None, None)
+    await task
+    assert exclusion.inspect() == ()
+
+
 async def test_a_hold_says_what_it_is() -> None:
     """Its text has the key, the mode and where it was asked for."""
     assert repr(Exclusion().hold(MODES("g"), mode="pull")).startswith("<Hold test-modes(g) in mode 'pull' from /")

@@ -9,8 +9,8 @@ import pytest
 from holdfast.errors import LockOrderError, WouldWaitError
 from holdfast.events import Event, LockOrderInverted
 from holdfast.keys import KeyFamily
-from holdfast.local import Exclusion, LockOrderWarning
-from holdfast.local.lock_order import MAX_NOTED, families_before
+from holdfast.local import Exclusion, LockOrderWarning, lock_order
+from holdfast.local.lock_order import MAX_NOTED, LockOrder, families_before
 from tests.unit.local.scene import OTHER, PLAIN, Scene, ended
 
 if TYPE_CHECKING:
@@ -185,6 +185,18 @@ async def test_the_memory_of_orders_is_bounded() -> None:
     order = exclusion._table.order
     assert len(order._keys) == MAX_NOTED
     assert len(order._seen) <= MAX_NOTED
+
+
+async def test_a_known_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more places nest keys than are remembered, a hold still costs no walk through all orders."""
+    searched: list[tuple[KeyFamily, KeyFamily]] = []
+    search = LockOrder._path
+    monkeypatch.setattr(lock_order, "MAX_NOTED", 1)
+    monkeypatch.setattr(LockOrder, "_path", lambda order, *ends: searched.append(ends) or search(order, *ends))
+    exclusion = Exclusion()
+    for _ in range(3):
+        await nest(exclusion, PLAIN(), OTHER(), APART())
+    assert searched == [(OTHER, PLAIN), (APART, PLAIN), (APART, OTHER)]
 
 
 async def test_a_refused_try_notes_nothing() -> None:
