@@ -8,6 +8,7 @@ withdrawal on cancellation, settling unknown outcomes, and hints after the commi
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 from weakref import WeakSet
 
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
+
+_ATTEMPT: Final = re.compile(r"[0-9a-f-]{36}\.[1-9][0-9]{0,14}/[0-9]{1,4}", re.ASCII)
+"""A group's id and a number, as the group names its attempts, and a rider of it."""
 
 
 @final
@@ -94,7 +98,7 @@ class GroupedStore:
         """Subscribe to hints for keys that equal or continue one of ``prefixes``."""
         self._check_usable()
         check_read(prefixes, self._limits)
-        watch = BackendWatch(self._backend, prefixes)
+        watch = BackendWatch(self._backend, prefixes, self._check_usable)
         self._watches.add(watch)
         return watch
 
@@ -166,12 +170,14 @@ class GroupedStore:
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""
         self._check_usable()
-        name, _, index = attempt.rpartition("/")
-        if not name or not index.isdecimal():
+        if not _ATTEMPT.fullmatch(attempt):
             raise InvalidChangeError(f"{attempt!r} does not name an attempt; pass error.attempt")
+        name, _, index = attempt.rpartition("/")
         applied = await self._group.settling.settle(name)
         if applied is None:
             return None
+        if int(index) >= len(applied.outcomes):
+            raise InvalidChangeError(f"{attempt!r} names none of the {len(applied.outcomes)} riders of its attempt")
         outcome = applied.outcomes[int(index)]
         if isinstance(outcome, Exception):
             raise outcome

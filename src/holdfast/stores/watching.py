@@ -21,16 +21,18 @@ MAX_REMEMBERED: Final = 1_000
 class BackendWatch:
     """A subscription to a backend's hints. Hints are folded: one answer may stand for many."""
 
-    __slots__ = ("__weakref__", "_about", "_backend", "_complete", "_forget", "_heard", "_prefixes")
+    __slots__ = ("__weakref__", "_about", "_backend", "_check_usable", "_complete", "_forget", "_heard", "_prefixes")
 
-    def __init__(self, backend: Backend, prefixes: tuple[RecordKey, ...]) -> None:
+    def __init__(self, backend: Backend, prefixes: tuple[RecordKey, ...], check_usable: Callable[[], None]) -> None:
         self._backend, self._prefixes = backend, prefixes
+        self._check_usable: Final = check_usable
         self._about: set[RecordKey] = set()
         self._complete = True
         self._heard: Final = asyncio.Event()
         self._forget: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._check_usable()
         if self._forget is None:
             self._forget = self._backend.listen(self._prefixes, self)
         return self

@@ -39,6 +39,14 @@ class ClosingCases(Ground):
         with pytest.raises(StoreClosedError):
             store.watch(key("a"))
 
+    async def test_a_watch_of_a_closed_store_cannot_be_entered(self, store: Store, key: MakeKey) -> None:
+        """It was made in time, but nothing is left that it could hear."""
+        watch = store.watch(key("a"))
+        await store.aclose()
+
+        with pytest.raises(StoreClosedError):
+            await watch.__aenter__()
+
     async def test_closing_again_does_nothing(self, store: Store) -> None:
         """Twice in turn, and twice at once."""
         await asyncio.gather(store.aclose(), store.aclose())
@@ -164,7 +172,7 @@ class SettlingCases(Ground):
     async def test_what_is_no_attempt_is_refused(self, store: Store) -> None:
         """Settling takes what an OutcomeUnknownError carries, not any text."""
         backend_of(store)
-        for text in ("", "nonsense", "no-index/x"):
+        for text in ("", "nonsense", "no-index/x", "no-number/0", ".99999999999999999/0", "a.1/0"):
             with pytest.raises(InvalidChangeError):
                 await store.settle(text)
 
