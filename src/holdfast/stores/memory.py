@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 CAPABILITIES: Final = Capabilities(backend="memory", atomic=True, durable=False, reach="process", wakes="push")
 
-REMEMBERED_ATTEMPTS: Final = 10_000
+REMEMBERED_VERDICTS: Final = 10_000
+"""Older attempts than these cannot be settled any more; nothing here ever loses an answer by itself."""
 
 
 @final
@@ -48,6 +49,7 @@ class Memory:
         self._records: Final[dict[RecordKey, Record]] = {}
         self._order: Final[list[RecordKey]] = []
         self._attempts: Final[OrderedDict[str, Applied | None]] = OrderedDict()
+        self._verdicts = 0
 
     def now(self) -> Instant:
         """Return the store's time, which never goes backwards and does not follow a stepped wall clock."""
@@ -103,8 +105,13 @@ class Memory:
 
     def _remember(self, attempt: str, applied: Applied | None) -> None:
         self._attempts[attempt] = applied
-        if len(self._attempts) > REMEMBERED_ATTEMPTS:
-            self._attempts.popitem(last=False)
+        self._verdicts += _weight(applied)
+        while self._verdicts > REMEMBERED_VERDICTS:
+            self._verdicts -= _weight(self._attempts.popitem(last=False)[1])
+
+
+def _weight(applied: Applied | None) -> int:
+    return 1 if applied is None else len(applied.outcomes)
 
 
 @final
