@@ -37,13 +37,17 @@ class Turn:
         """Take the turn if nobody has it and nobody waits for it."""
         if not self.here.acquire(blocking=False):
             return False
-        if try_lock(self._descriptor, _NEXT):
-            taken = try_lock(self._descriptor, _ACTIVE)
-            unlock(self._descriptor, _NEXT)
-            if taken:
-                return True
-        self.here.release()
-        return False
+        taken = False
+        try:
+            if try_lock(self._descriptor, _NEXT):
+                try:
+                    taken = try_lock(self._descriptor, _ACTIVE)
+                finally:
+                    unlock(self._descriptor, _NEXT)
+        finally:
+            if not taken:
+                self.here.release()
+        return taken
 
     def take_within(self, seconds: float) -> bool:
         """Wait up to ``seconds`` for the turn, in small steps; False if it did not come."""
