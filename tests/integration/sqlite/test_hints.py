@@ -185,3 +185,19 @@ async def test_the_doorbells_of_the_living_stay(url: str, path: Path, start: Sta
     assert len(doorbells(path)) == 5
     child.send(signal.SIGCONT)
     assert child.ask("wait", 10)[1:] == ["test/living"]
+
+
+async def test_without_doorbells_the_slow_check_remains(
+    url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the platform has no doorbells, changes are still found."""
+    monkeypatch.setattr(backend, "is_supported", lambda _: False)
+    monkeypatch.setattr(backend, "SLOW_CHECK", 0.01)
+    store = await opened(url)
+
+    async with store.watch(key("a")) as watch:
+        await store.commit(Put(key("b"), b""))
+        hint = await watch.wait(timeout=10)
+
+    assert hint is not None
+    assert not hint.complete

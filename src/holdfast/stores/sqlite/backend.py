@@ -201,10 +201,12 @@ class SqliteBackend:
 
     def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
         """Hear hints from this process at once, from others by doorbell, and look for lost ones now and then."""
-        forget = [self._file.bells.listen(prefixes, ear)]
+        forget: list[Callable[[], None]] = []
+        if self._options.hints == "machine":  # first, as it alone can fail; and where there are no doorbells, too
+            forget.append(_SlowCheck(self._loop, self._database, ear).stop)
+        forget.append(self._file.bells.listen(prefixes, ear))
         if self._doorbells is not None:
             forget.append(self._doorbells.listen(prefixes, ear))
-            forget.append(_SlowCheck(self._loop, self._database, ear).stop)
         return functools.partial(_call_each, forget)
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
