@@ -93,7 +93,13 @@ def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:
         raise InvalidUrlError(url, f"a file has no host, so three slashes are needed: {fixed!r}")
     if parts.fragment:
         raise InvalidUrlError(url, "a '#' in a file name is written %23")
-    path = urllib.parse.unquote(parts.path.removeprefix("/"))
+    try:
+        path = urllib.parse.unquote(parts.path.removeprefix("/"), errors="strict")
+        path.encode()
+    except UnicodeError:
+        raise InvalidUrlError(
+            url.encode("ascii", "backslashreplace").decode(), "the name of the file is not text in UTF-8"
+        ) from None
     if not path or path.endswith("/") or "\0" in path or ":memory:" in path:
         raise InvalidUrlError(url, f"name a file, for example {EXAMPLES['sqlite']!r}; for memory write 'memory://'")
     return path

@@ -56,6 +56,29 @@ async def test_a_symbolic_link_is_not_followed(tmp_path: Path, opened: Open, nam
     assert not list(elsewhere.iterdir())
 
 
+async def test_a_second_name_of_the_file_is_refused(tmp_path: Path, opened: Open) -> None:
+    """Two names of one file would have two logs, each of which overwrites what the other has written."""
+    store = await opened(f"sqlite:///{tmp_path}/store.db")
+    await store.aclose()
+    (tmp_path / "other.db").hardlink_to(tmp_path / "store.db")
+
+    for name in ("store.db", "other.db"):
+        with pytest.raises(InvalidUrlError, match="hard link"):
+            await opened(f"sqlite:///{tmp_path}/{name}")
+
+
+async def test_a_working_folder_that_is_gone_is_named(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path leads nowhere then."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    with pytest.raises(StoreUnavailableError, match="working folder is gone"):
+        await opened("sqlite:///store.db")
+
+
 @pytest.mark.parametrize("name", ["store.db-wal", "store.db-shm"])
 async def test_a_linked_side_file_is_not_followed(tmp_path: Path, opened: Open, name: str) -> None:
     """A link in the place of the log or of its index is never written through."""

@@ -26,6 +26,8 @@ from holdfast.stores.opening import open_store
         ("sqlite:///x.db?colour=red", "unknown option 'colour'; there are busy, network, commits, hints"),
         ("sqlite:///x.db?busy=soon", "busy: "),
         ("sqlite:///x.db?network=maybe", "network is one of refuse, allow, not 'maybe'"),
+        ("sqlite:///%FF.db", "not text in UTF-8"),
+        ("sqlite:///\udcff.db", "not text in UTF-8"),
         ("memory://name/path", "memory://name for one shared"),
         ("memory://[", "cannot open"),
     ],

@@ -50,7 +50,10 @@ def prepare(path: str, *, network_allowed: bool) -> str:
 
     Raises if the last part is a symbolic link or not a file, or if it lies on a network file system.
     """
-    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
+    try:
+        folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
+    except OSError as problem:
+        raise refusal(path, "the working folder is gone", problem) from problem
     if not name:
         raise InvalidUrlError(path, "it names a folder; add a file name, for example sqlite:///holdfast.db")
     _make_folder(folder, path)
@@ -89,10 +92,12 @@ def _create(path: str) -> None:
                 pass
             except OSError as problem:
                 raise refusal(path, "it cannot be created", problem) from problem
-    mode = os.lstat(path).st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
         raise InvalidUrlError(path, f"it is {kind}; name the database file itself")
+    if found.st_nlink > 1:  # each name would have a log of its own, and the two would overwrite each other
+        raise InvalidUrlError(path, "the file has a second name (a hard link); remove one, or make a copy")
 
 
 def open_private(path: str, flags: int) -> int:
