@@ -141,6 +141,9 @@ def _declare(
     _check_name(name, "a family name")
     if isinstance(modes, str) or isinstance(alone, str):
         raise InvalidKeyError(repr(modes or alone), 'modes are a tuple of names; write modes=("pull",)')
+    if isinstance(after, KeyFamily):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidKeyError(f"after={after!r}", "families are given as a tuple; write after=(FIRST,)")
+    modes, alone, after = tuple(modes), tuple(alone), tuple(after)
     for mode in (*modes, *alone):
         _check_name(mode, "a mode")
     for earlier in after:
@@ -149,8 +152,8 @@ def _declare(
     if len({*modes, *alone}) != len(modes) + len(alone):
         raise InvalidKeyError(repr((*modes, *alone)), "each mode is declared once")
     family = object.__new__(KeyFamily)
-    family.name, family.modes, family.alone = name, tuple(modes), tuple(alone)
-    family.after, family.place = tuple(after), place
+    family.name, family.modes, family.alone = name, modes, alone
+    family.after, family.place = after, place
     family.has_modes = bool(modes or alone)
     family.encoded_name = _encode_part(name)
     return family

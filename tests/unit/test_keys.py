@@ -368,6 +368,7 @@ def test_a_pickled_family_that_is_not_declared_here_is_refused() -> None:
         ({"modes": ("",)}, "a mode is printable"),
         ({"modes": (1,)}, "str as a mode"),
         ({"after": ("test-repo",)}, "KeyFamily in after="),
+        ({"after": REPO}, r"write after=\(FIRST,\)"),
     ],
 )
 def test_a_bad_declaration_is_refused(arguments: dict[str, Any], problem: str) -> None:

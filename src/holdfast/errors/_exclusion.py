@@ -108,14 +108,21 @@ class HoldMisuseError(HoldfastError, RuntimeError):
 
 
 class NotAsyncError(HoldfastError, TypeError):
-    """Only a function made with ``async def`` can wait for a key. Make it one, or use a block in its caller."""
+    """Only a coroutine function can wait for a key: made with ``async def``, without ``yield``.
+
+    Make it one, or use an ``async with`` block inside it or in its caller. ``@classmethod`` and ``@staticmethod`` stand
+    above the hold.
+    """
 
     def __init__(self, function: str) -> None:
         super().__init__(function)
         self.function = function
 
     def __str__(self) -> str:
-        return f"{self.function} cannot wait for a key, because it is not a coroutine function; make it an async def"
+        return (
+            f"{self.function} cannot wait for a key, because it is not a coroutine function; make it an async def without"
+            " yield, below any @classmethod or @staticmethod, or hold the key in a block"
+        )
 
 
 class InvalidAttemptsError(HoldfastError, ValueError):
@@ -138,11 +145,14 @@ class RetryError(HoldfastError):
 
 
 class StrayRetryError(HoldfastError, RuntimeError):
-    """A retry was asked of an attempt that is over, so nobody would make it. Ask the attempt that is under way."""
+    """A retry was asked of an attempt that is over, or asked for and never raised, so nobody would make it.
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    Ask the attempt that is under way, and raise what it answers: ``raise attempt.retry()``.
+    """
+
+    def __init__(self, number: int, problem: str = "is over and cannot be made anew") -> None:
+        super().__init__(number, problem)
+        self.number, self.problem = number, problem
 
     def __str__(self) -> str:
-        return f"attempt {self.number} is over and cannot be made anew"
+        return f"attempt {self.number} {self.problem}; write raise attempt.retry(...), in the attempt that is under way"

@@ -190,9 +190,12 @@ async def test_the_memory_of_orders_is_bounded() -> None:
 async def test_a_known_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where more places nest keys than are remembered, a hold still costs no walk through all orders."""
     searched: list[tuple[KeyFamily, KeyFamily]] = []
-    search = LockOrder._path
+
+    def search(_order: LockOrder, start: KeyFamily, end: KeyFamily) -> None:
+        searched.append((start, end))
+
     monkeypatch.setattr(lock_order, "MAX_NOTED", 1)
-    monkeypatch.setattr(LockOrder, "_path", lambda order, *ends: searched.append(ends) or search(order, *ends))
+    monkeypatch.setattr(LockOrder, "_path", search)
     exclusion = Exclusion()
     for _ in range(3):
         await nest(exclusion, PLAIN(), OTHER(), APART())
