@@ -36,7 +36,9 @@ _ISOLATED = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
-_IDENTITY = ("-c", "user.name=gitstore", "-c", "user.email=gitstore@localhost", "-c", "gc.auto=0")
+_NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+_IDENTITY = ("-c", "user.name=gitstore", "-c", "user.email=gitstore@localhost", "-c", "gc.auto=0", *_NO_HOOKS)
+_RECEIVER = f"git {' '.join(_NO_HOOKS)} receive-pack"  # git hands its -c options to no other repository
 
 
 class GitError(Exception):
@@ -96,7 +98,7 @@ class Tree:
     async def push(self, target: str) -> None:
         """Publish the commits; whatever goes wrong with that is a lost race."""
         with lost_race("the push was refused", self.path):
-            await git(self.path, "push", "--quiet", target, "HEAD:refs/heads/main")
+            await git(self.path, "push", "--quiet", "--receive-pack", _RECEIVER, target, "HEAD:refs/heads/main")
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ class GitStore:
     async def _ensure_working_copy(self) -> None:
         """Make the working copy if there is none, beside its place; of several processes the first one counts."""
         if (self.working_copy / ".git").exists():
+            await self._leave_main()
             return
         self.working_copy.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.working_copy.parent, prefix=".gitstore-") as folder:
@@ -190,6 +193,12 @@ class GitStore:
             await git(fresh, "checkout", "--quiet", "--detach")
             with contextlib.suppress(OSError):  # another process was faster
                 fresh.rename(self.working_copy)
+
+    async def _leave_main(self) -> None:
+        """Detach the files of a repository that somebody else made: git refuses to push to a branch in use."""
+        head = self.working_copy / ".git" / "HEAD"
+        if head.exists() and head.read_text().strip() == "ref: refs/heads/main":
+            await git(self.working_copy, "checkout", "--quiet", "--detach")
 
     @contextlib.asynccontextmanager
     async def _clone(self) -> AsyncIterator[Tree]:

@@ -61,6 +61,14 @@ async def rival(store: GitStore, name: str) -> None:
     await GitStore(store.working_copy, Exclusion(), backoff=AT_ONCE).transaction(write(name))
 
 
+async def repository(store: GitStore) -> None:
+    """Make the working copy as anybody would, with the branch checked out."""
+    store.working_copy.mkdir()
+    await git(store.working_copy, "init", "--quiet", "--initial-branch", "main")
+    (store.working_copy / "mine").write_text("committed")
+    await Tree(store.working_copy).commit("Begin by hand")
+
+
 # --- transactions -------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +239,29 @@ async def test_a_session_that_fails_publishes_nothing(store: GitStore) -> None:
         await store.checkpoint_session(work)
     assert await subjects(store) == ["begin"]
     assert not (store.working_copy / "half").exists()
+
+
+async def test_a_repository_that_was_there_before_can_be_used(store: GitStore) -> None:
+    """What is being edited in it stays."""
+    await repository(store)
+    (store.working_copy / "mine").write_text("being edited")
+    await store.transaction(write("a"))
+    assert await subjects(store) == ["Begin by hand", "Write a"]
+    assert (store.working_copy / "mine").read_text() == "being edited"
+
+
+async def test_hooks_of_the_repository_do_not_run(store: GitStore, tmp_path: Path) -> None:
+    """Neither where commits are made, nor where they are received."""
+    await repository(store)
+    for name in ("pre-commit", "pre-push", "pre-receive", "update", "post-checkout"):
+        hook = store.working_copy / ".git" / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran-{name}'\nexit 1\n")
+        hook.chmod(0o700)
+    await store.transaction(write("a"))
+    (store.working_copy / "draft").write_text("x")
+    assert await store.checkpoint("Save the draft")
+    assert list(tmp_path.glob("ran-*")) == []
 
 
 async def test_git_is_kept_away_from_the_users_configuration(
