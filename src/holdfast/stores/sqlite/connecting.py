@@ -15,6 +15,7 @@ import apsw
 from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError, StoreReadOnlyError
 from holdfast.stores.sqlite.driver import Connection, open_connection, transaction
 from holdfast.stores.sqlite.files import SIDE_FILES
+from holdfast.stores.sqlite.foreign import opening_the_log
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.sharing import SharedFile
@@ -29,6 +30,7 @@ SAFE_SQLITE: Final = (3, 51, 3)
 """Older libraries can corrupt a database in WAL mode when a checkpoint meets a writer at the wrong moment."""
 
 _PREGROWN_LOG: Final = 8 * 1024 * 1024
+_ZEROS: Final = bytes(64 * 1024)
 _LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
 
 
@@ -124,7 +126,7 @@ def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: flo
         if not _is_ready(file.path, connection):
             _create_schema(connection)
         if not _log_is_grown(file.path):
-            _grow_log(connection)
+            _grow_log(file.path, connection)
     finally:
         file.turn.give()
 
@@ -151,17 +153,26 @@ def _create_schema(connection: Connection) -> None:
 
 
 def _log_is_grown(path: str) -> bool:
-    # Another program that closes the file as the last one removes the log.
+    # Whoever closes the file as the last one empties the log, or removes it.
     try:
         return os.stat(f"{path}-wal").st_size >= _PREGROWN_LOG  # noqa: PTH116 -- plain text, like all paths here
     except OSError:
         return False
 
 
-def _grow_log(connection: Connection) -> None:
-    """Give the write-ahead log its size once: a log that grows with each commit syncs at half the speed."""
-    with contextlib.suppress(apsw.FullError, apsw.BusyError):  # nice to have, no more
-        with transaction(connection):
-            connection.execute("INSERT INTO main.facts VALUES ('growth', zeroblob(?))", (_PREGROWN_LOG,))
-            connection.execute("DELETE FROM main.facts WHERE name = 'growth'")
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+def _grow_log(path: str, connection: Connection) -> None:
+    """Give the write-ahead log its size at once: a log that grows with each commit syncs at half the speed.
+
+    Nobody writes to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
+    """
+    with contextlib.suppress(apsw.BusyError, OSError), transaction(connection), opening_the_log():
+        descriptor = os.open(f"{path}-wal", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        before = size = os.fstat(descriptor).st_size
+        try:
+            while size < _PREGROWN_LOG:
+                size += os.pwrite(descriptor, _ZEROS, size)
+            os.fsync(descriptor)
+        except OSError:  # what room there is is needed for records
+            os.ftruncate(descriptor, before)
+        finally:
+            os.close(descriptor)

@@ -8,22 +8,27 @@ as they happen, and unknown descriptors are looked for when a store is opened an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import threading
 import urllib.parse
-from typing import Final, cast, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from holdfast.errors import ForeignHandleError
 from holdfast.stores.forks import run_in_forked_child
 from holdfast.stores.sqlite.files import SIDE_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 
 _guarded: dict[str, tuple[int, int]] = {}
 _lock = threading.Lock()
 _hooked = False
+_this_thread = threading.local()
 
 
 def descriptors_of(identity: tuple[int, int]) -> frozenset[int]:
@@ -103,9 +108,19 @@ def _refuse_from_now_on(path: str, identity: tuple[int, int]) -> None:
 run_in_forked_child(_guarded.clear)  # a child has none of the locks, so it cannot lose them
 
 
+@contextlib.contextmanager
+def opening_the_log() -> Generator[None]:
+    """Let this thread open the log, the one of the files that carries no locks."""
+    _this_thread.opens_the_log = True
+    try:
+        yield
+    finally:
+        _this_thread.opens_the_log = False
+
+
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
     # Called for every audited event of the process: the first line is all that most of them cost.
-    if event not in {"open", "sqlite3.connect"} or not _guarded:
+    if event not in {"open", "sqlite3.connect"} or not _guarded or getattr(_this_thread, "opens_the_log", False):
         return
     name = _as_path(arguments[0], uri=event == "sqlite3.connect")
     path = None if name is None else _guarded_path(name)
