@@ -13,6 +13,7 @@ from holdfast.clock import monotonic
 from holdfast.events import Checkpointed
 from holdfast.stores import Commit, Put
 from holdfast.stores.opening import open_store
+from holdfast.stores.sqlite import connecting
 from tests.integration.sqlite.programs.talking import key
 from tests.integration.sqlite.ticking import Ticking
 from tests.sizes import size
@@ -71,6 +72,34 @@ def test_the_log_stays_bounded_under_several_writers(url: str, path: Path, start
 
     print(f"log at most {largest / 1e6:.1f} MB during {commits} commits of four processes")
     assert 0 < largest <= MOST
+
+
+async def test_a_log_is_given_its_size_beside_those_who_use_it(
+    url: str, path: Path, start: Start, opened: Open, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Growing a log that already holds commits harms none of them, nor those that follow, nor a repair after a kill."""
+    monkeypatch.setattr(connecting, "_PREGROWN_LOG", 0)
+    store = await opened(url)
+    await write(store, path, 20)
+    assert log_size(path) < 1_000_000
+
+    other = start("obey", url)
+    assert other.hear()[0] == "done"
+    assert log_size(path) >= 8_000_000
+    await write(store, path, 20, first=20)
+    assert other.ask("commit", "theirs")[0] == "done"
+    assert len(look()["records"]) == 41
+    await store.aclose()
+    other.kill()
+
+    assert len(look()["records"]) == 41
+
+
+async def test_a_new_database_is_small(url: str, path: Path, opened: Open) -> None:
+    """Only the log is given its size; the file itself grows with what is in it."""
+    await (await opened(url)).aclose()
+
+    assert path.stat().st_size < 100_000
 
 
 async def test_closing_writes_the_log_back_off_the_loop(url: str, path: Path, opened: Open) -> None:
