@@ -16,7 +16,8 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError, OutcomeUnknownError, StoreBusyError
 from holdfast.events import SlowCommit
 from holdfast.ids import new_id
-from holdfast.stores.backend import Applied, Batch, WorkRider
+from holdfast.stores.backend import Applied, Batch, CommitRider, WorkRider
+from holdfast.stores.protocol import Put
 from holdfast.stores.settling import Settling
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ T = TypeVar("T")
 
 MAX_RIDERS: Final = 1_000
 """The most commits and updates that share one transaction."""
+
+MAX_BYTES: Final = 4_000_000
+"""A transaction with this many bytes of values takes no more riders: everyone waits for all of them to be written."""
 
 MAX_WAITING: Final = 100_000
 """Beyond this many commits waiting on one handle, more are refused: the store is not keeping up."""
@@ -151,8 +155,8 @@ class Group:
 
     def _take(self) -> list[Seat]:
         seats: list[Seat] = []
-        queue = self._queue
-        while queue and len(seats) < MAX_RIDERS:
+        queue, size = self._queue, 0
+        while queue and len(seats) < MAX_RIDERS and size < MAX_BYTES:
             alone = type(queue[0].rider) is WorkRider
             if alone and seats:
                 break
@@ -160,6 +164,7 @@ class Group:
             if seat.state == _WAITING and not seat.answer.cancelled():
                 seat.state = _TAKEN
                 seats.append(seat)
+                size += _bytes_of(seat.rider)
                 if alone:
                     break
         return seats
@@ -221,6 +226,13 @@ class Group:
             self._schedule()
             await asyncio.gather(*self._owned, return_exceptions=True)
             await asyncio.sleep(0)
+
+
+def _bytes_of(rider: Rider) -> int:
+    """Return how much a rider writes, where that is known before it rides."""
+    if type(rider) is not CommitRider:
+        return 0
+    return sum([len(change.value) for change in rider.changes if type(change) is Put])
 
 
 def _own_copy(problem: Exception) -> Exception:
