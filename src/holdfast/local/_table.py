@@ -144,19 +144,19 @@ class Table:
 
     def _hand_over(self, line: Line) -> None:
         """Let in the waiters whose turn has come, and forget a key that nobody wants any more."""
-        waiters, held, now = line.waiters, self.held, self.now
+        now = self.now
         if line.holder is None:
-            line.holder = waiter = waiters.let_in()
+            line.holder = waiter = line.waiters.let_in()
             if waiter is None:
                 if self.entries.get(line.key.encoded) is line:
                     del self.entries[line.key.encoded]
                 return
             waiter.at = now()
-            if held.setdefault(waiter.task, waiter) is not waiter:
+            if self.held.setdefault(waiter.task, waiter) is not waiter:
                 self._note(waiter)
         if line.can_be_shared:
-            while (waiter := waiters.first()) is not None and line.has_room_for(waiter):
-                waiters.let_in()
+            while (waiter := line.waiters.first()) is not None and line.has_room_for(waiter):
+                line.waiters.let_in()
                 line.others[waiter.task] = waiter
                 waiter.at = now()
                 self._note(waiter)

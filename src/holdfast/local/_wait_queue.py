@@ -7,11 +7,11 @@ member that will not come any more still stands in the queue and is passed over.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Iterator
 
 
@@ -56,15 +56,15 @@ class WaitQueue(Generic[T]):
         members = self._members
         while members:
             member = members.popleft()
-            future = member.future
-            if not future.done():
-                try:
-                    future.set_result(True)
-                except RuntimeError:
-                    if not future.get_loop().is_closed():  # on a closed loop nobody is left to be told
-                        raise
-                return member
-            self._gone -= 1
+            try:
+                member.future.set_result(True)
+            except asyncio.InvalidStateError:  # its wait has ended another way
+                self._gone -= 1
+                continue
+            except RuntimeError:
+                if not member.future.get_loop().is_closed():  # on a closed loop nobody is left to be told
+                    raise
+            return member
         return None
 
     def join(self, member: T, loop: asyncio.AbstractEventLoop, timeout: float | None) -> Awaitable[bool]:
