@@ -265,11 +265,14 @@ def test_a_reloaded_module_has_the_same_family(folder: Path) -> None:
     assert module.FAMILY("a") == before("a")
 
 
-def test_a_reload_that_changes_the_modes_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [', modes=("pull",)', ', alone=("exclusive",)', ', after=(KeyFamily("test-earlier"),)']
+)
+def test_a_reload_that_changes_modes_or_order_is_refused(folder: Path, change: str) -> None:
     """Holders and waiters live by the old declaration: a changed one needs a new process."""
     name = new_id()
     module = written(folder, "changed_locks", declaration(name))
-    (folder / "changed_locks.py").write_text(declaration(name, ', alone=("exclusive",)'), encoding="utf-8")
+    (folder / "changed_locks.py").write_text(declaration(name, change), encoding="utf-8")
     with pytest.raises(DuplicateFamilyError, match="restart the process"):
         importlib.reload(module)
 
