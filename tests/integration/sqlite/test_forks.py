@@ -25,7 +25,7 @@ if sys.version_info >= (3, 14):
 def forked(start: Start, url: str, how: str, how_to_exit: str) -> tuple[Child, dict[str, str]]:
     """Start the program that forks and return what its child and it said."""
     child = start("fork", url, how, how_to_exit)
-    said = dict(child.hear() for _ in range(len(ATTEMPTS) + 3))
+    said = dict(child.hear() for _ in range(len(ATTEMPTS) + 4))
     return child, said
 
 
@@ -36,6 +36,7 @@ def test_an_inherited_store_is_refused_and_a_new_one_works(url: str, start: Star
 
     assert {name: said[name] for name in ATTEMPTS} == dict.fromkeys(ATTEMPTS, "ForkedError")
     assert said["own"] == "worked"
+    assert said["hint"] == "1", "the parent hears of what its child commits, as of any other process"
 
 
 @pytest.mark.parametrize(("how", "how_to_exit"), WAYS)
@@ -55,7 +56,7 @@ async def test_a_child_that_ends_does_not_harm_its_parent(
     await store.aclose()
     assert parent.process.wait(30) == 0
     found = look()
-    assert sorted(found["records"]) == ["test/after", "test/before", "test/child", "test/parent"]
+    assert sorted(found["records"]) == ["test/after", "test/after/child", "test/before", "test/child", "test/parent"]
 
 
 @pytest.mark.heavy
@@ -87,3 +88,12 @@ def test_forks_beside_busy_threads_lose_nothing(url: str, look: Look, start: Sta
     assert int(words[1]) == forks
     found = look()
     assert int(found["records"]["test/folded"][1]) == forks + int(words[3])
+
+
+def test_a_fork_in_the_midst_of_a_transaction_harms_nobody(url: str, look: Look, start: Start) -> None:
+    """A child that was forked inside a transaction is refused the file; the parent's transaction is not disturbed."""
+    parent = start("fork_inside", url)
+
+    assert parent.hear() == ["child", "ForkedError"]
+    assert parent.hear() == ["parent", "done"]
+    assert sorted(look()["records"]) == ["test/later", "test/parent"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -13,11 +14,12 @@ from holdfast.clock import monotonic
 from holdfast.errors import StoreBusyError
 from holdfast.stores import Commit, Decision, Put
 from tests.integration.sqlite.programs.talking import key
+from tests.sizes import size
 
 if TYPE_CHECKING:
     from holdfast.stores import Snapshot
     from tests.integration.sqlite.children import Child
-    from tests.integration.sqlite.conftest import Open, Start
+    from tests.integration.sqlite.conftest import Look, Open, Start
 
 MODES = ["auto", "loop", "thread"]
 
@@ -154,3 +156,25 @@ def test_the_turn_falls_when_a_stopped_writer_is_killed(url: str, start: Start) 
     child.kill()
 
     assert other.hear(seconds=5)[0] == "done"
+
+
+@pytest.mark.heavy
+async def test_processes_that_are_stopped_at_any_moment_lose_nothing(
+    url: str, start: Start, look: Look, seed: int
+) -> None:
+    """Stopped and continued again and again wherever they happen to be, processes lose no acknowledged increment."""
+    chooser = random.Random(seed)
+    increments = size(full=5_000, quick=400)
+    children = [start("count", f"{url}?busy=60s", seed + n, increments, 5, 4) for n in range(4)]
+    assert [child.hear() for child in children] == [["ready"]] * 4
+    for child in children:
+        child.tell("go")
+
+    while any(child.is_silent(chooser.uniform(0, 0.02)) for child in children):
+        child = chooser.choice(children)
+        child.stop()
+        child.is_silent(chooser.uniform(0, 0.05))
+        child.send(signal.SIGCONT)
+
+    acknowledged = sum(int(child.hear()[1]) for child in children)
+    assert int(look()["records"]["test/folded"][1]) == acknowledged == 4 * increments

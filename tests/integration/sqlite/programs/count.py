@@ -73,6 +73,7 @@ async def main(url: str, seed: int, increments: int, tasks: int, counters: int) 
     await asyncio.gather(*shares)
     await store.aclose()
     say("acknowledged", increments // tasks * tasks)
+    told()
 
 
 if __name__ == "__main__":

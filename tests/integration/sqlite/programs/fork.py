@@ -47,6 +47,7 @@ async def in_child(inherited: Store, watch: Watch, url: str, how_to_exit: str) -
     own = await open_store(url)
     found = await own.read(key("before"))
     await own.commit(Put(key("child"), found.records[key("before")].value))
+    await own.commit(Put(key("after", "child"), b""))
     await own.aclose()
     say("own", "worked")
     if how_to_exit == "properly":
@@ -79,6 +80,8 @@ async def main(url: str, how: str, how_to_exit: str) -> None:
     await store.commit(Put(key("before"), b"the fork"))
     async with store.watch(key("after")) as watch:
         say("status", fork(store, watch, url, how, how_to_exit))
+        hint = await watch.wait(5)
+        say("hint", len(hint.about) if hint else 0)
         await store.commit(Put(key("parent"), (await store.read(key("child"))).records[key("child")].value))
         say("parent", "worked")
         told()

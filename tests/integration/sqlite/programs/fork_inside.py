@@ -1,0 +1,48 @@
+"""Forks in the midst of a transaction: ``fork_inside URL``. Says what opening came to in the child, then commits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+from holdfast.stores import Decision, Put
+from holdfast.stores.opening import open_store
+from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
+
+if TYPE_CHECKING:
+    from holdfast.stores import Snapshot
+
+
+async def in_child(url: str) -> None:
+    """Try to open the same file."""
+    try:
+        await open_store(url)
+    except HoldfastError as problem:
+        say("child", type(problem).__name__)
+    else:
+        say("child", "opened")
+
+
+def fork_and_decide(_: Snapshot) -> Decision[None]:
+    """Fork while this process holds the write lock."""
+    pid = os.fork()
+    if not pid:
+        asyncio.run(in_child(ARGUMENTS[0]))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return Decision(None, (Put(key("parent"), b""),))
+
+
+async def main(url: str) -> None:
+    """Fork inside a transaction of its own, and finish it."""
+    store = await open_store(f"{url}?commits=thread")
+    await store.update((key("parent"),), fork_and_decide)
+    await store.commit(Put(key("later"), b""))
+    await store.aclose()
+    say("parent", "done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(ARGUMENTS[0]))
