@@ -12,7 +12,10 @@ import holdfast as hf
 from holdfast.keys import RecordKey
 
 READ: Final = "SELECT version, expires_at, value FROM records WHERE key = ?"
-WRITE: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)"
+WRITE: Final = (
+    "INSERT INTO records VALUES (?, ?, ?, ?) ON CONFLICT (key)"
+    " DO UPDATE SET version = excluded.version, expires_at = excluded.expires_at, value = excluded.value"
+)
 LAST: Final = "SELECT count, at FROM counters WHERE handle = ''"
 COUNT_UP: Final = (
     "INSERT INTO counters VALUES (?, ?, ?) ON CONFLICT (handle)"

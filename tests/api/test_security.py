@@ -28,7 +28,7 @@ SOURCE = ROOT / "src" / "holdfast"
 
 # Scripts that servers run. A changed one is a changed format: think of the stores that exist before you change a line.
 SCRIPTS = {
-    "stores/sqlite/schema.sql": "4fc52947bab6bbe2aa2781162743daa8e0be9866a4f8fc7bba09631f0640cdf9",
+    "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
 }
 
 LISTEN = """

@@ -162,3 +162,13 @@ async def test_a_cancelled_opening_leaves_nothing_open(path: Path, url: str, ope
         while users:
             await asyncio.sleep(0)
             users = len(descriptors_of(identity_of(path)))
+
+
+async def test_a_store_that_was_not_closed_is_told(tmp_path: Path) -> None:
+    """Whoever forgets to close a store is warned, with its name."""
+    store = await open_store(f"sqlite:///{tmp_path}/forgotten.db")
+
+    with pytest.warns(ResourceWarning, match=r"forgotten\.db was not closed"):
+        store.__del__()
+
+    await store.aclose()

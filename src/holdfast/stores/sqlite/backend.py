@@ -39,6 +39,7 @@ QUICK: Final = 0.001
 
 GIVE_WAY_AFTER: Final = 0.002
 GIVE_WAY_FOR: Final = 0.005
+GIVE_WAY_AT_MOST: Final = 10
 SLOW_CHECK: Final = 1.0
 LAST_WAIT: Final = 10.0
 READ_AGAIN: Final = 0.01
@@ -48,12 +49,13 @@ READ_AGAIN: Final = 0.01
 class _Job:
     """Work for the writer's thread that can be withdrawn until it has begun."""
 
-    __slots__ = ("_lock", "began", "ended", "withdrawn")
+    __slots__ = ("_lock", "began", "ended", "given_way", "withdrawn")
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
         self.began = self.withdrawn = False
         self.ended: Final = threading.Event()
+        self.given_way = 0
 
     def begin(self) -> bool:
         with self._lock:
@@ -155,7 +157,12 @@ class SqliteBackend:
     def _give_way(self, job: _Job) -> None:
         # A thread that holds the write lock and waits for the interpreter lock holds up every other process. A
         # busy loop would let it wait; so the loop stands still for a moment until it is through.
-        if (job.began and not job.ended.wait(GIVE_WAY_FOR)) or (not job.began and not job.withdrawn):
+        if not job.began:
+            is_needed = not job.withdrawn
+        else:
+            job.given_way += 1
+            is_needed = not job.ended.wait(GIVE_WAY_FOR)
+        if is_needed and job.given_way < GIVE_WAY_AT_MOST:  # beyond that it is not the interpreter that it waits for
             self._loop.call_later(GIVE_WAY_AFTER, self._give_way, job)
 
     def _who_has_the_turn(self) -> str:

@@ -37,7 +37,10 @@ _COUNT_UP: Final = (
     "INSERT INTO main.counters VALUES (?, ?, ?) ON CONFLICT (handle)"
     " DO UPDATE SET count = excluded.count, at = excluded.at WHERE excluded.count > count"
 )
-_PUT: Final = "INSERT OR REPLACE INTO main.records VALUES (?, ?, ?, ?)"
+_PUT: Final = (
+    "INSERT INTO main.records VALUES (?, ?, ?, ?) ON CONFLICT (key)"
+    " DO UPDATE SET version = excluded.version, expires_at = excluded.expires_at, value = excluded.value"
+)
 _DELETE: Final = "DELETE FROM main.records WHERE key = ?"
 _ATTEMPT: Final = "SELECT count FROM main.counters WHERE handle = ?"
 _SWEEP: Final = (

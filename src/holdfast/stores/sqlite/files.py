@@ -19,7 +19,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.stores.forks import run_in_forked_child
-from holdfast.stores.sqlite.mounts import filesystem_of
+from holdfast.stores.sqlite.mounts import filesystem_of, is_mounted_alone
 
 NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "davfs"}
@@ -61,6 +61,8 @@ def prepare(path: str, *, network_allowed: bool) -> str:
     if not network_allowed:
         _refuse_network(real)
     _create(real)
+    if is_mounted_alone(real):  # its log would lie beside it here, and another log beside it over there
+        raise InvalidUrlError(path, "the file is mounted by itself; mount its folder, so that all see the same log")
     return real
 
 

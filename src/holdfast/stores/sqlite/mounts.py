@@ -30,6 +30,11 @@ def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | No
     return found
 
 
+def is_mounted_alone(path: str, mounts: str = "/proc/self/mountinfo") -> bool:
+    """Tell whether a single file is a mount of its own, as when a container is given one file of its host."""
+    return sys.platform == "linux" and any(point == path for _, point, _ in _table(mounts))
+
+
 def _table(mounts: str) -> list[tuple[str, str, str]]:
     """Return device, mount point and type of every mount that can be understood."""
     try:

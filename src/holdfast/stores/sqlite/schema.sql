@@ -1,9 +1,11 @@
+-- With row ids, so that the tree of keys holds keys alone: without them, finding a small record beside large ones
+-- would read the large ones on the way.
 CREATE TABLE records (
     key BLOB NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
     expires_at INTEGER,
     value BLOB NOT NULL
-) WITHOUT ROWID;
+);
 
 CREATE INDEX records_that_expire ON records (expires_at) WHERE expires_at IS NOT NULL;
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.errors import InvalidUrlError
+from holdfast.stores.sqlite import files, open_sqlite
 from holdfast.stores.sqlite.files import NETWORK_FILESYSTEMS
-from holdfast.stores.sqlite.mounts import filesystem_of
+from holdfast.stores.sqlite.mounts import filesystem_of, is_mounted_alone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,3 +94,22 @@ def test_a_missing_table_tells_nothing(tmp_path: Path) -> None:
 def test_this_machine_can_tell(tmp_path: Path) -> None:
     """The real table answers for a real folder."""
     assert filesystem_of(str(tmp_path))
+
+
+def test_a_file_that_is_a_mount_of_its_own_is_noticed(tmp_path: Path) -> None:
+    """A container that is given one file of its host would keep another log beside it than the host does."""
+    table = tmp_path / "mountinfo"
+    table.write_text(line(OTHER, "/", "ext4") + line(OTHER, tmp_path / "given.db", "ext4"))
+
+    assert is_mounted_alone(str(tmp_path / "given.db"), str(table))
+    assert not is_mounted_alone(str(tmp_path / "other.db"), str(table))
+
+
+async def test_opening_a_file_that_is_a_mount_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what to mount instead."""
+    monkeypatch.setattr(files, "is_mounted_alone", lambda _: True)
+
+    with pytest.raises(InvalidUrlError, match="mount its folder"):
+        await open_sqlite(str(tmp_path / "h.db"))
