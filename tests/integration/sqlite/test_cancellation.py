@@ -103,6 +103,21 @@ async def test_closing_waits_for_a_transaction_whose_caller_was_cancelled(url: s
     assert (await (await opened(url)).read(key("gate"))).records
 
 
+async def test_a_transaction_that_has_begun_is_never_called_busy(url: str, opened: Open) -> None:
+    """However long a transaction takes, its caller is told what became of it, and not that it never began."""
+    store = await opened(f"{url}?commits=thread&busy=50ms")
+    gate = Gate(key("gate"))
+    task = asyncio.create_task(gate.update(store))
+    await asyncio.to_thread(gate.entered.wait)
+
+    done, _ = await asyncio.wait({task}, timeout=0.3)
+    assert not done
+    gate.left.set()
+
+    assert (await task).answer == "decided"
+    assert (await store.read(key("gate"))).records
+
+
 async def commit_or_be_cancelled(store: Store, name: RecordKey, delay: int, outcomes: Counter[str]) -> int:
     """Create a record a few ticks later; return the version it got, or 0 if nothing was written."""
     for _ in range(delay):

@@ -148,9 +148,12 @@ async def test_damage_is_reported_and_a_backup_works(path: Path, url: str, opene
     assert len(await values(await opened(url))) == 200
 
 
-async def test_a_database_locked_by_another_program_is_busy(path: Path, url: str, start: Start, opened: Open) -> None:
+@pytest.mark.parametrize("mode", ["auto", "loop", "thread"])
+async def test_a_database_locked_by_another_program_is_busy(
+    path: Path, url: str, start: Start, opened: Open, mode: str
+) -> None:
     """A commit that finds the file locked fails in bounded time without holding up the loop, then goes on."""
-    store = await opened(f"{url}?busy=300ms")
+    store = await opened(f"{url}?busy=300ms&commits={mode}")
     await store.commit(Put(key("1"), b"before"))
     locker = start("lock", path)
     assert locker.hear() == ["locked"]
