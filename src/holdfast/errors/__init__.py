@@ -28,6 +28,11 @@ from holdfast.errors._keys import (
     KeyTooLongError,
     NotAKeyError,
 )
+from holdfast.errors._locks import (
+    InvalidLockArgumentError,
+    LineFullError,
+    TooHeavyError,
+)
 from holdfast.errors._root import (
     HoldfastError,
 )
@@ -85,8 +90,10 @@ __all__ = [
     "InvalidDurationError",
     "InvalidFaultsError",
     "InvalidKeyError",
+    "InvalidLockArgumentError",
     "InvalidUrlError",
     "KeyTooLongError",
+    "LineFullError",
     "LivelockError",
     "LockOrderError",
     "MissingExtraError",
@@ -108,6 +115,7 @@ __all__ = [
     "StoreReadOnlyError",
     "StoreUnavailableError",
     "StrayRetryError",
+    "TooHeavyError",
     "UnknownModeError",
     "UnsuitableStoreError",
     "WaitCycleError",
