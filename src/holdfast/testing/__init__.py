@@ -7,6 +7,7 @@ needs pytest.
 from __future__ import annotations
 
 from holdfast.testing.clock import VirtualClock
+from holdfast.testing.explorer import Exploration, Violation, explore
 from holdfast.testing.faults import ROUGH, Faults
 from holdfast.testing.faulty_backend import FaultyBackend
 from holdfast.testing.faulty_store import FaultyStore
@@ -21,6 +22,7 @@ from holdfast.testing.trace import Trace
 
 __all__ = [
     "ROUGH",
+    "Exploration",
     "Faults",
     "FaultyBackend",
     "FaultyStore",
@@ -33,8 +35,10 @@ __all__ = [
     "StoreModel",
     "StoreSpecification",
     "Trace",
+    "Violation",
     "VirtualClock",
     "check_store_history",
+    "explore",
     "linearize",
     "simulate",
 ]
