@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, final
 
-from holdfast.errors import NotAsyncError
+from holdfast.errors import HoldMisuseError, NotAsyncError
 from holdfast.local._caller import current_task, here
 from holdfast.local._done import DONE
 from holdfast.local._entry import Entry
@@ -86,6 +86,9 @@ class Hold(Entry):
         another.code, another.offset = self.code, self.offset
         another.alone = another.line = None
         return another
+
+    def __reduce__(self) -> NoReturn:
+        raise HoldMisuseError(str(self.key), "cannot be copied or pickled")
 
     def __repr__(self) -> str:
         mode = "" if self.mode is None else f" in mode {self.mode!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, final, overload
+from typing import TYPE_CHECKING, NoReturn, final, overload
 
 from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, monotonic
 from holdfast.durations import seconds
@@ -134,6 +134,9 @@ class Exclusion:
         if key is not None:
             return key_state(key, table.entries.get(require_key(key).encoded), when)
         return tuple(key_state(place.key, place, when) for _, place in sorted(table.entries.items()))
+
+    def __reduce__(self) -> NoReturn:
+        raise WrongLoopError("exclusion", "cannot be copied or pickled")
 
     def __repr__(self) -> str:
         return f"<Exclusion with {len(self._table.entries)} keys in use>"

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import HoldMisuseError, NotAKeyError, NotAsyncError, UnknownModeError, WouldWaitError
+from holdfast.errors import (
+    HoldfastError,
+    HoldMisuseError,
+    HoldTimeoutError,
+    NotAKeyError,
+    NotAsyncError,
+    UnknownModeError,
+    WouldWaitError,
+)
 from holdfast.local import Exclusion
 from tests.unit.local.scene import MODES, OTHER, PLAIN, Overlaps, Scene, ended, held, ticks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 
 async def test_one_task_at_a_time_holds_a_key() -> None:
@@ -198,14 +212,34 @@ async def test_a_decorated_function_shows_where_it_was_decorated() -> None:
     assert (await look()).startswith(__file__)
 
 
-async def test_a_plain_function_cannot_be_decorated() -> None:
-    """It could not wait, so it is refused where it is decorated."""
+async def test_a_decorated_function_waits_no_longer_than_its_hold_would() -> None:
+    """The timeout of the hold, or its refusal to wait, is that of each call."""
+    exclusion = Exclusion()
+
+    async def work() -> None:
+        """Do nothing."""
+
+    async with exclusion.hold(PLAIN("a")):
+        with pytest.raises(HoldTimeoutError):
+            await asyncio.create_task(exclusion.hold(PLAIN("a"), timeout=0)(work)())
+        with pytest.raises(WouldWaitError):
+            await asyncio.create_task(exclusion.try_hold(PLAIN("a"))(work)())
+
+
+async def test_only_a_coroutine_function_can_be_decorated() -> None:
+    """Others could not wait, so they are refused where they are decorated."""
 
     def plain() -> None:
         """Do nothing."""
 
-    with pytest.raises(NotAsyncError, match="plain cannot wait"):
-        Exclusion().hold(PLAIN("a"))(plain)  # type: ignore[arg-type]  # that is the point of the test
+    async def generator() -> AsyncIterator[None]:
+        """Yield nothing."""
+        yield
+
+    functions: tuple[Any, ...] = (plain, generator, classmethod(plain))  # type: ignore[arg-type]  # never called
+    for function in functions:
+        with pytest.raises(NotAsyncError, match=r"cannot wait for a key.* without yield, below any @classmethod"):
+            Exclusion().hold(PLAIN("a"))(function)
 
 
 async def test_holds_work_in_an_exit_stack() -> None:
@@ -301,3 +335,12 @@ async def test_a_hold_says_what_it_is() -> None:
     """Its text has the key, the mode and where it was asked for."""
     assert repr(Exclusion().hold(MODES("g"), mode="pull")).startswith("<Hold test-modes(g) in mode 'pull' from /")
     assert repr(Exclusion()) == "<Exclusion with 0 keys in use>"
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_is_held_cannot_be_copied(again: Callable[[object], object]) -> None:
+    """A copy would let go of what the original holds, or would guard nothing in another process."""
+    exclusion = Exclusion()
+    for original in (exclusion, exclusion.hold(PLAIN("a"))):
+        with pytest.raises(HoldfastError, match="cannot be copied"):
+            again(original)
