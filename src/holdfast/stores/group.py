@@ -46,7 +46,8 @@ SLOW_COMMIT: Final = 0.5
 def verdict_of(cancelled: asyncio.CancelledError) -> Verdict | Exception | None:
     """Return the verdict of a commit or update whose caller was cancelled when it was already under way.
 
-    None means that it was withdrawn: nothing was written.
+    None means that it was withdrawn: nothing was written. Catch the error where the call was awaited:
+    ``asyncio.gather(..., return_exceptions=True)`` makes a new one that knows nothing.
     """
     return getattr(cancelled, "verdict", None)
 
