@@ -57,7 +57,7 @@ async def store(tmp_path: Path) -> AsyncIterator[GroupedStore]:
 
 def database_of(store: GroupedStore) -> Database:
     """Return the blocking half of a store."""
-    database: Database = store.backend._database  # type: ignore[attr-defined]
+    database: Database = store.backend._database  # type: ignore[attr-defined]  # the test looks behind the protocol
     return database
 
 
