@@ -109,8 +109,9 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
 
 .PHONY: dist
-dist: $(DEV)/.ready ## build the sdist and the wheel
+dist: $(DEV)/.ready ## build the sdist, the wheel and the bill of materials, the same bytes from the same tree
 	@$(DEV)/bin/python -m hatchling build -d dist
+	@$(DEV)/bin/python tools/sbom.py > dist/holdfast.cdx.json
 
 .PHONY: clean
 clean: ## remove everything that make has made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -25,14 +27,17 @@ def ask(code: str, **environment: str) -> str:
     return subprocess.check_output(command, text=True, env=os.environ | environment).strip()
 
 
+def build(folder: Path) -> Path:
+    """Build the sdist and the wheel into a folder."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sdist and the wheel, built once."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True, capture_output=True
-    )
-    return folder
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 def test_the_import_is_quick(tmp_path: Path) -> None:
@@ -77,3 +82,17 @@ def test_the_version_is_written_once(built: Path) -> None:
     """The version in pyproject.toml is the one that is built."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert [path.name.split("-")[1] for path in built.glob("*.whl")] == [project["version"]]
+
+
+def test_the_same_tree_gives_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """Anybody can build the release again and compare."""
+    again = {path.name: path.read_bytes() for path in build(tmp_path).iterdir()}
+    assert again == {path.name: path.read_bytes() for path in built.iterdir()}
+
+
+def test_the_bill_of_materials_lists_every_dependency_with_its_hashes() -> None:
+    """What a release is made of is what is pinned for run time."""
+    shown = json.loads(subprocess.check_output([sys.executable, ROOT / "tools" / "sbom.py"], text=True))
+    pinned = dict(re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements" / "run.txt").read_text()))
+    assert {each["name"]: each["version"] for each in shown["components"]} == pinned
+    assert all(each["externalReferences"][0]["hashes"] for each in shown["components"])
