@@ -29,7 +29,7 @@ def ask(code: str, **environment: str) -> str:
 
 def build(folder: Path) -> Path:
     """Build the sdist and the wheel into a folder."""
-    command = [sys.executable, "-m", "hatchling", "build", "-d", folder]
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return folder
 
