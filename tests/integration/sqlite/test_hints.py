@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.clock import monotonic
 from holdfast.stores import Put, Wake
-from holdfast.stores.sqlite import backend
+from holdfast.stores.sqlite import backend, slow_check
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ async def test_a_lost_hint_is_found_by_the_slow_check(url: str, path: Path, star
     await store.commit(Put(key("lost"), b""))
 
     assert child.ask("wait", 10)[1:] == ["everything"]
-    assert monotonic() - began < 2 * backend.SLOW_CHECK + 1
+    assert monotonic() - began < 2 * slow_check.SLOW_CHECK + 1
 
 
 async def test_watching_works_without_the_folder_of_doorbells(url: str, path: Path, start: Start, opened: Open) -> None:
@@ -192,7 +192,7 @@ async def test_without_doorbells_the_slow_check_remains(
 ) -> None:
     """Where the platform has no doorbells, changes are still found."""
     monkeypatch.setattr(backend, "is_supported", lambda _: False)
-    monkeypatch.setattr(backend, "SLOW_CHECK", 0.01)
+    monkeypatch.setattr(slow_check, "SLOW_CHECK", 0.01)
     store = await opened(url)
 
     async with store.watch(key("a")) as watch:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import apsw
 
-from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreError
+from holdfast.errors import OutcomeUnknownError, StoreBusyError
 from holdfast.offload import Lane
 from holdfast.stores.backend import WorkRider
 from holdfast.stores.sqlite.doorbells import Doorbells, is_supported
 from holdfast.stores.sqlite.sharing import unshare
+from holdfast.stores.sqlite.slow_check import SlowCheck
 from holdfast.stores.sqlite.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ QUICK: Final = 0.001
 GIVE_WAY_AFTER: Final = 0.002
 GIVE_WAY_FOR: Final = 0.005
 GIVE_WAY_AT_MOST: Final = 10
-SLOW_CHECK: Final = 1.0
 LAST_WAIT: Final = 10.0
 READ_AGAIN: Final = 0.01
 
@@ -83,6 +83,7 @@ class SqliteBackend:
         self._doorbells: Final = (
             Doorbells(file.path) if options.hints == "machine" and is_supported(file.path) else None
         )
+        self._slow_check: Final = SlowCheck(database)
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
         self._closing: asyncio.Task[None] | None = None
 
@@ -208,10 +209,9 @@ class SqliteBackend:
 
     def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
         """Hear hints from this process at once, from others by doorbell, and look for lost ones now and then."""
-        forget: list[Callable[[], None]] = []
-        if self._options.hints == "machine":  # first, as it alone can fail; and where there are no doorbells, too
-            forget.append(_SlowCheck(self._loop, self._database, ear).stop)
-        forget.append(self._file.bells.listen(prefixes, ear))
+        forget = [self._file.bells.listen(prefixes, ear)]
+        if self._options.hints == "machine":  # also where there are no doorbells
+            forget.append(self._slow_check.listen(ear))
         if self._doorbells is not None:
             forget.append(self._doorbells.listen(prefixes, ear))
         return functools.partial(_call_each, forget)
@@ -254,31 +254,6 @@ class SqliteBackend:
                 return
             finally:
                 self._file.turn.give()
-
-
-@final
-class _SlowCheck:
-    """Says "look at everything" when something was committed since the last look, hint or not."""
-
-    __slots__ = ("_database", "_ear", "_loop", "_seen", "_timer")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, database: Database, ear: Ear) -> None:
-        self._loop, self._database, self._ear = loop, database, ear
-        self._seen = database.data_version()
-        self._timer = loop.call_later(SLOW_CHECK, self._look)
-
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(SLOW_CHECK, self._look)
-        try:
-            version = self._database.data_version()
-        except StoreError:  # whoever reads next is told properly; here it only means: do look
-            version = -1
-        if version != self._seen:
-            self._seen = version
-            self._ear.hear(None)
-
-    def stop(self) -> None:
-        self._timer.cancel()
 
 
 def _call_each(actions: Iterable[Callable[[], None]]) -> None:
