@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 
 if TYPE_CHECKING:
-    from tests.integration.sqlite.conftest import Open, Start
+    from tests.integration.sqlite.conftest import Look, Open, Start
 
 COUNTERS = 16
 
@@ -36,3 +37,20 @@ async def test_no_update_is_lost_between_processes(
     assert acknowledged == increments * processes
     assert sum(int(record.value) for record in counted) == 2 * acknowledged
     assert int(folded.value) == acknowledged
+
+
+@pytest.mark.heavy
+def test_a_deleted_turn_costs_fairness_and_nothing_else(url: str, path: Path, start: Start, look: Look) -> None:
+    """When the file of the turn is deleted and others make a new one, SQLite's own lock still keeps writers apart."""
+    increments = size(full=5_000, quick=200)
+    children = [start("count", url, n, increments, 2, COUNTERS) for n in range(2)]
+    assert [child.hear() for child in children] == [["ready"]] * 2
+    Path(f"{path}-turn").unlink()
+    children += [start("count", url, n, increments, 2, COUNTERS) for n in range(2, 4)]
+    assert [child.hear() for child in children[2:]] == [["ready"]] * 2
+    for child in children:
+        child.tell("go")
+
+    acknowledged = sum(int(child.hear(seconds=600)[1]) for child in children)
+
+    assert int(look()["records"]["test/folded"][1]) == acknowledged == 4 * increments
