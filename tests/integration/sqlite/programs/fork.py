@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import HoldfastError
 from holdfast.stores import Decision, Put
 from holdfast.stores.opening import open_store
+from holdfast.stores.sqlite import slow_check
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def fork(store: Store, watch: Watch, url: str, how: str, how_to_exit: str) -> in
 
 async def main(url: str, how: str, how_to_exit: str) -> None:
     """Be the parent."""
+    slow_check.SLOW_CHECK = 60.0  # type: ignore[misc] # what is heard is heard by doorbell
     store = await open_store(url)
     await store.commit(Put(key("before"), b"the fork"))
     async with store.watch(key("after")) as watch:

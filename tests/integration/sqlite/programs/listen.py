@@ -1,7 +1,8 @@
-"""Watches many prefixes and says what it hears: ``listen URL WATCHES PREFIX ...``.
+"""Watches many prefixes and says what it hears: ``listen URL WATCHES SLOW_CHECK PREFIX ...``.
 
 Told ``wait SECONDS`` it waits for a hint on its first watch, and says whether one came, what it was about and how much
-processor time waiting took. Every watch after the first listens to a prefix of its own below the given one.
+processor time waiting took. Every watch after the first listens to a prefix of its own below the given one. The slow
+check comes every so many seconds: a process whose loop stood still would hear of it before it hears its doorbell.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import contextlib
 import time
 
 from holdfast.stores.opening import open_store
+from holdfast.stores.sqlite import slow_check
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 
-async def main(url: str, watches: int, *prefix: str) -> None:
+async def main(url: str, watches: int, every: float, *prefix: str) -> None:
     """Watch, and report when asked."""
+    slow_check.SLOW_CHECK = every  # type: ignore[misc] # final for everyone but a test
     store = await open_store(url)
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(store.watch(key(*prefix)))
@@ -31,4 +34,4 @@ async def main(url: str, watches: int, *prefix: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(ARGUMENTS[0], int(ARGUMENTS[1]), *ARGUMENTS[2:]))
+    asyncio.run(main(ARGUMENTS[0], int(ARGUMENTS[1]), float(ARGUMENTS[2]), *ARGUMENTS[3:]))

@@ -13,8 +13,10 @@ async def main(url: str, name: str) -> None:
     store = await open_store(url)
     async with store.watch(key(name)) as watch:
         say("ready")
-        hint = await watch.wait(20)
-        say(*(about.hex() for about in hint.about) if hint else ("nothing",))
+        hint = None
+        while hint is None or not hint.about:
+            hint = await watch.wait(20)
+        say(*(about.hex() for about in hint.about))
     await store.aclose()
 
 
