@@ -165,7 +165,7 @@ async def test_a_database_locked_by_another_program_is_busy(
         assert await values(store) == [b"before"]
 
     assert monotonic() - began < 2
-    assert ticking.longest_gap < 0.1
+    assert ticking.longest_gap < 0.25
     assert locker.ask("unlock") == ["unlocked"]
     assert isinstance(await store.commit(Put(key("3"), b"after")), Commit)
     assert await values(store) == [b"before", b"after"]
