@@ -33,9 +33,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give heavy tests a longer limit than the 60 seconds of the others."""
+    """Give heavy tests a longer limit than the 60 seconds of the others, and at full size every test."""
     for item in items:
-        if item.get_closest_marker("heavy") and (PROVE or not item.get_closest_marker("timeout")):
+        if PROVE or (item.get_closest_marker("heavy") and not item.get_closest_marker("timeout")):
             item.add_marker(pytest.mark.timeout(HEAVY_SECONDS), append=False)
 
 
