@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 from weakref import WeakSet
 
@@ -67,13 +66,6 @@ class GroupedStore:
         self._group: Final = Group(backend, hooks)
         self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
         self._closing: asyncio.Task[None] | None = None
-
-    def __del__(self) -> None:
-        # Its threads and descriptors stay: closing connections from wherever garbage is collected could deadlock.
-        closing = getattr(self, "_closing", self)  # missing if making the store failed half-way
-        if closing is None and self._limits.reach != "process" and not self._guard.crossed:
-            message = f"the store {self._backend.name} was not closed; use async with, or await its aclose()"
-            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return f"<GroupedStore {self._backend.name}>"

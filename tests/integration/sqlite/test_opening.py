@@ -169,6 +169,6 @@ async def test_a_store_that_was_not_closed_is_told(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/forgotten.db")
 
     with pytest.warns(ResourceWarning, match=r"forgotten\.db was not closed"):
-        store.__del__()
+        store.backend.__del__()  # type: ignore[attr-defined]  # what the garbage collector calls
 
     await store.aclose()

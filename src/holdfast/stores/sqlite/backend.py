@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import apsw
@@ -17,6 +18,7 @@ import apsw
 from holdfast.errors import OutcomeUnknownError, StoreBusyError
 from holdfast.offload import Lane
 from holdfast.stores.backend import WorkRider
+from holdfast.stores.forks import ForkGuard
 from holdfast.stores.sqlite.doorbells import Doorbells, is_supported
 from holdfast.stores.sqlite.sharing import unshare
 from holdfast.stores.sqlite.slow_check import SlowCheck
@@ -86,6 +88,14 @@ class SqliteBackend:
         self._slow_check: Final = SlowCheck(database)
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._fork: Final = ForkGuard(file.path)
+
+    def __del__(self) -> None:
+        # Its threads and descriptors stay: closing connections from wherever garbage is collected could deadlock.
+        guard: ForkGuard | None = getattr(self, "_fork", None)  # None if making it failed half-way
+        if guard is not None and not guard.crossed and self._closing is None:
+            message = f"the store {self.name} was not closed; use async with, or await its aclose()"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     @property
     def capabilities(self) -> Capabilities:
