@@ -8,10 +8,10 @@ from holdfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, U
 from holdfast.ids import new_id
 from holdfast.keys import Key, RecordKey
 from holdfast.stores.opening import open_store
-from holdfast.stores.protocol import Check, Delete, Put
+from holdfast.stores.protocol import Check, Delete, Put, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 
     from holdfast.clock import Instant
     from holdfast.events import Hook
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
         Decision,
         Snapshot,
         Store,
-        Wake,
         Watch,
     )
 
 T = TypeVar("T")
 
 LONGEST_NAME: Final = 100
+
+_CHANGES: Final = (Put, Delete, Check)
 
 
 @final
@@ -81,33 +82,39 @@ class Space:
             return self._root.child(kind, "1", "", key)
         raise NotAKeyError(type(key).__name__, "Key or str")
 
-    async def read(self, *keys: RecordKey) -> Snapshot:
+    # What is called often returns the store's own awaitable: a coroutine around it would cost more than the check.
+
+    def read(self, *keys: RecordKey) -> Coroutine[Any, Any, Snapshot]:
         """Read records of this space in one snapshot."""
         self._check(keys)
-        return await self._store.read(*keys)
+        return self._store.read(*keys)
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
         """Read a page of a range of this space, see :meth:`~holdfast.stores.Store.scan`."""
         self._check((start, end))
         return await self._store.scan(start, end, limit=limit, reverse=reverse)
 
-    async def commit(
+    def commit(
         self,
         *changes: Change,
         after: Instant | None = None,
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
-    ) -> Commit | Conflict:
+    ) -> Coroutine[Any, Any, Commit | Conflict]:
         """Do all of ``changes`` or none in this space, see :meth:`~holdfast.stores.Store.commit`."""
         # Anything else than a change is refused by the store, with a better message than a missing attribute.
-        self._check([each.key for each in changes if type(each) in (Put, Delete, Check)])
-        self._check([each.to for each in wake])
-        return await self._store.commit(*changes, after=after, before=before, wake=wake)
+        self._check([each.key for each in changes if type(each) in _CHANGES])
+        if after is None and before is None and not wake:
+            return self._store.commit(*changes)
+        self._check([each.to for each in wake if type(each) is Wake])
+        return self._store.commit(*changes, after=after, before=before, wake=wake)
 
-    async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
+    def update(
+        self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]
+    ) -> Coroutine[Any, Any, Decided[T]]:
         """Decide and commit on records of this space, see :meth:`~holdfast.stores.Store.update`."""
         self._check(keys)
-        return await self._store.update(keys, decide)
+        return self._store.update(keys, decide)
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints of this space, see :meth:`~holdfast.stores.Store.watch`."""
@@ -117,7 +124,7 @@ class Space:
     def _check(self, keys: Sequence[RecordKey]) -> None:
         root = self._root
         for key in keys:
-            if not isinstance(key, RecordKey):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            if type(key) is not RecordKey:
                 raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
             if not key.startswith(root):
                 raise InvalidChangeError(

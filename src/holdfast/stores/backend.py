@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class CommitRider(Struct, frozen=True):
+class CommitRider(Struct, frozen=True, gc=False):
     """One commit, as it was asked for and checked."""
 
     changes: tuple[Change, ...]

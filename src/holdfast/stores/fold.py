@@ -62,7 +62,8 @@ def fold(
     to it before.
     """
     state = _Fold(at, last_version, records, limits)
-    outcomes = tuple([state.ride(rider) for rider in riders])
+    commit, ride = state.commit, state.ride
+    outcomes = tuple([commit(rider) if type(rider) is CommitRider else ride(rider) for rider in riders])
     return Folded(outcomes, state.writes, tuple(state.wakes), state.last_version)
 
 
@@ -102,26 +103,27 @@ class _Fold:
         self, at: Instant, last_version: int, records: Mapping[RecordKey, Record], limits: Capabilities
     ) -> None:
         self._at, self._limits = at, limits
-        self._present = {key: record for key, record in records.items() if not record.is_expired(at)}
+        self._present = {
+            key: record for key, record in records.items() if record.expires_at is None or record.expires_at > at
+        }
         self.last_version = last_version
         self.writes: dict[RecordKey, Record | None] = {}
         self.wakes: list[Wake] = []
 
     def ride(self, rider: Rider) -> Outcome:
-        if type(rider) is CommitRider:
-            return self._commit(rider)
         if type(rider) is UpdateRider:
             return self._update(rider)
         raise TypeError(f"a {type(rider).__name__} cannot be folded")
 
-    def _commit(self, rider: CommitRider) -> Commit | Conflict:
+    def commit(self, rider: CommitRider) -> Commit | Conflict:
         present, lost = self._present, None
         for change in rider.changes:
             record = present.get(change.key)
             if (ABSENT if record is None else record.version) != change.expected:
                 lost = lost or {}
                 lost[change.key] = record
-        if lost or not in_window(self._at, rider.after, rider.before):
+        timed = rider.after is not None or rider.before is not None
+        if lost or (timed and not in_window(self._at, rider.after, rider.before)):
             return Conflict(self._at, lost or {})
         return Commit(self._at, self._write(rider.changes, rider.wake))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from asyncio import get_running_loop
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 from weakref import WeakSet
 
@@ -23,7 +24,8 @@ from holdfast.events import NO_HOOKS
 from holdfast.stores.backend import CommitRider, UpdateRider, WorkRider
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.group import Group
-from holdfast.stores.rules import check_commit, check_read, check_scan, check_window
+from holdfast.stores.protocol import Commit
+from holdfast.stores.rules import check_commit, check_read, check_scan, check_window, is_plain_put
 from holdfast.stores.watching import BackendWatch
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import (
         Capabilities,
         Change,
-        Commit,
         Conflict,
         Decided,
         Decision,
@@ -113,15 +114,18 @@ class GroupedStore:
     ) -> Commit | Conflict:
         """Do all of ``changes`` or none, durably, if every guard holds and ``after <= store time < before``."""
         self._check_usable()
-        check_commit(changes, wake, self._limits)
-        check_window(after, before)
+        if wake or len(changes) != 1 or not is_plain_put(changes[0], self._limits):
+            check_commit(changes, wake, self._limits)
+        if after is not None or before is not None:
+            check_window(after, before)
         seat = self._group.board(CommitRider(changes, after, before, tuple(wake)))
         try:
             await seat.answer
         except asyncio.CancelledError as cancelled:
             await self._group.leave(seat, cancelled)
             raise
-        return cast("Commit | Conflict", seat.verdict())
+        outcome = seat.outcome
+        return outcome if type(outcome) is Commit else cast("Conflict", seat.verdict())
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
@@ -190,11 +194,12 @@ class GroupedStore:
         return self._group.own(work)
 
     def _check_usable(self) -> None:
+        if self._closing is None and get_running_loop() is self._loop and not self._guard.crossed:
+            return
         self._guard.check()
         if self._closing is not None:
             raise StoreClosedError(self._backend.name, "it was closed; open a new one")
-        if asyncio.get_running_loop() is not self._loop:
-            raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
+        raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of everything. Closing twice is fine."""

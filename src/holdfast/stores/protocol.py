@@ -109,7 +109,7 @@ class Wake(Struct, frozen=True, gc=False):
     about: RecordKey | None = None
 
 
-class Commit(Struct, frozen=True):
+class Commit(Struct, frozen=True, gc=False):
     """The changes are durable. ``versions`` holds the new version of each key that was put."""
 
     at: Instant

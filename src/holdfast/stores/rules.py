@@ -32,7 +32,7 @@ def check_key(key: RecordKey) -> None:
 def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabilities) -> None:
     """Refuse a commit that breaks a rule: too many changes, a key twice, two namespaces, a bad change."""
     for change in changes:
-        if not _is_plain_put(change, limits):
+        if not is_plain_put(change, limits):
             _check_change(change, limits)
     if len(changes) == 1 and not wake:
         return
@@ -46,7 +46,7 @@ def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabi
     check_one_namespace([*(change.key for change in changes), *(each.to for each in wake)])
 
 
-def _is_plain_put(change: Change, limits: Capabilities) -> bool:
+def is_plain_put(change: Change, limits: Capabilities) -> bool:
     """Tell, in one expression on the hottest path, whether a change needs no closer look."""
     return (
         type(change) is Put

@@ -276,14 +276,15 @@ class Database:
 
 def look_up(connection: Connection, keys: Iterable[RecordKey]) -> dict[RecordKey, Record]:
     """Return the records at ``keys``, expired ones included, by as few statements as possible."""
-    wanted = tuple(keys)
+    named = {key: key for key in keys}  # so that a found key is the object that is known already, with its hash
+    wanted = tuple(named)
     found: dict[RecordKey, Record] = {}
     for first in range(0, len(wanted), _MOST_AT_ONCE):
         some = wanted[first : first + _MOST_AT_ONCE]
         size = 1 << (len(some) - 1).bit_length()  # few sizes, so that each statement is prepared once
-        for row in connection.execute(_select(size), some + some[-1:] * (size - len(some))):
-            record = _record(row)
-            found[record.key] = record
+        for raw, version, expires_at, value in connection.execute(_select(size), some + some[-1:] * (size - len(some))):
+            key = named[raw]
+            found[key] = Record(key, value, version, expires_at)
     return found
 
 
