@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldTimeoutError, InvalidDurationError
+from holdfast.errors import HoldMisuseError, HoldTimeoutError, InvalidDurationError
 from holdfast.local import Exclusion
 from holdfast.local._line import Line
 from tests.unit.local.scene import PLAIN, Scene, ended, ticks
@@ -168,13 +168,15 @@ async def test_a_timeout_in_the_tick_of_the_hand_over_has_one_outcome(order: str
         await scene.enter("next")
         [timer] = timers()
         [holder] = scene.exclusion._table.holders_of(scene.key)
-        scene.tasks.pop("holder").cancel()  # it has let go below when it learns of that
+        holding = scene.tasks.pop("holder")
+        holding.cancel()  # the test lets go in its place, below, before it learns of that
         if order == "expire first":
             timer._run()
         scene.exclusion._table.leave(holder)
         timer._run()
         assert scene.inside == (["next"] if order == "expire first" else ["in time?"])
         await ticks()
+        assert isinstance(holding.exception(), HoldMisuseError)
         in_time = scene.tasks["in time?"]
         assert (in_time.done() and type(in_time.exception())) == (order == "expire first" and HoldTimeoutError)
 
