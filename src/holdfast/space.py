@@ -1,153 +1,21 @@
-"""A space: one namespace and one tenant of a store, and the only way to name a key in it."""
+"""A space: everything that Holdfast does with keys, in one namespace and tenant of a store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, final
 
-from holdfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, UnsuitableStoreError
-from holdfast.ids import new_id
-from holdfast.keys import Key, RecordKey
+from holdfast.scope import Scope, checked_name
 from holdfast.stores.opening import open_store
-from holdfast.stores.protocol import Check, Delete, Put, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+    from collections.abc import Generator, Iterable
 
-    from holdfast.clock import Instant
     from holdfast.events import Hook
-    from holdfast.stores.protocol import (
-        Change,
-        Commit,
-        Conflict,
-        Decided,
-        Decision,
-        Snapshot,
-        Store,
-        Watch,
-    )
-
-T = TypeVar("T")
-
-LONGEST_NAME: Final = 100
-
-_CHANGES: Final = (Put, Delete, Check)
 
 
 @final
-class Space:
-    """A store as seen by one namespace and tenant.
-
-    Every key that a space makes begins with its namespace and tenant, and it refuses keys that do not, so nothing
-    above it can reach another tenant's records. Get one from :func:`holdfast.open`.
-
-    Attributes:
-        namespace: Bounds every commit and scan; on distributed stores, what one shard holds.
-        tenant: Whose records these are.
-        presence: The address of this opening of the space, unlike any other: where wakes for it are sent.
-    """
-
-    def __init__(self, store: Store, *, namespace: str = "default", tenant: str = "default") -> None:
-        if not store.capabilities.atomic:
-            raise UnsuitableStoreError(
-                store.capabilities.backend,
-                "it has no atomic conditional commits, so two racers could both win; use sqlite:// or a server",
-            )
-        self.namespace: Final = _checked("namespace", namespace)
-        self.tenant: Final = _checked("tenant", tenant)
-        self._root: Final = RecordKey(namespace, tenant)
-        self._store: Final = store
-        self.presence: Final = self.key("presence", new_id())
-
-    def __repr__(self) -> str:
-        return f"<Space {self.namespace}/{self.tenant} on {self._store!r}>"
-
-    @property
-    def store(self) -> Store:
-        """The store underneath, which knows nothing of namespaces and tenants."""
-        return self._store
-
-    def key(self, kind: str, *parts: str) -> RecordKey:
-        """Return the record key of ``parts`` among the records of one ``kind``, in this space."""
-        return self._root.child(kind, *parts)
-
-    def key_for(self, kind: str, key: Key | str) -> RecordKey:
-        """Return the record key for a user's key: a :class:`~holdfast.keys.Key`, or text in a family of its own.
-
-        The number of parts comes first, so that no user's key is a prefix of another's and what is kept below one
-        can be scanned without meeting a neighbour.
-        """
-        if isinstance(key, Key):
-            return self._root.child(kind, str(len(key.parts)), key.family.name, *key.parts)
-        if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            return self._root.child(kind, "1", "", key)
-        raise NotAKeyError(type(key).__name__, "Key or str")
-
-    # What is called often returns the store's own awaitable: a coroutine around it would cost more than the check.
-
-    def read(self, *keys: RecordKey) -> Coroutine[Any, Any, Snapshot]:
-        """Read records of this space in one snapshot."""
-        self._check(keys)
-        return self._store.read(*keys)
-
-    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
-        """Read a page of a range of this space, see :meth:`~holdfast.stores.Store.scan`."""
-        self._check((start, end))
-        return await self._store.scan(start, end, limit=limit, reverse=reverse)
-
-    def commit(
-        self,
-        *changes: Change,
-        after: Instant | None = None,
-        before: Instant | None = None,
-        wake: Sequence[Wake] = (),
-    ) -> Coroutine[Any, Any, Commit | Conflict]:
-        """Do all of ``changes`` or none in this space, see :meth:`~holdfast.stores.Store.commit`."""
-        # Anything else than a change is refused by the store, with a better message than a missing attribute.
-        self._check([each.key for each in changes if type(each) in _CHANGES])
-        if after is None and before is None and not wake:
-            return self._store.commit(*changes)
-        self._check([each.to for each in wake if type(each) is Wake])
-        return self._store.commit(*changes, after=after, before=before, wake=wake)
-
-    def update(
-        self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]
-    ) -> Coroutine[Any, Any, Decided[T]]:
-        """Decide and commit on records of this space, see :meth:`~holdfast.stores.Store.update`."""
-        self._check(keys)
-        return self._store.update(keys, decide)
-
-    def watch(self, *prefixes: RecordKey) -> Watch:
-        """Subscribe to hints of this space, see :meth:`~holdfast.stores.Store.watch`."""
-        self._check(prefixes)
-        return self._store.watch(*prefixes)
-
-    def _check(self, keys: Sequence[RecordKey]) -> None:
-        root = self._root
-        for key in keys:
-            if type(key) is not RecordKey:
-                raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
-            if not key.startswith(root):
-                raise InvalidChangeError(
-                    f"{key} does not lie in {self.namespace}/{self.tenant}; make it with space.key(...)"
-                )
-
-    async def aclose(self) -> None:
-        """Close the store."""
-        await self._store.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-
-def _checked(what: str, name: str) -> str:
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidKeyError(f"{what} {name!r}", "it must be text")
-    if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise InvalidKeyError(f"{what} {name!a}", f"it must be 1 to {LONGEST_NAME} printable characters")
-    return name
+class Space(Scope):
+    """A store as seen by one namespace and tenant, with the locks in it. Get one from :func:`holdfast.open`."""
 
 
 @final
@@ -158,7 +26,7 @@ class Opening:
 
     def __init__(self, url: str, namespace: str, tenant: str, hooks: Iterable[Hook]) -> None:
         self._url, self._hooks = url, tuple(hooks)
-        self._names = (_checked("namespace", namespace), _checked("tenant", tenant))
+        self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
         self._space: Space | None = None
 
     def __await__(self) -> Generator[Any, Any, Space]:
