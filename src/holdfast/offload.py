@@ -8,15 +8,18 @@ as a seeded callback instead, and a whole store becomes deterministic under test
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+import functools
 import threading
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, final, runtime_checkable
 
 from holdfast.errors import StoreClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +62,65 @@ class Lane:
         if self._executor is not None:
             self._executor.shutdown(wait=wait)
             self._executor = None
+
+
+@runtime_checkable
+class _RunsBeside(Protocol):
+    """A loop that has a way of its own to run something beside it."""
+
+    def run_beside(self, main: Callable[[], Coroutine[Any, Any, T]], name: str) -> asyncio.Future[T]: ...
+
+
+def run_beside(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> asyncio.Future[T]:
+    """Run ``main()`` on an event loop of its own, in a thread of its own, and return its result as a future here.
+
+    It goes on while the calling loop is held up by other code. It begins with an empty context, and tasks that it
+    leaves behind are cancelled at its end. Cancelling the future does not cancel ``main``: tell it to stop by other
+    means. Neither the end of the calling loop nor that of the program waits for it.
+
+    A loop that has a ``run_beside`` method of its own, as a simulated loop has, is asked to run it instead.
+
+    Args:
+        main: Called on the new loop, so what it opens belongs to that loop.
+        name: What the thread is called, after ``holdfast-``.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, _RunsBeside):
+        return loop.run_beside(main, name)
+    future: asyncio.Future[T] = loop.create_future()
+    threading.Thread(target=_run_loop, args=(main, future), name=f"holdfast-{name}", daemon=True).start()
+    return future
+
+
+def _run_loop(main: Callable[[], Coroutine[Any, Any, T]], future: asyncio.Future[T]) -> None:
+    async def called_here() -> T:
+        return await main()
+
+    deliver: Callable[[], None]
+    try:
+        with asyncio.Runner() as runner:
+            result = runner.run(called_here(), context=contextvars.Context())
+    except BaseException as problem:  # noqa: BLE001 -- it belongs to whoever waits for the result
+        deliver = functools.partial(_fail, future, problem)
+    else:
+        deliver = functools.partial(_succeed, future, result)
+    with contextlib.suppress(RuntimeError):  # the calling loop is closed: nobody waits any more
+        future.get_loop().call_soon_threadsafe(deliver)
+
+
+def _succeed(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], problem: BaseException) -> None:
+    """End a future as something that raised ``problem`` ended, unless it was cancelled meanwhile."""
+    if future.done():
+        return
+    if isinstance(problem, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(problem)
 
 
 @final

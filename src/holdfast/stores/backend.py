@@ -119,6 +119,18 @@ class Backend(Protocol):
         """Send hints to whoever listens, in this process and in others. Never fails and never waits."""
         ...
 
+    async def another(self) -> Backend:
+        """Open another handle on the same thing, on the running loop: perhaps another one, in another thread."""
+        ...
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if they cannot."""
+        ...
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` has certainly died; False for nonsense."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of everything."""
         ...

@@ -61,6 +61,7 @@ class GroupedStore:
 
     def __init__(self, backend: Backend, hooks: Hooks = NO_HOOKS) -> None:
         self._backend: Final = backend
+        self._hooks: Final = hooks
         self._limits: Final = backend.capabilities
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
@@ -196,10 +197,29 @@ class GroupedStore:
     def _check_usable(self) -> None:
         if self._closing is None and get_running_loop() is self._loop and not self._guard.crossed:
             return
+        self._check_open()
+        raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
+
+    def _check_open(self) -> None:
         self._guard.check()
         if self._closing is not None:
             raise StoreClosedError(self._backend.name, "it was closed; open a new one")
-        raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
+
+    async def another(self) -> GroupedStore:
+        """Open another handle on the same store, on the running loop, which may be another one in another thread."""
+        self._check_open()
+        return GroupedStore(await self._backend.another(), self._hooks)
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if this store cannot see deaths."""
+        return "" if self._is_over() else self._backend.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` has certainly died, or closed its last handle."""
+        return not self._is_over() and self._backend.is_severed(lifeline)
+
+    def _is_over(self) -> bool:
+        return self._closing is not None or self._guard.crossed
 
     async def aclose(self) -> None:
         """Finish what is under way and let go of everything. Closing twice is fine."""

@@ -166,6 +166,18 @@ class MemoryBackend:
         """Send hints to every handle on the same memory."""
         self._memory.bells.ring(changed, wakes)
 
+    async def another(self) -> MemoryBackend:
+        """Return another handle on the same memory."""
+        return MemoryBackend(self._memory)
+
+    def lifeline(self) -> str:
+        """Return nothing: the memory dies with its process."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- whoever could ask lives in the same process
+        """Return False: nobody who could ask outlives the process."""
+        return False
+
     async def aclose(self) -> None:
         """Nothing to let go of: the memory lives as long as someone has a handle on it."""
 

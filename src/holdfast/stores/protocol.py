@@ -177,7 +177,10 @@ class Capabilities(Struct, frozen=True):
     max_changes: int = 100
     max_value_bytes: int = 350_000
     clock_resolution: float = 1e-6
+    shortest_lease: float = 0.1
+    """The shortest lease, in seconds, that makes sense on this store: several round trips."""
     sees_process_death: bool = False
+    """Whether :meth:`Store.lifeline` and :meth:`Store.is_severed` tell of processes that died."""
     commit_with: bool = False
 
 
@@ -262,6 +265,29 @@ class Store(Protocol):
         """Find out for good what became of an attempt whose outcome was unknown.
 
         Returns its verdict if it was written. Returns None if it was not, and then it never will be.
+        """
+        ...
+
+    async def another(self) -> Store:
+        """Open another handle on the same store, on the running event loop: perhaps another loop, in another thread.
+
+        It has the same options, and it is closed by itself: neither handle needs the other one open. Hooks are
+        shared, so they are called on the thread of either.
+        """
+        ...
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if this store cannot see deaths.
+
+        It stays the same for as long as this process has a handle on the store open, and it is severed when the
+        process dies, whichever way, and also once it has closed its last handle.
+        """
+        ...
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` has died, or has closed its last handle on this store.
+
+        True only if that is certain. Anything that is not a lifeline of this store is not severed.
         """
         ...
 

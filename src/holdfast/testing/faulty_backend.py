@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.errors import StoreError
@@ -28,6 +29,7 @@ class FaultyBackend:
     def __init__(self, backend: Backend, *, seed: int, faults: Faults = ROUGH) -> None:
         self._backend: Final = backend
         self._faults: Final = faults
+        self._next_seed: Final = itertools.count(seed + 1)
         self._dice: Final = Dice(faults, seed)
         self._turn: Final = asyncio.Lock()  # a late landing does not meet another call inside the backend
         self._fates: Final[dict[str, Fate]] = {}
@@ -116,6 +118,18 @@ class FaultyBackend:
         task = asyncio.get_running_loop().create_task(work)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
+
+    async def another(self) -> FaultyBackend:
+        """Open another handle, with the same faults in another order."""
+        return FaultyBackend(await self._backend.another(), seed=next(self._next_seed), faults=self._faults)
+
+    def lifeline(self) -> str:
+        """Return the lifeline of the backend underneath."""
+        return self._backend.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell what the backend underneath tells."""
+        return self._backend.is_severed(lifeline)
 
     async def aclose(self) -> None:
         """Wait for what lands late, then close the backend underneath."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.testing.faults import ROUGH, Dice, Fate, Faults, lost, refusal
@@ -49,6 +50,7 @@ class FaultyStore:
     def __init__(self, store: Store, *, seed: int, faults: Faults = ROUGH) -> None:
         self._store: Final = store
         self._faults: Final = faults
+        self._next_seed: Final = itertools.count(seed + 1)
         self._dice: Final = Dice(faults, seed)
         self._name: Final = f"{store.capabilities.backend} with faults"
         self._attempts: Final[dict[str, _Attempt]] = {}
@@ -110,6 +112,23 @@ class FaultyStore:
         await self._dice.before_settling(self._name, attempt)
         known = self._attempts.get(attempt)
         return await self._store.settle(attempt) if known is None else await known.settle()
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> FaultyStore:
+        """Open another handle, with the same faults in another order.
+
+        What is unknown to the caller of one handle is settled through that handle.
+        """
+        return FaultyStore(await self._store.another(), seed=next(self._next_seed), faults=self._faults)
+
+    def lifeline(self) -> str:
+        """Return the lifeline of the store underneath."""
+        return self._store.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell what the store underneath tells."""
+        return self._store.is_severed(lifeline)
 
     async def aclose(self) -> None:
         """Wait for what lands late, then close the store underneath."""

@@ -140,6 +140,18 @@ class RecordingStore:
             self._close(number, verdict)
         return verdict
 
+    async def another(self) -> RecordingStore:
+        """Open another handle, which writes into the same history for the same client."""
+        return RecordingStore(await self._store.another(), self._history, self._client)
+
+    def lifeline(self) -> str:
+        """Return the lifeline of the store underneath."""
+        return self._store.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell what the store underneath tells."""
+        return self._store.is_severed(lifeline)
+
     async def aclose(self) -> None:
         """Close the store underneath."""
         await self._store.aclose()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextvars
 import functools
 import heapq
 import itertools
@@ -22,7 +23,7 @@ from holdfast.testing.trace import Trace, name_of
 from holdfast.testing.waiting import where_it_waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor
 
 T = TypeVar("T")
@@ -204,6 +205,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             self.call_later(self._random.uniform(0, self._offload_delay), callback)
 
+    def run_beside(self, main: Callable[[], Coroutine[Any, Any, T]], name: str) -> asyncio.Future[T]:
+        """Run ``main()`` as a task of this loop, where :func:`holdfast.offload.run_beside` would start a thread."""
+        future: asyncio.Future[T] = self.create_future()
+        task: asyncio.Task[T] = self.create_task(main(), name=name, context=contextvars.Context())
+        task.add_done_callback(functools.partial(_tell, future))
+        return future
+
     def _write_to_self(self) -> None:
         """Wake nobody: a simulated loop never sleeps, so ``call_soon_threadsafe`` has nothing more to do."""
 
@@ -224,6 +232,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             pass  # a task that resists its cancellation is left behind: the program has its verdict already
         finally:
             self.close()
+
+
+def _tell(future: asyncio.Future[T], task: asyncio.Task[T]) -> None:
+    """Let a future have what became of a task, unless nobody waits for it any more."""
+    if future.done():
+        return
+    if task.cancelled():
+        future.cancel()
+    elif (problem := task.exception()) is not None:
+        future.set_exception(problem)
+    else:
+        future.set_result(task.result())
 
 
 def _task_of(handle: asyncio.Handle) -> asyncio.Task[Any] | None:

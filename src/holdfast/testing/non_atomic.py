@@ -97,6 +97,18 @@ class NonAtomicStore:
         """Return None: it leaves no outcome unknown."""
         return None
 
+    async def another(self) -> NonAtomicStore:
+        """Return this very store: it belongs to no loop and has nothing to close."""
+        return self
+
+    def lifeline(self) -> str:
+        """Return nothing: it sees no deaths."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- it sees no deaths
+        """Return False: it sees no deaths."""
+        return False
+
     async def aclose(self) -> None:
         """Nothing to let go of."""
 

@@ -72,6 +72,15 @@ class _Unsteady:
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         self.inner.ring(changed, wakes)
 
+    async def another(self) -> MemoryBackend:
+        return await self.inner.another()
+
+    def lifeline(self) -> str:
+        return self.inner.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        return self.inner.is_severed(lifeline)
+
     async def aclose(self) -> None:
         await self.inner.aclose()
 

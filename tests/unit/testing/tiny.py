@@ -222,5 +222,17 @@ class Tiny:
                 if any(self.hears(prefix, to) for prefix in prefixes):
                     ear.hear(about)
 
+    async def another(self) -> Tiny:
+        """Return itself: it has nothing that belongs to a handle."""
+        return self
+
+    def lifeline(self) -> str:
+        """See no deaths."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- it sees no deaths
+        """See no deaths."""
+        return False
+
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -46,9 +47,12 @@ async def open_sqlite(
 ) -> GroupedStore:
     """Open the database at ``path`` on the running loop, creating it if there is none."""
     warn_of_old_library()
-    chosen = options or Options()
+    return GroupedStore(await _open_backend(path, options or Options(), clock, hooks), hooks)
+
+
+async def _open_backend(path: str, options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
     lane = Lane("sqlite-opening")
-    opening = lane.start(_open, path, chosen, clock)
+    opening = lane.start(_open, path, options, clock)
     lane.close(wait=False)
     try:
         file, database = await asyncio.shield(opening)
@@ -56,7 +60,8 @@ async def open_sqlite(
         opening.add_done_callback(_close_unwanted)
         raise
     try:
-        return GroupedStore(SqliteBackend(file, database, chosen, CAPABILITIES, hooks), hooks)
+        again = functools.partial(_open_backend, file.path, options, clock, hooks)
+        return SqliteBackend(file, database, options, CAPABILITIES, hooks, again)
     except BaseException:
         _close(file, database)
         raise

@@ -25,7 +25,7 @@ from holdfast.stores.sqlite.slow_check import SlowCheck
 from holdfast.stores.sqlite.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite.database import Database
     from holdfast.stores.sqlite.options import Options
     from holdfast.stores.sqlite.sharing import SharedFile
+
+    Again = Callable[[], Coroutine[Any, Any, "SqliteBackend"]]
 
 T = TypeVar("T")
 
@@ -75,10 +77,11 @@ class SqliteBackend:
     """One handle on an SQLite database."""
 
     def __init__(
-        self, file: SharedFile, database: Database, options: Options, limits: Capabilities, hooks: Hooks
+        self, file: SharedFile, database: Database, options: Options, limits: Capabilities, hooks: Hooks, again: Again
     ) -> None:
         self._file, self._database, self._options = file, database, options
         self._limits: Final = limits
+        self._again: Final = again
         self._loop: Final = asyncio.get_running_loop()
         self._writer: Final = Lane("sqlite-writer")
         self._upkeep: Final = Upkeep(file, database, options, hooks)
@@ -232,6 +235,21 @@ class SqliteBackend:
             self._file.bells.ring(changed, wakes)
         if self._doorbells is not None:
             self._doorbells.ring(changed, wakes)
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> SqliteBackend:
+        """Open the same file once more, on the running loop."""
+        self._check_file()
+        return await self._again()
+
+    def lifeline(self) -> str:
+        """Return nothing: it cannot tell yet."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- it cannot tell yet
+        """Return False: it cannot tell yet."""
+        return False
 
     async def aclose(self) -> None:
         """Close connections, threads and sockets.
