@@ -122,7 +122,7 @@ def written_once(start: Start, folder: Path) -> Child:
     return servant
 
 
-@pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-wal", "store.db-shm"])
+@pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-alive", "store.db-wal", "store.db-shm"])
 def test_a_write_protected_file_is_refused_at_opening(tmp_path: Path, start: Start, name: str) -> None:
     """Without the permission to write, opening is refused as such; with it, opening works."""
     servant = written_once(start, tmp_path)

@@ -37,12 +37,13 @@ def test_every_file_is_private_whatever_the_umask(tmp_path: Path, start: Start, 
         "one/two/store.db": 0o600,
         "one/two/store.db-wal": 0o600,
         "one/two/store.db-shm": 0o600,
+        "one/two/store.db-alive": 0o600,
         "one/two/store.db-turn": 0o600,
         "one/two/store.db-wakes": 0o700,
     }
 
 
-@pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-wakes"])
+@pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-alive", "store.db-wakes"])
 async def test_a_symbolic_link_is_not_followed(tmp_path: Path, opened: Open, name: str) -> None:
     """A link in the place of the database or of what lies beside it is refused, and what it points to untouched."""
     elsewhere = tmp_path / "elsewhere"

@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 import apsw
+from msgspec import structs
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import StoreBusyError
@@ -24,6 +25,7 @@ from holdfast.stores.sqlite.connecting import (
 )
 from holdfast.stores.sqlite.database import Database
 from holdfast.stores.sqlite.files import prepare
+from holdfast.stores.sqlite.lifelines import SUPPORTED
 from holdfast.stores.sqlite.options import Options
 from holdfast.stores.sqlite.sharing import SharedFile, share, unshare
 from holdfast.stores.sqlite.store_time import StoreTime, read_anchor, write_anchor
@@ -38,8 +40,15 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITIES", "OldSqliteWarning", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
 
 CAPABILITIES: Final = Capabilities(
-    backend="sqlite", atomic=True, durable=True, reach="machine", wakes="push", commit_with=True
+    backend="sqlite",
+    atomic=True,
+    durable=True,
+    reach="machine",
+    wakes="push",
+    sees_process_death=SUPPORTED,
+    commit_with=True,
 )
+"""What it can do on a local disk; on a network file system it sees no deaths."""
 
 
 async def open_sqlite(
@@ -61,10 +70,14 @@ async def _open_backend(path: str, options: Options, clock: Clock, hooks: Hooks)
         raise
     try:
         again = functools.partial(_open_backend, file.path, options, clock, hooks)
-        return SqliteBackend(file, database, options, CAPABILITIES, hooks, again)
+        return SqliteBackend(file, database, options, _limits(file), hooks, again)
     except BaseException:
         _close(file, database)
         raise
+
+
+def _limits(file: SharedFile) -> Capabilities:
+    return structs.replace(CAPABILITIES, sees_process_death=file.alive.sees_deaths)
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[SharedFile, Database]]) -> None:

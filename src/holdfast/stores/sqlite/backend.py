@@ -244,12 +244,12 @@ class SqliteBackend:
         return await self._again()
 
     def lifeline(self) -> str:
-        """Return nothing: it cannot tell yet."""
-        return ""
+        """Return the text that tells of this process; all of its handles on the file have the same one."""
+        return self._file.alive.lifeline()
 
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- it cannot tell yet
-        """Return False: it cannot tell yet."""
-        return False
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` has died or closed the file."""
+        return self._file.alive.is_severed(lifeline)
 
     async def aclose(self) -> None:
         """Close connections, threads and sockets.

@@ -15,7 +15,7 @@ import apsw
 from holdfast.errors import FormatTooNewError, StoreBusyError, StoreCorruptError, StoreReadOnlyError
 from holdfast.stores.sqlite.driver import Connection, open_connection, transaction
 from holdfast.stores.sqlite.files import SIDE_FILES
-from holdfast.stores.sqlite.foreign import opening_the_log
+from holdfast.stores.sqlite.foreign import opening_our_own
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.sharing import SharedFile
@@ -165,7 +165,7 @@ def _grow_log(path: str, connection: Connection) -> None:
 
     Nobody writes to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
     """
-    with contextlib.suppress(apsw.BusyError, OSError), transaction(connection), opening_the_log():
+    with contextlib.suppress(apsw.BusyError, OSError), transaction(connection), opening_our_own():
         descriptor = os.open(f"{path}-wal", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         before = size = os.fstat(descriptor).st_size
         try:

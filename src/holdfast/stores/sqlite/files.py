@@ -30,6 +30,9 @@ NETWORK_FILESYSTEMS: Final = frozenset(
 SIDE_FILES: Final = ("-wal", "-shm")
 """What SQLite keeps beside a database: the log, and the index that its locks are in."""
 
+ALIVE: Final = "-alive"
+"""The file whose locked bytes tell which processes live."""
+
 FRESH: Final = 50_000
 """Microseconds: a folder that changed this recently may change again within one tick of its clock."""
 

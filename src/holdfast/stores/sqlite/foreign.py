@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Final, cast, final
 
 from holdfast.errors import ForeignHandleError
 from holdfast.stores.forks import run_in_forked_child
-from holdfast.stores.sqlite.files import SIDE_FILES
+from holdfast.stores.sqlite.files import ALIVE, SIDE_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+_BESIDE: Final = (*SIDE_FILES, ALIVE)
+"""What lies beside a database and carries locks that must not fall."""
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 
@@ -109,18 +112,18 @@ run_in_forked_child(_guarded.clear)  # a child has none of the locks, so it cann
 
 
 @contextlib.contextmanager
-def opening_the_log() -> Generator[None]:
-    """Let this thread open the log, the one of the files that carries no locks."""
-    _this_thread.opens_the_log = True
+def opening_our_own() -> Generator[None]:
+    """Let this thread open a side file: one that carries no locks, or one that is closed last of all."""
+    _this_thread.opens_our_own = True
     try:
         yield
     finally:
-        _this_thread.opens_the_log = False
+        _this_thread.opens_our_own = False
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
     # Called for every audited event of the process: the first line is all that most of them cost.
-    if event not in {"open", "sqlite3.connect"} or not _guarded or getattr(_this_thread, "opens_the_log", False):
+    if event not in {"open", "sqlite3.connect"} or not _guarded or getattr(_this_thread, "opens_our_own", False):
         return
     name = _as_path(arguments[0], uri=event == "sqlite3.connect")
     path = None if name is None else _guarded_path(name)
@@ -141,7 +144,7 @@ def _guarded_path(name: str) -> str | None:
         if identity == guarded:
             return path
         # By name, not by inode: looking at the log's own would make the next commit sync more than its data.
-        if name.endswith(SIDE_FILES) and os.path.realpath(name) in {path + ending for ending in SIDE_FILES}:
+        if name.endswith(_BESIDE) and os.path.realpath(name) in {path + ending for ending in _BESIDE}:
             return path
     return None
 

@@ -1,4 +1,4 @@
-"""What all handles of one process on the same database share: the turn to write, the guard and the bells.
+"""What all handles of one process on the same database share: the turn to write, the lifeline, the guard and the bells.
 
 A fork needs care. SQLite keeps its own account of the locks a process holds, and a child inherits the account but not
 the locks. So every fork waits for a moment at which no thread is inside SQLite, and the child then closes what it
@@ -16,8 +16,9 @@ from holdfast.clock import monotonic
 from holdfast.errors import ForkedError
 from holdfast.stores.bells import Bells
 from holdfast.stores.forks import run_around_fork, run_in_forked_child
-from holdfast.stores.sqlite.files import Identity
+from holdfast.stores.sqlite.files import ALIVE, Identity
 from holdfast.stores.sqlite.foreign import Guard
+from holdfast.stores.sqlite.lifelines import come_alive, leave
 from holdfast.stores.sqlite.turn import Turn
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class SharedFile:
     __slots__ = (
         "_held",
         "_sections",
+        "alive",
         "bells",
         "connections",
         "guard",
@@ -50,9 +52,14 @@ class SharedFile:
         self.identity: Final = Identity(path)
         self.turn: Final = Turn(f"{path}-turn")
         try:
-            self.guard: Final = Guard(path, self.identity.database)
+            self.alive: Final = come_alive(path + ALIVE)
         except BaseException:
             self.turn.close()
+            raise
+        try:
+            self.guard: Final = Guard(path, self.identity.database)
+        except BaseException:
+            self.close()
             raise
         self.bells: Final = Bells()
         self.lock: Final = threading.Lock()
@@ -61,6 +68,11 @@ class SharedFile:
         self._sections: Final[weakref.WeakSet[threading.Lock]] = weakref.WeakSet()
         self._held: Final[list[threading.Lock]] = []
         self.stands_still = False
+
+    def close(self) -> None:
+        """Close the lock files."""
+        self.turn.close()
+        leave(self.alive)
 
     def new_section(self) -> threading.Lock:
         """Return a lock to hold inside SQLite where the turn is not held: a fork waits for it."""
@@ -118,7 +130,7 @@ def unshare(file: SharedFile) -> None:
             if _files.get(file.path) is file:
                 del _files[file.path]
                 file.guard.close()
-            file.turn.close()
+            file.close()
 
 
 def _before_fork() -> None:
