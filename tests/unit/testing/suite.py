@@ -14,7 +14,7 @@ import pytest
 from holdfast.keys import RecordKey
 from holdfast.stores import GroupedStore
 from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import StoreConformance, cancellation, watching
+from holdfast.testing.conformance import StoreConformance, cancellation, handles, watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ async def run(case: Case, backend: type[Tiny]) -> None:
 
 def failures(backend: type[Tiny], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Return the tests of the suite that a backend fails."""
-    for module in (watching, cancellation):
+    for module in (watching, cancellation, handles):
         monkeypatch.setattr(module, "SOON", HARDLY_ANY_TIME)
     for case in cases():
         try:

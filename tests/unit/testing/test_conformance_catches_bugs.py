@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.testing import flaws_of_commits, flaws_of_groups, flaws_of_keys
+from tests.unit.testing import flaws_of_commits, flaws_of_groups, flaws_of_handles, flaws_of_keys
 from tests.unit.testing.flaws import FLAWS
 from tests.unit.testing.suite import failures
 from tests.unit.testing.tiny import Tiny
 
-MODULES = (flaws_of_commits, flaws_of_groups, flaws_of_keys)
+MODULES = (flaws_of_commits, flaws_of_groups, flaws_of_handles, flaws_of_keys)
 
 
 def test_a_backend_that_keeps_the_contract_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,14 @@ from holdfast.stores.sqlite.database import Database
 from holdfast.stores.sqlite.files import prepare
 from holdfast.stores.sqlite.lifelines import SUPPORTED
 from holdfast.stores.sqlite.options import Options
-from holdfast.stores.sqlite.sharing import SharedFile, share, unshare
+from holdfast.stores.sqlite.sharing import SharedFile, share, share_again, unshare
 from holdfast.stores.sqlite.store_time import StoreTime, read_anchor, write_anchor
 from holdfast.stores.sqlite.trouble import translate
 from holdfast.stores.sqlite.work import SqlWork
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Clock
     from holdfast.events import Hooks
     from holdfast.stores.sqlite.driver import Connection
@@ -56,12 +58,17 @@ async def open_sqlite(
 ) -> GroupedStore:
     """Open the database at ``path`` on the running loop, creating it if there is none."""
     warn_of_old_library()
-    return GroupedStore(await _open_backend(path, options or Options(), clock, hooks), hooks)
+    chosen = options or Options()
+    return GroupedStore(await _open_backend(functools.partial(_find, path, chosen), chosen, clock, hooks), hooks)
 
 
-async def _open_backend(path: str, options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
+def _find(path: str, options: Options) -> SharedFile:
+    return share(prepare(path, network_allowed=options.network == "allow"))
+
+
+async def _open_backend(find: Callable[[], SharedFile], options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
     lane = Lane("sqlite-opening")
-    opening = lane.start(_open, path, options, clock)
+    opening = lane.start(_open, find, options, clock)
     lane.close(wait=False)
     try:
         file, database = await asyncio.shield(opening)
@@ -69,7 +76,7 @@ async def _open_backend(path: str, options: Options, clock: Clock, hooks: Hooks)
         opening.add_done_callback(_close_unwanted)
         raise
     try:
-        again = functools.partial(_open_backend, file.path, options, clock, hooks)
+        again = functools.partial(_open_backend, functools.partial(share_again, file), options, clock, hooks)
         return SqliteBackend(file, database, options, _limits(file), hooks, again)
     except BaseException:
         _close(file, database)
@@ -91,8 +98,8 @@ def _close(file: SharedFile, database: Database) -> None:
     unshare(file)
 
 
-def _open(path: str, options: Options, clock: Clock) -> tuple[SharedFile, Database]:
-    file = share(prepare(path, network_allowed=options.network == "allow"))
+def _open(find: Callable[[], SharedFile], options: Options, clock: Clock) -> tuple[SharedFile, Database]:
+    file = find()
     try:
         return file, _open_database(file, options, clock)
     except apsw.Error as problem:

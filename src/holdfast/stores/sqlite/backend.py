@@ -240,7 +240,6 @@ class SqliteBackend:
 
     async def another(self) -> SqliteBackend:
         """Open the same file once more, on the running loop."""
-        self._check_file()
         return await self._again()
 
     def lifeline(self) -> str:

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import monotonic
-from holdfast.errors import ForkedError
+from holdfast.errors import ForkedError, StoreClosedError, StoreGoneError
 from holdfast.stores.bells import Bells
 from holdfast.stores.forks import run_around_fork, run_in_forked_child
 from holdfast.stores.sqlite.files import ALIVE, Identity
@@ -118,6 +118,17 @@ def share(path: str) -> SharedFile:
             if Identity(path).database in _left_open:
                 raise ForkedError(path, "a thread used it at the moment of the fork; open it in a process of its own")
             file = _files[path] = SharedFile(path)
+        file.users += 1
+        return file
+
+
+def share_again(file: SharedFile) -> SharedFile:
+    """Count one more user of what this process has open, for another handle on the very same file."""
+    with _lock:
+        if not file.users:
+            raise StoreClosedError(file.path, "it was closed; open a new one")
+        if not file.identity.is_current():
+            raise StoreGoneError(file.path, "the file was deleted, moved or replaced; put it back or open it anew")
         file.users += 1
         return file
 

@@ -33,6 +33,7 @@ class ClosingCases(Ground):
             store.commit(Put(key("a"), b"")),
             store.update([key("a")], increment(key("a"))),
             store.settle("some.1/0"),
+            store.another(),
         ):
             with pytest.raises(StoreClosedError):
                 await call
@@ -188,6 +189,7 @@ class CapabilityCases(Ground):
         assert 1 <= capabilities.max_changes <= 100
         assert 1 <= capabilities.max_value_bytes <= 350_000
         assert 0 < capabilities.clock_resolution <= 1
+        assert 0 < capabilities.shortest_lease <= 60
 
     async def test_handles_on_the_same_data_say_the_same(self, store: Store, open_another: OpenAnother) -> None:
         """What a store can do does not depend on the handle."""

@@ -7,6 +7,7 @@ from holdfast.testing.conformance.closing import CapabilityCases, ClosingCases, 
 from holdfast.testing.conformance.commits import CommitCases
 from holdfast.testing.conformance.expiry import ExpiryCases
 from holdfast.testing.conformance.groups import GroupCases
+from holdfast.testing.conformance.handles import HandleCases
 from holdfast.testing.conformance.histories import HistoryCases
 from holdfast.testing.conformance.limits import LimitCases
 from holdfast.testing.conformance.names import NameCases
@@ -32,6 +33,7 @@ class StoreConformance(
     HistoryCases,
     CancellationCases,
     WatchCases,
+    HandleCases,
     ClosingCases,
     SettlingCases,
     CapabilityCases,
