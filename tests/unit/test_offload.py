@@ -1,14 +1,20 @@
-"""Lanes: blocking work in order, on one thread, off the event loop."""
+"""Lanes, for blocking work in order on one thread, and loops that run beside the caller's."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.errors import StoreClosedError
-from holdfast.offload import Lane
+from holdfast.offload import Lane, run_beside
+from holdfast.testing import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -103,3 +109,141 @@ async def test_a_closed_lane_refuses_work(lane: Lane) -> None:
     with pytest.raises(StoreClosedError):
         lane.start(int)
     assert named_threads() == []
+
+
+# --- a loop beside --------------------------------------------------------------------------------------------------
+
+
+async def thread_ends() -> None:
+    """Return when no thread that the tests started beside is left."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("holdfast-test"):
+            await asyncio.to_thread(thread.join, 30)
+
+
+async def test_what_runs_beside_has_a_loop_and_a_thread_of_its_own() -> None:
+    """Its loop is not the caller's, its thread is named and keeps no program from ending, and its result comes back."""
+
+    async def main() -> tuple[str, bool, bool]:
+        thread = threading.current_thread()
+        return thread.name, thread.daemon, asyncio.get_running_loop() is loop
+
+    loop = asyncio.get_running_loop()
+
+    assert await run_beside(main, "test-beside") == ("holdfast-test-beside", True, False)
+
+
+async def test_what_runs_beside_goes_on_while_the_caller_blocks() -> None:
+    """Code that holds up the calling loop does not hold up the other one."""
+    began, went_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        began.set()
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        went_on.set()
+
+    future = run_beside(main, "test-beside")
+
+    assert began.wait(30)
+    assert went_on.wait(30)
+    assert not future.done(), "the calling loop has not had its turn yet"
+    await future
+
+
+async def _raises(problem: BaseException) -> None:
+    raise problem
+
+
+@pytest.mark.parametrize("problem", [ValueError("beside"), SystemExit(3), KeyboardInterrupt()])
+async def test_an_error_beside_comes_back(problem: BaseException) -> None:
+    """Whatever ends it is raised to whoever waits for it, and the thread ends."""
+    with pytest.raises(type(problem)) as caught:
+        await run_beside(lambda: _raises(problem), "test-beside")
+
+    assert caught.value is problem
+    await thread_ends()
+
+
+async def test_a_cancellation_beside_comes_back() -> None:
+    """If it ends by being cancelled, the future is cancelled."""
+    future = run_beside(lambda: _raises(asyncio.CancelledError()), "test-beside")
+
+    with pytest.raises(asyncio.CancelledError):
+        await future
+    assert future.cancelled()
+
+
+async def test_cancelling_the_future_stops_nothing_beside() -> None:
+    """Only the caller is gone: what runs beside goes on to its end, and its result is dropped."""
+    may_end, ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        await asyncio.to_thread(may_end.wait, 30)
+        ended.set()
+
+    future = run_beside(main, "test-beside")
+    future.cancel()
+    may_end.set()
+    await thread_ends()
+
+    assert ended.is_set()
+    assert future.cancelled()
+
+
+async def test_tasks_that_are_left_beside_are_cancelled() -> None:
+    """Its loop is closed cleanly: every task of it has cleaned up."""
+    cleaned_up: list[bool] = []
+    left: list[asyncio.Task[None]] = []
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.append(True)
+
+    async def main() -> asyncio.AbstractEventLoop:
+        left.append(asyncio.create_task(linger()))
+        await asyncio.sleep(0)
+        return asyncio.get_running_loop()
+
+    loop = await run_beside(main, "test-beside")
+
+    assert cleaned_up == [True]
+    assert loop.is_closed()
+
+
+def test_the_end_of_the_calling_loop_harms_nothing_beside() -> None:
+    """What runs beside ends in its own time; nobody is there to be told, and that is no error."""
+    may_end, ended = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        await asyncio.to_thread(may_end.wait, 30)
+        ended.set()
+
+    async def call() -> None:
+        run_beside(main, "test-beside")
+
+    asyncio.run(call())
+    may_end.set()
+    asyncio.run(thread_ends())
+
+    assert ended.is_set()
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
+
+
+async def _seen_beside() -> str:
+    VARIABLE.set("the caller's")
+
+    async def main() -> str:
+        return VARIABLE.get()
+
+    return await run_beside(main, "test-beside")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, lambda main: simulate(1, lambda: main)], ids=["real", "simulated"])
+def test_what_runs_beside_begins_with_an_empty_context(run: Callable[..., str]) -> None:
+    """It outlives whoever happened to start it, so it takes nothing of that one's context along."""
+    assert run(_seen_beside()) == "nothing"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import DeadlockError, LivelockError, NotSimulatedError
-from holdfast.offload import Lane
+from holdfast.offload import Lane, run_beside
 from holdfast.testing import SimulatedLoop, simulate
 
 SEEDS = range(50)
@@ -315,3 +315,48 @@ def test_an_executor_of_ones_own_starts_no_thread() -> None:
         return await running().run_in_executor(Untouched(), len, "four")
 
     assert simulate(1, main) == 4
+
+
+# --- beside ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_runs_beside_runs_on_the_simulated_loop() -> None:
+    """No thread is started: its time and its order come from the same seed, and its result comes back."""
+
+    async def beside() -> tuple[SimulatedLoop, int]:
+        await asyncio.sleep(3600)
+        return running(), threading.get_ident()
+
+    async def main() -> bool:
+        return await run_beside(beside, "test-beside") == (running(), threading.get_ident())
+
+    assert simulate(1, main)
+
+
+def test_an_error_beside_comes_back() -> None:
+    """As from a thread."""
+
+    async def beside() -> None:
+        raise ValueError("beside")
+
+    async def main() -> None:
+        await run_beside(beside, "test-beside")
+
+    with pytest.raises(ValueError, match="beside"):
+        simulate(1, main)
+
+
+def test_cancelling_the_future_stops_nothing_beside() -> None:
+    """As with a thread: only the caller is gone."""
+    ended: list[bool] = []
+
+    async def beside() -> None:
+        await asyncio.sleep(1)
+        ended.append(True)
+
+    async def main() -> None:
+        run_beside(beside, "test-beside").cancel()
+        await asyncio.sleep(2)
+
+    simulate(1, main)
+    assert ended == [True]

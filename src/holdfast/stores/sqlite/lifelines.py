@@ -85,7 +85,7 @@ class AliveFile:
         # our back, the byte is ours again before the next one asks.
         for _ in range(_TRIES):
             if self._offset is None:
-                self._offset = int.from_bytes(os.urandom(8)) >> (64 - _OFFSET_BITS)
+                self._offset = _draw()
             try:
                 if try_lock(self._descriptors[0], self._offset):
                     return True
@@ -131,6 +131,10 @@ class AliveFile:
         """Close what a forked child has inherited; its parent's lifeline is not touched by that."""
         while self._descriptors:
             os.close(self._descriptors.pop())
+
+
+def _draw() -> int:
+    return int.from_bytes(os.urandom(8)) >> (64 - _OFFSET_BITS)
 
 
 def _is_local(path: str) -> bool:
