@@ -45,6 +45,14 @@ from holdfast.errors._simulation import (
     NotSimulatedError,
     SimulationError,
 )
+from holdfast.errors._state import (
+    AtomicStateConflictError,
+    InvalidStateArgumentError,
+    NotASlotError,
+    PermitsDisagreeError,
+    StaleWriteError,
+    WrongStateTypeError,
+)
 from holdfast.errors._stores import (
     AttemptClosedError,
     ForeignHandleError,
@@ -73,6 +81,7 @@ from holdfast.errors._values import (
 )
 
 __all__ = [
+    "AtomicStateConflictError",
     "AttemptClosedError",
     "DeadlockError",
     "DecodeError",
@@ -91,6 +100,7 @@ __all__ = [
     "InvalidFaultsError",
     "InvalidKeyError",
     "InvalidLockArgumentError",
+    "InvalidStateArgumentError",
     "InvalidUrlError",
     "KeyTooLongError",
     "LineFullError",
@@ -99,13 +109,16 @@ __all__ = [
     "MissingExtraError",
     "NetworkFilesystemError",
     "NotAKeyError",
+    "NotASlotError",
     "NotAsyncError",
     "NotLinearizableError",
     "NotSimulatedError",
     "OutcomeUnknownError",
+    "PermitsDisagreeError",
     "ReentryError",
     "RetryError",
     "SimulationError",
+    "StaleWriteError",
     "StoreBusyError",
     "StoreClosedError",
     "StoreCorruptError",
@@ -122,6 +135,7 @@ __all__ = [
     "WorkTimeoutError",
     "WouldWaitError",
     "WrongLoopError",
+    "WrongStateTypeError",
 ]
 
 # Tracebacks, pickles and the reference show the name that users import.

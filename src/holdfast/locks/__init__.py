@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+from holdfast.locks.atomic_state import AtomicState
+from holdfast.locks.by_hand import DurableMutex, DurableSemaphore
 from holdfast.locks.record import LockPosition, Renewal, initial_lock_record
+from holdfast.locks.slot_seam import HoldGuard, Slot
+from holdfast.locks.slots import Slots
+from holdfast.locks.state_events import (
+    StateChanged,
+    StateConflict,
+    StateEvent,
+    StateEvents,
+    StateEventsDropped,
+    StateExhausted,
+)
+from holdfast.locks.state_values import KEEP, Guard, Keep, StateValue
 from holdfast.locks.stored import LockHolder, LockRecord, LockWaiter
 
 __all__ = [
+    "KEEP",
+    "AtomicState",
+    "DurableMutex",
+    "DurableSemaphore",
+    "Guard",
+    "HoldGuard",
+    "Keep",
     "LockHolder",
     "LockPosition",
     "LockRecord",
     "LockWaiter",
     "Renewal",
+    "Slot",
+    "Slots",
+    "StateChanged",
+    "StateConflict",
+    "StateEvent",
+    "StateEvents",
+    "StateEventsDropped",
+    "StateExhausted",
+    "StateValue",
     "initial_lock_record",
 ]

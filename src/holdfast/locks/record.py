@@ -230,7 +230,7 @@ def _until(entry: Entry) -> Instant:
 class _Table:
     """A record as a line, swept, and the way back."""
 
-    __slots__ = ("_fence", "_fences", "_given", "line")
+    __slots__ = ("_fence", "_fences", "_given", "_permits", "line")
 
     def __init__(self, record: object, now: Instant, permits: int, version: int, ttl: float = WAITER_TTL) -> None:
         found = read_lock_record(record)
@@ -239,6 +239,7 @@ class _Table:
         )
         self._given: Final = max(found.fence, version)
         self._fence = found.fence
+        self._permits: Final = found.permits
         stored = {holder.holder_id: holder.fence for holder in found.holders}
         # One who lapsed and comes back is a newcomer, so only those who still hold keep their fence.
         self._fences: Final = {holder.entry.id: stored[holder.entry.id] for holder in self.line.holders}
@@ -264,7 +265,7 @@ class _Table:
             for each in line.holders
         )
         waiters = tuple(LockWaiter(each.entry.id, _until(each.entry)) for each in line.waiters)
-        return LockRecord(holders, waiters, self._fence)
+        return LockRecord(holders, waiters, self._fence, self._permits)
 
 
 def _as_line(record: LockRecord, permits: int, now: Instant, fresh: Instant) -> Line:

@@ -36,11 +36,27 @@ class LockWaiter(Struct, frozen=True, gc=False):
 
 
 class LockRecord(Struct, frozen=True):
-    """A whole lock: its holders, its waiters in order, and the last fence that was given out."""
+    """A whole lock: its holders, its waiters in order, and the last fence that was given out.
+
+    ``permits`` is the number that those who use it have agreed on. None: from before it was kept, or never said.
+    """
 
     holders: tuple[LockHolder, ...] = ()
     waiters: tuple[LockWaiter, ...] = ()
     fence: int = 0
+    permits: int | None = None
+
+    def is_in_use(self, at: Instant) -> bool:
+        """Tell whether anyone holds or waits at ``at``."""
+        held = any(holder.lease_expires_at > at for holder in self.holders)
+        return held or any(waiter.expires_at is None or waiter.expires_at > at for waiter in self.waiters)
+
+    def holds(self, holder_id: str, at: Instant, fence: int | None = None) -> bool:
+        """Tell whether that id holds at ``at``, and if a fence is given, by that very grant."""
+        return any(
+            each.holder_id == holder_id and each.lease_expires_at > at and fence in (None, each.fence)
+            for each in self.holders
+        )
 
 
 def read_lock_record(value: object) -> LockRecord:
@@ -55,7 +71,7 @@ def read_lock_record(value: object) -> LockRecord:
         if waiter.holder_id not in holders:
             waiters.setdefault(waiter.holder_id, waiter)
     fence = max(_fence(value), *(holder.fence for holder in holders.values()), 0)
-    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence)
+    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value))
 
 
 def _holder(value: object) -> LockHolder | None:
@@ -96,3 +112,8 @@ def _instant(value: object) -> Instant | None:
 def _fence(value: object) -> int:
     fence = _instant(_field(value, "fence"))
     return max(0, fence or 0)
+
+
+def _permits(value: object) -> int | None:
+    permits = _instant(_field(value, "permits"))
+    return permits if permits is not None and permits >= 1 else None
