@@ -22,6 +22,12 @@ from holdfast.errors._exclusion import (
     WouldWaitError,
     WrongLoopError,
 )
+from holdfast.errors._fencing import (
+    InvalidFenceError,
+    InvalidFenceGuardError,
+    InvalidFenceHeaderError,
+    StaleFenceError,
+)
 from holdfast.errors._keys import (
     DuplicateFamilyError,
     InvalidKeyError,
@@ -32,6 +38,12 @@ from holdfast.errors._locks import (
     InvalidLockArgumentError,
     LineFullError,
     TooHeavyError,
+)
+from holdfast.errors._rates import (
+    CostTooHighError,
+    InvalidRateError,
+    RateMismatchError,
+    RateTimeoutError,
 )
 from holdfast.errors._root import (
     HoldfastError,
@@ -83,6 +95,7 @@ from holdfast.errors._values import (
 __all__ = [
     "AtomicStateConflictError",
     "AttemptClosedError",
+    "CostTooHighError",
     "DeadlockError",
     "DecodeError",
     "DuplicateFamilyError",
@@ -98,8 +111,12 @@ __all__ = [
     "InvalidChangeError",
     "InvalidDurationError",
     "InvalidFaultsError",
+    "InvalidFenceError",
+    "InvalidFenceGuardError",
+    "InvalidFenceHeaderError",
     "InvalidKeyError",
     "InvalidLockArgumentError",
+    "InvalidRateError",
     "InvalidStateArgumentError",
     "InvalidUrlError",
     "KeyTooLongError",
@@ -115,9 +132,12 @@ __all__ = [
     "NotSimulatedError",
     "OutcomeUnknownError",
     "PermitsDisagreeError",
+    "RateMismatchError",
+    "RateTimeoutError",
     "ReentryError",
     "RetryError",
     "SimulationError",
+    "StaleFenceError",
     "StaleWriteError",
     "StoreBusyError",
     "StoreClosedError",

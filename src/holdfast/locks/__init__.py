@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from holdfast.locks.atomic_state import AtomicState
+from holdfast.locks.bucket import Pass
 from holdfast.locks.by_hand import DurableMutex, DurableSemaphore
+from holdfast.locks.rate_limiter import RateLimiter, RateState, WaitingForTokens
 from holdfast.locks.record import LockPosition, Renewal, initial_lock_record
 from holdfast.locks.slot_seam import HoldGuard, Slot
 from holdfast.locks.slots import Slots
@@ -30,6 +32,9 @@ __all__ = [
     "LockPosition",
     "LockRecord",
     "LockWaiter",
+    "Pass",
+    "RateLimiter",
+    "RateState",
     "Renewal",
     "Slot",
     "Slots",
@@ -40,5 +45,6 @@ __all__ = [
     "StateEventsDropped",
     "StateExhausted",
     "StateValue",
+    "WaitingForTokens",
     "initial_lock_record",
 ]
