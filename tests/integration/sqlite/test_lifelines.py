@@ -176,33 +176,34 @@ async def test_a_deleted_file_makes_nobody_dead(
     """Those who opened it before and after do not see each other any more: then nothing is certain."""
     early = await opened(url)
     before = start("live", url)
-    [line_before] = before.hear()
+    [line] = before.hear()
     path.with_name("store.db-alive").unlink()
-    after = start("live", url) if is_replaced else None
-
-    assert not early.is_severed(line_before)
-    before.kill()
-    assert not early.is_severed(line_before), "whoever else could see it is gone, but nobody can be sure of that"
-    if after is not None:
+    if is_replaced:
+        after = start("live", url)
         [line_after] = after.hear()
-        assert after.ask("severed", line_before) == ["False"]
+        assert after.ask("severed", line) == ["False"]
         assert not early.is_severed(line_after)
+
+    assert not early.is_severed(line)
+    before.kill()
+    assert not early.is_severed(line), "a death, but not one that everybody can see"
 
 
 async def test_a_database_that_was_replaced_takes_no_lifeline_with_it(
     url: str, path: Path, start: Start, opened: Open
 ) -> None:
-    """Closing the old one leaves the lifeline of the new one, although both are tied to the same file."""
+    """Opening the new one and closing the old one, which are tied to the same file, sever nothing."""
     old = await opened(url)
+    line = old.lifeline()
     for name in ("store.db", "store.db-wal", "store.db-shm"):
         path.with_name(name).rename(path.with_name(f"old-{name}"))
-    new = await opened(url)
-    line = new.lifeline()
+    await opened(url)
+    child = start("live", url)
+    child.hear()
+    assert child.ask("severed", line) == ["False"]
 
     await old.aclose()
 
-    child = start("live", url)
-    child.hear()
     assert child.ask("severed", line) == ["False"]
 
 
