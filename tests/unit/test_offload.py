@@ -191,6 +191,20 @@ async def test_cancelling_the_future_stops_nothing_beside() -> None:
     assert future.cancelled()
 
 
+async def test_an_error_that_nobody_waits_for_is_dropped() -> None:
+    """A cancelled future stays cancelled, and the loop has nothing to complain of."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    future = run_beside(lambda: _raises(ValueError("beside")), "test-beside")
+    future.cancel()
+
+    await thread_ends()
+    await asyncio.sleep(0)
+
+    assert future.cancelled()
+    assert complaints == []
+
+
 async def test_tasks_that_are_left_beside_are_cancelled() -> None:
     """Its loop is closed cleanly: every task of it has cleaned up."""
     cleaned_up: list[bool] = []

@@ -164,7 +164,8 @@ def leave(file: AliveFile) -> None:
     """Let go of it; the last user closes it. Not to be called by two threads at once."""
     file.users -= 1
     if file.users == 0:
-        _files.pop(file.identity, None)
+        if _files.get(file.identity) is file:
+            del _files[file.identity]
         file.close()
 
 
