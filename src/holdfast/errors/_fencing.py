@@ -16,7 +16,7 @@ class StaleFenceError(HoldfastError):
         self.resource, self.fence, self.highest = resource, fence, highest
 
     def __str__(self) -> str:
-        return f"fence {self.fence} is stale at {self.resource!a}, which has seen {self.highest}; another holder writes there now"
+        return f"fence {self.fence} is stale at {self.resource!a}, which has seen {self.highest}; another holder writes now"
 
 
 class InvalidFenceError(HoldfastError, ValueError):
