@@ -50,10 +50,9 @@ class RateMismatchError(HoldfastError):
 class RateTimeoutError(HoldfastError, TimeoutError):
     """The turn did not come in time. The caller no longer waits and took nothing; try again later."""
 
-    def __init__(self, key: str, timeout: float, position: int, retry_after: float) -> None:
-        super().__init__(key, timeout, position, retry_after)
-        self.key, self.timeout = key, timeout
-        self.position, self.retry_after = position, retry_after
+    def __init__(self, key: str, timeout: float, retry_after: float) -> None:
+        super().__init__(key, timeout, retry_after)
+        self.key, self.timeout, self.retry_after = key, timeout, retry_after
 
     def __str__(self) -> str:
-        return f"{self.key} let nobody more through within {self.timeout:g} s; {self.position} were in front, and the turn would have come in {self.retry_after:g} s"
+        return f"the turn at {self.key} did not come within {self.timeout:g} s; it would have come {self.retry_after:.3g} s later"

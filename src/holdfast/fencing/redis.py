@@ -68,7 +68,8 @@ async def guard_redis(
         StaleFenceError: The key was written with a higher fence. Nothing was written.
         InvalidFenceError: The fence is no whole number from 1 to 2**53 - 1.
     """
-    return _reply(key, fence, await client.eval(*_call(command, key, arguments, fence, fence_key)))
+    call = _call(command, key, arguments, fence, fence_key)
+    return _reply(key, fence, await client.eval(*call))  # rule: a script of our own, run by the server
 
 
 def guard_redis_blocking(
@@ -80,7 +81,8 @@ def guard_redis_blocking(
     fence_key: str | None = None,
 ) -> Any:  # noqa: ANN401 -- what the command replies
     """Do the same as :func:`guard_redis` with a client that is not awaited."""
-    return _reply(key, fence, client.eval(*_call(command, key, arguments, fence, fence_key)))
+    call = _call(command, key, arguments, fence, fence_key)
+    return _reply(key, fence, client.eval(*call))  # rule: a script of our own, run by the server
 
 
 def _call(

@@ -159,7 +159,7 @@ class RateLimiter:
                 raise
             if missed is not None:
                 await self._leave(waiter)
-                raise RateTimeoutError(self._key, limit or 0.0, missed.position, missed.retry_after)
+                raise RateTimeoutError(self._key, limit or 0.0, missed.retry_after)
 
     async def _wait_in_line(self, waiter: str, cost: int, deadline: float, watch: Watch) -> Pass | None:
         """Return None when the tokens are taken, or the last answer when the deadline has passed."""
