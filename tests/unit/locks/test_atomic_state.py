@@ -31,6 +31,7 @@ from holdfast.locks import (
 )
 from holdfast.scope import Scope
 from holdfast.stores import Check, Commit, Put
+from holdfast.stores.opening import open_store
 from holdfast.testing import NonAtomicStore, VirtualClock
 
 if TYPE_CHECKING:
@@ -146,6 +147,27 @@ async def test_a_write_whose_guard_does_not_hold_is_refused(scope: Scope, write:
     with pytest.raises(StaleWriteError, match="not as the guard wants it"):
         await writes[write]()
     assert await state.get() == "kept"
+
+
+async def test_a_guard_is_part_of_the_commit(clock: VirtualClock) -> None:
+    """The store is told to check its record, so that nothing happens to it between a look and the write."""
+
+    class Watched(Scope):
+        def update(self, keys: Any, decide: Any) -> Any:
+            def noted(seen: Any) -> Any:
+                decided.append(decide(seen))
+                return decided[-1]
+
+            return super().update(keys, noted)
+
+    decided: list[Any] = []
+    async with Watched(await open_store("memory://", clock=clock)) as scope:
+        lock = scope.key("grant", "it")
+        granted = await scope.commit(Put(lock, b"ours"))
+        assert isinstance(granted, Commit)
+        guard = Check(lock, granted.versions[lock])
+        await state_of(scope).set(1, guard=guard)
+    assert guard in decided[0].changes
 
 
 async def test_a_guard_that_is_gone_holds_nothing(scope: Scope) -> None:
@@ -418,12 +440,14 @@ async def test_a_listener_that_raises_disturbs_nobody(scope: Scope, caplog: pyte
     assert "41" not in caplog.text
 
 
-async def test_a_cancelled_writer_still_tells_what_it_wrote(scope: Scope) -> None:
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_cancelled_writer_still_tells_what_it_wrote(scope: Scope, steps: int) -> None:
     """A write that was under way when its caller was cancelled is told like any other, a withdrawn one is not."""
     state, told = state_of(scope), list[Any]()
     state.on(StateChanged, told.append)
     task = asyncio.create_task(state.set(1))
-    await asyncio.sleep(0)
+    for _ in range(steps):
+        await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
     assert [event.value for event in told] == ([1] if await state.get() == 1 else [])

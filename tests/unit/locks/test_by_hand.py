@@ -326,7 +326,9 @@ async def test_two_places_that_disagree_about_permits_are_found_out(slot: Atomic
     with pytest.raises(PermitsDisagreeError, match="2 permits, and was asked for with 3"):
         await three.try_acquire(slot, "b")
     assert await slot.read() == before
-    assert await three.renew(slot, "a")
+    assert await three.renew(slot, "a", lease=6)
+    with pytest.raises(PermitsDisagreeError):
+        await three.try_acquire(slot, "b")
     assert await three.release(slot, "a")
 
 
