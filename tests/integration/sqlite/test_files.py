@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import InvalidUrlError, NetworkFilesystemError, StoreUnavailableError
+from holdfast.errors import InvalidUrlError, NetworkFilesystemError, StoreGoneError, StoreUnavailableError
 from holdfast.stores import Put
 from holdfast.stores.sqlite import files
 from tests.integration.sqlite.programs.talking import key
@@ -142,3 +142,20 @@ async def test_a_network_file_system_is_refused_unless_allowed(
     assert not list(path.parent.iterdir())
 
     await (await opened(f"{url}?network=allow")).commit(Put(key("risky"), b""))
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_another_handle_is_one_on_the_same_file_or_none(
+    path: Path, url: str, opened: Open, start: Start, *, is_replaced: bool
+) -> None:
+    """If the database was deleted or replaced, another handle is refused, and no new database is made."""
+    store = await opened(url)
+    for name in ("store.db", "store.db-wal", "store.db-shm"):
+        path.with_name(name).rename(path.with_name(f"old-{name}"))
+    if is_replaced:
+        start("live", url).hear()
+
+    with pytest.raises(StoreGoneError):
+        await store.another()
+
+    assert path.exists() == is_replaced

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.integration.sqlite.children import Child
     from tests.integration.sqlite.conftest import Look, Open, Start
 
-ATTEMPTS = ["read", "scan", "commit", "update", "settle", "watch"]
+ATTEMPTS = ["read", "scan", "commit", "update", "settle", "another", "watch"]
 WAYS = [("os", "quietly"), ("os", "properly"), ("multiprocessing", "quietly"), ("multiprocessing", "properly")]
 # Since Python 3.14 a child forked inside a task that has run a loop of its own cannot unwind through the old one.
 if sys.version_info >= (3, 14):

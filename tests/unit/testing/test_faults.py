@@ -234,3 +234,48 @@ async def test_a_store_that_is_not_atomic_sends_no_hints() -> None:
         assert await watch.wait(0.001) is None
     assert await store.settle("any") is None
     await store.aclose()
+
+
+# --- other handles --------------------------------------------------------------------------------------------------
+
+
+async def test_another_handle_has_the_same_faults() -> None:
+    """What goes wrong with one handle goes wrong with another, whether the store or its backend is faulty."""
+    faulty = FaultyStore(open_memory(), seed=1, faults=Faults(refuse=1.0))
+    grouped = GroupedStore(FaultyBackend(MemoryBackend(Memory()), seed=1, faults=Faults(refuse=1.0)))
+    for store in (faulty, grouped):
+        other = await store.another()
+        for each in (other, store):
+            with pytest.raises(StoreUnavailableError):
+                await each.commit(Put(A, b""))
+            await each.aclose()
+
+
+async def test_another_handle_meets_its_faults_in_an_order_of_its_own() -> None:
+    """The same program opens the same handles, and each has its seed."""
+
+    async def fates() -> list[str]:
+        store = FaultyStore(open_memory(), seed=7, faults=Faults(fail_read=0.5))
+        return [await _fate(each) for each in (store, await store.another(), await store.another())]
+
+    first = await fates()
+    assert len(set(first)) == 3
+    assert await fates() == first
+
+
+async def _fate(store: FaultyStore) -> str:
+    """Return how each of twenty reads ended, and close the store."""
+    answers = await asyncio.gather(*(store.read(A) for _ in range(20)), return_exceptions=True)
+    await store.aclose()
+    return "".join("x" if isinstance(answer, StoreUnavailableError) else "." for answer in answers)
+
+
+async def test_another_handle_on_a_store_that_is_not_atomic_has_the_same_records() -> None:
+    """What is written through one is read through the other, and neither sees deaths."""
+    store = NonAtomicStore()
+    other = await store.another()
+    await store.commit(Put(A, b"value"))
+
+    assert (await other.read(A)).records[A].value == b"value"
+    assert other.lifeline() == ""
+    assert not other.is_severed("")

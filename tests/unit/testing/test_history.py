@@ -234,3 +234,17 @@ def test_a_store_that_is_not_atomic_is_found_out_by_its_history() -> None:
         return sum(isinstance(answer, Commit) for answer in answers)
 
     assert simulate(1, race) == 2
+
+
+async def test_another_handle_writes_into_the_same_history() -> None:
+    """What one client does through two handles is one history of that client."""
+    history = History()
+    store = RecordingStore(open_memory(), history, "client")
+    other = await store.another()
+    await store.commit(Put(A, b"1"))
+    await other.read(A)
+
+    assert [type(each.call) for each in history.operations] == [CommitRider, Read]
+    assert {each.client for each in history.operations} == {"client"}
+    check_store_history(history.operations)
+    await asyncio.gather(store.aclose(), other.aclose())

@@ -32,6 +32,7 @@ def attempts(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
         "commit": lambda: store.commit(Put(key("inherited"), b"")),
         "update": lambda: store.update((key("inherited"),), lambda _: Decision(None, (Put(key("inherited"), b""),))),
         "settle": lambda: store.settle("any.1/0"),
+        "another": store.another,
         "watch": lambda: store.watch(key()).wait(0),
     }
 
