@@ -41,6 +41,7 @@ class Scope:
         namespace: Bounds every commit and scan; on distributed stores, what one shard holds.
         tenant: Whose records these are.
         presence: The address of this opening of the space, unlike any other: where wakes for it are sent.
+        presence_name: The last part of it.
     """
 
     def __init__(self, store: Store, *, namespace: str = "default", tenant: str = "default") -> None:
@@ -53,7 +54,8 @@ class Scope:
         self.tenant: Final = checked_name("tenant", tenant)
         self._root: Final = RecordKey(namespace, tenant)
         self._store: Final = store
-        self.presence: Final = self.key("presence", new_id())
+        self.presence_name: Final = new_id()
+        self.presence: Final = self.key("presence", self.presence_name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.namespace}/{self.tenant} on {self._store!r}>"
@@ -73,11 +75,7 @@ class Scope:
         The number of parts comes first, so that no user's key is a prefix of another's and what is kept below one
         can be scanned without meeting a neighbour.
         """
-        if isinstance(key, Key):
-            return self._root.child(kind, str(len(key.parts)), key.family.name, *key.parts)
-        if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            return self._root.child(kind, "1", "", key)
-        raise NotAKeyError(type(key).__name__, "Key or str")
+        return self._root.child(kind, *address_of(key))
 
     # What is called often returns the store's own awaitable: a coroutine around it would cost more than the check.
 
@@ -137,6 +135,15 @@ class Scope:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def address_of(key: Key | str) -> tuple[str, ...]:
+    """Return a user's key as parts of a record key. Text has a family of its own, with an empty name."""
+    if isinstance(key, Key):
+        return str(len(key.parts)), key.family.name, *key.parts
+    if isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        return "1", "", key
+    raise NotAKeyError(type(key).__name__, "Key or str")
 
 
 def checked_name(what: str, name: str) -> str:

@@ -2,31 +2,98 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.durations import DAY, seconds
+from holdfast.events import NO_HOOKS, Hooks
+from holdfast.locks.lines import Lines
+from holdfast.locks.mode_lock import ModeLock
+from holdfast.locks.mutex import Mutex
+from holdfast.locks.options import DEFAULT_LEASE, check_heartbeat, check_lease
+from holdfast.locks.semaphore import Semaphore
 from holdfast.scope import Scope, checked_name
 from holdfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
+    from holdfast.clock import Clock
+    from holdfast.durations import Duration
     from holdfast.events import Hook
+    from holdfast.keys import Key
+    from holdfast.stores.protocol import Store
 
 
 @final
 class Space(Scope):
-    """A store as seen by one namespace and tenant, with the locks in it. Get one from :func:`holdfast.open`."""
+    """A store as seen by one namespace and tenant, with the locks in it. Get one from :func:`holdfast.open`.
+
+    Args:
+        store: Where everything is kept.
+        namespace: Bounds every commit and scan.
+        tenant: Whose records these are.
+        lease: How long others wait for this process, if it is not heard of any more, before they take over.
+        heartbeat: How often it makes itself heard; by default three times in a lease.
+        hooks: Told what happens to locks.
+        clock: This process's own clock; for tests.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        namespace: str = "default",
+        tenant: str = "default",
+        lease: Duration = DEFAULT_LEASE,
+        heartbeat: Duration | None = None,
+        hooks: Hooks = NO_HOOKS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(store, namespace=namespace, tenant=tenant)
+        self.lease: Final = check_lease(lease, store.capabilities)
+        self._lines: Final = Lines(self, clock, hooks, check_heartbeat(heartbeat, self.lease))
+
+    def mutex(self, key: Key | str) -> Mutex:
+        """Return the mutex of ``key``: one holder at a time, in all processes on the store."""
+        return Mutex(self._lines, key, self.lease)
+
+    def semaphore(self, key: Key | str, *, permits: int) -> Semaphore:
+        """Return the semaphore of ``key``: at most ``permits`` in use at a time."""
+        return Semaphore(self._lines, key, permits, self.lease)
+
+    def mode_lock(self, key: Key | str, *, modes: Iterable[str] = (), alone: Iterable[str] = ()) -> ModeLock:
+        """Return the mode lock of ``key``: holders of one mode share it, unless it is one of ``alone``.
+
+        A key whose family declares modes brings them along.
+        """
+        return ModeLock(self._lines, key, modes, alone, self.lease)
+
+    async def aclose(self) -> None:
+        """Give up everything that is held, then close the store."""
+        await self._lines.aclose()
+        await super().aclose()
 
 
 @final
 class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
 
-    __slots__ = ("_hooks", "_names", "_space", "_url")
+    __slots__ = ("_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
 
-    def __init__(self, url: str, namespace: str, tenant: str, hooks: Iterable[Hook]) -> None:
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        tenant: str,
+        hooks: Iterable[Hook],
+        lease: Duration,
+        heartbeat: Duration | None,
+    ) -> None:
         self._url, self._hooks = url, tuple(hooks)
         self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
+        self._lease: Final = seconds(lease, what="lease", maximum_bare=DAY)
+        self._heartbeat: Final = check_heartbeat(heartbeat, self._lease)
         self._space: Space | None = None
 
     def __await__(self) -> Generator[Any, Any, Space]:
@@ -43,11 +110,28 @@ class Opening:
     async def _open(self) -> Space:
         namespace, tenant = self._names
         store = await open_store(self._url, hooks=self._hooks)
-        return Space(store, namespace=namespace, tenant=tenant)
+        try:
+            return Space(
+                store,
+                namespace=namespace,
+                tenant=tenant,
+                lease=self._lease,
+                heartbeat=self._heartbeat,
+                hooks=Hooks(self._hooks),
+            )
+        except BaseException:
+            await store.aclose()
+            raise
 
 
 def open(  # noqa: A001 -- used as hf.open
-    url: str, *, namespace: str = "default", tenant: str = "default", hooks: Iterable[Hook] = ()
+    url: str,
+    *,
+    namespace: str = "default",
+    tenant: str = "default",
+    lease: Duration = DEFAULT_LEASE,
+    heartbeat: Duration | None = None,
+    hooks: Iterable[Hook] = (),
 ) -> Opening:
     """Open a store and look at one namespace and tenant of it.
 
@@ -61,6 +145,10 @@ def open(  # noqa: A001 -- used as hf.open
         url: Which store: ``sqlite:///holdfast.db``, ``memory://``. See :func:`holdfast.stores.opening.open_store`.
         namespace: Keeps deployments on one store apart; commits and scans stay inside one.
         tenant: Keeps the users of one deployment apart.
-        hooks: Called with what happens in the store, for logs and metrics; see :class:`~holdfast.logs.LogHook`.
+        lease: How long others wait for this process, if it is not heard of any more, before they take over what it
+            held. It is renewed by itself.
+        heartbeat: How often it is renewed; by default three times in a lease, at most every half lease.
+        hooks: Called with what happens in the store and to locks, for logs and metrics; see
+            :class:`~holdfast.logs.LogHook`.
     """
-    return Opening(url, namespace, tenant, hooks)
+    return Opening(url, namespace, tenant, hooks, lease, heartbeat)

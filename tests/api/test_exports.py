@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, is_typeddict
 
 import pytest
 from msgspec import Struct
@@ -54,9 +54,11 @@ def calls() -> Iterator[tuple[str, Any]]:
 
 
 def is_closed(kind: type) -> bool:
-    """Tell whether a class is final, a protocol, a frozen value, an enum or an error."""
+    """Tell whether a class is final, a protocol, a frozen value, a set of options, an enum or an error."""
     if issubclass(kind, Struct):
         return kind.__struct_config__.frozen
+    if is_typeddict(kind):
+        return True
     marked = getattr(kind, "__final__", False) or getattr(kind, "_is_protocol", False)
     return bool(marked) or issubclass(kind, Enum | BaseException)
 

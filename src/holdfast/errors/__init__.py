@@ -36,7 +36,10 @@ from holdfast.errors._keys import (
 )
 from holdfast.errors._locks import (
     InvalidLockArgumentError,
+    LeaseLostError,
+    LeaseTooShortError,
     LineFullError,
+    LockKindError,
     TooHeavyError,
 )
 from holdfast.errors._rates import (
@@ -120,8 +123,11 @@ __all__ = [
     "InvalidStateArgumentError",
     "InvalidUrlError",
     "KeyTooLongError",
+    "LeaseLostError",
+    "LeaseTooShortError",
     "LineFullError",
     "LivelockError",
+    "LockKindError",
     "LockOrderError",
     "MissingExtraError",
     "NetworkFilesystemError",

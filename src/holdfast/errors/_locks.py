@@ -39,3 +39,40 @@ class TooHeavyError(HoldfastError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.weight} permits of {self.key} were asked for, and there are only {self.permits}"
+
+
+class LeaseLostError(HoldfastError):
+    """The lock is no longer held: its lease lapsed, or it was taken away.
+
+    What it protected may be in other hands. Stop writing; do not go on with the same hold. ``reason`` says what
+    happened; a write that names the fence is refused from now on.
+    """
+
+    def __init__(self, key: str, fence: int, reason: str) -> None:
+        super().__init__(key, fence, reason)
+        self.key, self.fence, self.reason = key, fence, reason
+
+    def __str__(self) -> str:
+        return f"{self.key} is no longer held with fence {self.fence}: {self.reason}"
+
+
+class LeaseTooShortError(HoldfastError, ValueError):
+    """The lease is too short to be kept: it would lapse before a renewal can be answered. Choose a longer one."""
+
+    def __init__(self, lease: float, problem: str) -> None:
+        super().__init__(lease, problem)
+        self.lease, self.problem = lease, problem
+
+    def __str__(self) -> str:
+        return f"a lease of {self.lease:g} s is too short: {self.problem}; choose a longer one"
+
+
+class LockKindError(HoldfastError, TypeError):
+    """The key is in use as another kind of lock. Nothing was taken; use another key, or the same kind everywhere."""
+
+    def __init__(self, key: str, stored: str, asked: str) -> None:
+        super().__init__(key, stored, asked)
+        self.key, self.stored, self.asked = key, stored, asked
+
+    def __str__(self) -> str:
+        return f"{self.key} is in use as a {self.stored} and cannot be a {self.asked} at the same time"

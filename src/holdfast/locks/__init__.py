@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from holdfast.locks.acquiring import PermitsWarning
 from holdfast.locks.atomic_state import AtomicState
 from holdfast.locks.bucket import Pass
 from holdfast.locks.by_hand import DurableMutex, DurableSemaphore
+from holdfast.locks.hold import Hold, Holding, OnLost
+from holdfast.locks.mode_lock import ModeLock
+from holdfast.locks.mutex import Mutex
+from holdfast.locks.options import HoldOptions
 from holdfast.locks.rate_limiter import RateLimiter, RateState, WaitingForTokens
 from holdfast.locks.record import LockPosition, Renewal, initial_lock_record
+from holdfast.locks.semaphore import Semaphore
 from holdfast.locks.slot_seam import HoldGuard, Slot
 from holdfast.locks.slots import Slots
 from holdfast.locks.state_events import (
@@ -26,16 +32,24 @@ __all__ = [
     "DurableMutex",
     "DurableSemaphore",
     "Guard",
+    "Hold",
     "HoldGuard",
+    "HoldOptions",
+    "Holding",
     "Keep",
     "LockHolder",
     "LockPosition",
     "LockRecord",
     "LockWaiter",
+    "ModeLock",
+    "Mutex",
+    "OnLost",
     "Pass",
+    "PermitsWarning",
     "RateLimiter",
     "RateState",
     "Renewal",
+    "Semaphore",
     "Slot",
     "Slots",
     "StateChanged",

@@ -43,6 +43,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
         weight: How many permits it takes.
         woken: Whether a permit is handed over to it directly; otherwise it asks again and takes it itself.
         max_hold: Seconds after the grant at which it is taken away, however alive its owner is.
+        note: What its owner says about it, for people.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     weight: Annotated[int, Meta(ge=1)] = 1
     woken: bool = True
     max_hold: float | None = None
+    note: str = ""
 
 
 class Holder(Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,286 @@
+"""Getting into a line, waiting in it, and getting out of it again whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Struct
+
+from holdfast.clock import Instant
+from holdfast.errors import (
+    HoldfastError,
+    HoldTimeoutError,
+    LockKindError,
+    ReentryError,
+    StoreClosedError,
+    StoreError,
+    TooHeavyError,
+    WaitCycleError,
+    WouldWaitError,
+)
+from holdfast.events import PermitsDisagree, ReleaseDelayed, Requeued
+from holdfast.ids import new_id
+from holdfast.locks.entries import Attended, Entry
+from holdfast.locks.line import Granted, TooHeavy, Waiting
+from holdfast.locks.local_line import Turn, Wait, turn_of
+from holdfast.locks.owners import holds_something, owner_of_task
+from holdfast.locks.records import Site
+from holdfast.locks.requests import Enter, Leave, Left, WaitsForItself, WrongKind
+from holdfast.locks.waits_for import find_circle, marker_key
+from holdfast.stores.protocol import Decision, Delete
+
+if TYPE_CHECKING:
+    from holdfast.keys import RecordKey
+    from holdfast.locks.driver import Answered
+    from holdfast.locks.line import Line
+    from holdfast.locks.lines import Lines
+    from holdfast.locks.local_line import LocalLine
+    from holdfast.locks.presence import Presence
+    from holdfast.stores.protocol import Snapshot
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two tries to leave a line while the store does not answer: doubled from the first to the longest."""
+
+
+class PermitsWarning(UserWarning):
+    """A call site says another number of permits than the line has. The line's counts while it is in use."""
+
+
+class Wish(Struct, frozen=True):
+    """What is asked for: a place in a line, for whom, and for how long.
+
+    Attributes:
+        name: The key, as shown to people.
+        address: Where its line lies.
+        site: What the call site says about the line.
+        called_from: The place in the code.
+        owner: For whom; None: for the task that asks.
+        waits: Whether to wait for it.
+        timeout: For how many seconds at most.
+    """
+
+    name: str
+    address: tuple[str, ...]
+    site: Site
+    lease: float
+    called_from: str
+    owner: str | None = None
+    mode: str = ""
+    weight: int = 1
+    waits: bool = True
+    timeout: float | None = None
+    max_hold: float | None = None
+    note: str = ""
+
+
+@final
+class Place:
+    """A place at the front: an entry that holds, and what it hangs on."""
+
+    __slots__ = ("entry", "line", "presence", "turn")
+
+    def __init__(self, line: LocalLine, entry: Entry, presence: Presence, turn: Turn) -> None:
+        self.line, self.entry, self.presence, self.turn = line, entry, presence, turn
+
+
+async def acquire(lines: Lines, wish: Wish) -> Place:
+    """Take a place in the line and wait for its turn; leave nothing behind if that fails."""
+    lines.guard.check()
+    attempt = _Attempt(lines, wish)
+    limit = asyncio.timeout(wish.timeout)
+    try:
+        async with limit:
+            return await attempt.run()
+    except TimeoutError:
+        if not limit.expired() or wish.timeout is None:
+            raise
+        await attempt.withdrawn()
+        raise HoldTimeoutError(wish.name, wish.timeout, attempt.holders()) from None
+
+
+async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
+    """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
+    leave = Leave(place.entry.id, place.turn.holder.slot)
+    try:
+        left = (await place.line.driver.ask(leave, wish.site)).answer
+    except StoreError as problem:
+        lines.own(_leave_later(lines, place.line, leave, place.presence, wish))
+        if lines.hooks:
+            at = lines.clock.wall()
+            lines.hooks.emit(ReleaseDelayed(at=at, key=wish.name, problem=type(problem).__name__))
+        return None
+    except asyncio.CancelledError:
+        # The request is on its way all the same; this makes sure of it.
+        lines.own(_leave_later(lines, place.line, leave, place.presence, wish))
+        raise
+    lines.keeper.dismiss(place.presence)
+    return left if isinstance(left, Left) else None
+
+
+async def _leave_later(lines: Lines, line: LocalLine, leave: Leave, presence: Presence, wish: Wish) -> None:
+    """Leave a line for certain: as long as this process is present, nobody else would take its entry away."""
+    pause = 0.0
+    try:
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await line.driver.ask(leave, wish.site)
+            except StoreError:
+                if lines.is_closing:  # the presence goes, and the entry with it
+                    return
+                pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
+            else:
+                return
+    finally:
+        lines.keeper.dismiss(presence)
+
+
+@final
+class _Attempt:
+    """One way into a line."""
+
+    def __init__(self, lines: Lines, wish: Wish) -> None:
+        self._lines, self._wish = lines, wish
+        self._line: Final = lines.line(wish.address)
+        self._id: Final = new_id()
+        self._owner: Final = wish.owner or owner_of_task()
+        may_circle = wish.waits and (wish.owner is not None or holds_something(self._owner))
+        self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
+        self._ticket: int | None = None
+        self._withdrawal: asyncio.Task[Any] | None = None
+
+    async def run(self) -> Place:
+        """Return the place, once it is at the front."""
+        await self._lines.listen()
+        has_looked = False
+        while True:
+            if self._lines.is_closing:
+                raise StoreClosedError(repr(self._lines.scope), "it was closed while somebody waited in it")
+            outcome = await self._try_once()
+            if isinstance(outcome, Place):
+                return outcome
+            if isinstance(outcome, WouldWaitError) and not has_looked:
+                has_looked = True
+                if await self._lines.look_after(self._line):
+                    continue
+            if outcome is not None:
+                raise outcome
+
+    async def withdrawn(self) -> None:
+        """Wait until nothing of the attempt is left in the line."""
+        if self._withdrawal is not None:
+            await asyncio.shield(self._withdrawal)
+
+    def holders(self) -> tuple[str, ...]:
+        """Return who held when the line was last seen."""
+        return () if self._line.last is None else _holders(self._line.last.line)
+
+    async def _try_once(self) -> Place | HoldfastError | None:
+        """Return the place, or why there is none; None if it got lost on the way and must be asked for again."""
+        lines, wish = self._lines, self._wish
+        presence = await lines.keeper.attend(wish.lease)
+        wait = Wait(self._entry(presence), presence, wish.site)
+        self._line.waits[self._id] = wait
+        try:
+            enter = Enter(wait.entry, wish.waits, self._marker, self._ticket)
+            outcome = await self._wait(wait, await self._line.driver.ask(enter, wish.site))
+        except BaseException:
+            leave = Leave(self._id, ticket=wait.ticket)
+            self._withdrawal = lines.own(_leave_later(lines, self._line, leave, presence, wish))
+            raise
+        finally:
+            del self._line.waits[self._id]
+            if wait.ticket is not None and self._marker is not None:
+                lines.own(_remove(lines, self._marker))
+        if isinstance(outcome, Turn):
+            return Place(self._line, wait.entry, presence, outcome)
+        lines.keeper.dismiss(presence)
+        return outcome
+
+    def _entry(self, presence: Presence) -> Entry:
+        wish = self._wish
+        return Entry(
+            self._id,
+            self._owner,
+            Attended(presence.name),
+            Instant(0),
+            mode=wish.mode,
+            weight=wish.weight,
+            max_hold=wish.max_hold,
+            note=wish.note,
+        )
+
+    async def _wait(self, wait: Wait, answered: Answered) -> Turn | HoldfastError | None:
+        answer = answered.answer
+        self._note_disagreement()
+        if isinstance(answer, Granted):
+            return turn_of(answer.holder, answered.sight)
+        if not isinstance(answer, Waiting):
+            return self._refusal(answered)
+        self._note_requeued(answer.ticket)
+        self._ticket = wait.ticket = answer.ticket
+        self._lines.hurry()
+        if self._marker is not None:
+            await self._refuse_circle()
+        return await wait.turn
+
+    def _refusal(self, answered: Answered) -> HoldfastError:
+        answer, wish = answered.answer, self._wish
+        if isinstance(answer, TooHeavy):
+            return TooHeavyError(wish.name, wish.weight, answer.permits)
+        if isinstance(answer, WrongKind):
+            return LockKindError(wish.name, answer.kind, wish.site.kind)
+        if isinstance(answer, WaitsForItself):
+            return ReentryError(wish.name, self._taken_from(answer.line), wish.called_from)
+        return WouldWaitError(wish.name, _holders(answered.sight.line))
+
+    def _taken_from(self, line: Line) -> str:
+        own = [holder.entry.id for holder in line.holders if holder.entry.owner == self._owner]
+        here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
+        return here[0] if here else "another process"
+
+    async def _refuse_circle(self) -> None:
+        """Raise if waiting would never end. Of all in a circle, the one who closed it gives way."""
+        try:
+            circle = await find_circle(self._lines.scope, self._owner)
+        except StoreError:  # then nobody is refused; the wait goes on
+            return
+        if circle and max(circle, key=lambda link: (link.entered_at, link.entry)).entry == self._id:
+            links = tuple(f"{link.owner} waits for {link.key}" for link in circle)
+            raise WaitCycleError(self._wish.name, self._wish.called_from, links)
+
+    def _note_requeued(self, ticket: int) -> None:
+        if self._ticket is not None and ticket != self._ticket and self._lines.hooks:
+            self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), key=self._wish.name))
+
+    def _note_disagreement(self) -> None:
+        head, self._line.driver.disagreement = self._line.driver.disagreement, None
+        if head is None or not self._lines.is_news(self._wish.address, self._wish.site):
+            return
+        stored, asked = head.rules.permits, self._wish.site.rules.permits
+        if self._lines.hooks:
+            at = self._lines.clock.wall()
+            self._lines.hooks.emit(PermitsDisagree(at=at, key=self._wish.name, stored=stored, asked=asked))
+        else:
+            message = f"{self._wish.called_from} says {asked} permits of {self._wish.name}, and its line has {stored}"
+            warnings.warn(message, PermitsWarning, stacklevel=2)
+
+
+def _holders(line: Line) -> tuple[str, ...]:
+    return tuple(holder.entry.owner for holder in line.holders)
+
+
+async def _remove(lines: Lines, key: RecordKey) -> None:
+    """Take a marker away. If that fails it is swept up later: nobody believes a marker without its waiter."""
+
+    def decide(seen: Snapshot) -> Decision[None]:
+        record = seen.get(key)
+        return Decision(None, () if record is None else (Delete(key, record.version),))
+
+    try:
+        await lines.scope.update([key], decide)
+    except HoldfastError:
+        return

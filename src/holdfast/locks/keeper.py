@@ -1,0 +1,230 @@
+"""The keeper: renews the presences of one space from a thread of its own, however busy the event loop is.
+
+It has a connection of its own too, so a renewal waits neither for the user's code nor behind the user's commits. A
+renewal that fails is tried again until the presence's own deadline; then whoever holds by it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.clock import MICROSECONDS
+from holdfast.errors import HoldfastError, LeaseTooShortError
+from holdfast.events import PresenceLost, PresenceNotRenewed
+from holdfast.locks.presence import Presence, this_process
+from holdfast.offload import run_beside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.clock import Clock
+    from holdfast.events import Hooks
+    from holdfast.scope import Scope
+    from holdfast.stores.protocol import Store
+
+HEARTBEATS: Final = 3
+"""How often a presence is renewed in one lease, if all goes well."""
+
+TRIES: Final = 20
+"""How often a renewal that fails is tried in one lease."""
+
+
+@final
+class Keeper:
+    """Keeps the presences of one space alive while anything is anchored to them.
+
+    ``lost`` is called on the space's own loop with each presence that can no longer be relied on, once.
+    """
+
+    def __init__(
+        self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None, lost: Callable[[Presence], None]
+    ) -> None:
+        self._scope, self._clock, self._hooks, self._lost = scope, clock, hooks, lost
+        self._heartbeat: Final = heartbeat
+        self._loop: Final = asyncio.get_running_loop()
+        self._presences: Final[dict[float, Presence]] = {}
+        self._making: Final[dict[float, asyncio.Lock]] = {}
+        self._made = 0
+        self._rounds = _Rounds(self)
+        self._told: Final[set[Presence]] = set()
+
+    async def attend(self, lease: float) -> Presence:
+        """Return a presence with that lease that can be relied on for a while; call :meth:`dismiss` when done."""
+        presence = self._presences.get(lease)
+        if presence is None or presence.left() < lease / 2:
+            async with self._making.setdefault(lease, asyncio.Lock()):
+                presence = await self._fresh(lease)
+        presence.users += 1
+        if presence.users == 1:
+            self._rounds.begin(presence)
+            self._watch(presence)
+        return presence
+
+    @staticmethod
+    def dismiss(presence: Presence) -> None:
+        """Say that one entry less is anchored to a presence. Without any it is no longer renewed."""
+        presence.users -= 1
+
+    async def _fresh(self, lease: float) -> Presence:
+        presence = self._presences.get(lease)
+        if presence is not None and not presence.over:
+            if presence.left() >= lease / 2 or await presence.renew(self._scope.store):
+                return presence
+            self.tell(presence)
+        return await self._new(lease)
+
+    async def _new(self, lease: float) -> Presence:
+        self._made += 1
+        store = self._scope.store
+        presence = Presence(self._scope, self._made, this_process(lease, store.lifeline()), self._clock)
+        await presence.renew(store)
+        if presence.left() < lease / 2:
+            took = (self._clock.elapsed() - presence.renewed_at) / MICROSECONDS
+            await presence.end(store)
+            raise LeaseTooShortError(lease, f"one round trip to the store took {took:.3g} s")
+        self._presences[lease] = presence
+        return presence
+
+    # --- the deadline, on the space's own loop -------------------------------------------------------------------
+
+    def _watch(self, presence: Presence) -> None:
+        """Look at a presence again at its deadline, whatever has become of its renewal."""
+        if presence.users <= 0 or presence in self._told:
+            return
+        left = presence.left()
+        if left <= 0:
+            self.tell(presence)
+        else:
+            self._loop.call_later(left, self._watch, presence)
+
+    def tell(self, presence: Presence) -> None:
+        """Give a presence up. Call it on the space's own loop."""
+        presence.over = True
+        if presence in self._told:
+            return
+        self._told.add(presence)
+        if self._presences.get(presence.lease) is presence:
+            del self._presences[presence.lease]
+        if self._hooks:
+            self._hooks.emit(PresenceLost(at=self._clock.wall(), store=repr(self._scope.store), presence=presence.name))
+        self._lost(presence)
+
+    # --- renewal, on the keeper's own loop -----------------------------------------------------------------------
+
+    async def keep(self, presence: Presence, store: Store) -> None:
+        """Renew a presence for as long as anything is anchored to it."""
+        every = self._heartbeat or presence.lease / HEARTBEATS
+        due = presence.renewed_at + every * MICROSECONDS
+        while True:
+            await asyncio.sleep(max(0.0, (due - self._clock.elapsed()) / MICROSECONDS))
+            if presence.users <= 0 or presence.over:
+                return
+            due = self._clock.elapsed() + presence.lease / TRIES * MICROSECONDS
+            if await self._renew(presence, store):
+                due = presence.renewed_at + every * MICROSECONDS
+
+    async def _renew(self, presence: Presence, store: Store) -> bool:
+        try:
+            renewed = await presence.renew(store)
+        except HoldfastError as problem:
+            if self._hooks:
+                self._hooks.emit(
+                    PresenceNotRenewed(
+                        at=self._clock.wall(),
+                        store=repr(store),
+                        presence=presence.name,
+                        problem=type(problem).__name__,
+                        left=presence.left(),
+                    )
+                )
+            return False
+        if not renewed:
+            self._loop.call_soon_threadsafe(self.tell, presence)
+        return renewed
+
+    async def aclose(self) -> None:
+        """Stop renewing and give up every presence, so that nobody has to wait for it to lapse."""
+        await self._rounds.stop()
+        for presence in tuple(self._presences.values()):
+            try:
+                await presence.end(self._scope.store)
+            except HoldfastError:  # it lapses by itself
+                continue
+        self._presences.clear()
+
+    async def open_store(self) -> Store:
+        """Open the keeper's own connection."""
+        return await self._scope.store.another()
+
+
+@final
+class _Rounds:
+    """The tasks on the keeper's own loop, one for each presence in use."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper: Final = keeper
+        self._beside: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wanted: Final[list[Presence]] = []
+        self._tasks: Final[dict[Presence, asyncio.Task[Any]]] = {}
+        self._changed: asyncio.Event | None = None
+        self._stopping = False
+
+    def begin(self, presence: Presence) -> None:
+        """Start keeping a presence. Called on the space's loop."""
+        self._wanted.append(presence)
+        if self._beside is None or self._beside.done():
+            self._beside = run_beside(self._main, "keeper")
+        else:
+            self._poke()
+
+    async def stop(self) -> None:
+        """End all of it. Called on the space's loop."""
+        self._stopping = True
+        if self._beside is not None:
+            self._poke()
+            await asyncio.wait({self._beside})
+
+    def _poke(self) -> None:
+        loop, changed = self._loop, self._changed
+        if loop is not None and changed is not None:
+            try:
+                loop.call_soon_threadsafe(changed.set)
+            except RuntimeError:  # its loop has just been closed
+                return
+
+    async def _main(self) -> None:
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        store: Store | None = None
+        try:
+            while not self._stopping:
+                if store is None:
+                    store = await self._connect()
+                while store is not None and self._wanted:
+                    self._start(self._wanted.pop(), store)
+                await self._changed.wait()
+                self._changed.clear()
+        finally:
+            self._loop = None
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if store is not None:
+                await store.aclose()
+
+    async def _connect(self) -> Store | None:
+        try:
+            return await self._keeper.open_store()
+        except HoldfastError:
+            asyncio.get_running_loop().call_later(0.1, self._poke)
+            return None
+
+    def _start(self, presence: Presence, store: Store) -> None:
+        running = self._tasks.get(presence)
+        if running is None or running.done():
+            task = self._tasks[presence] = asyncio.create_task(self._keeper.keep(presence, store))
+            task.add_done_callback(
+                lambda _: self._tasks.pop(presence, None) if self._tasks.get(presence) is task else None
+            )

@@ -1,0 +1,250 @@
+"""The lines of one space, as this process takes part in them: who waits and holds here, and who looks after whom.
+
+A grant is made by whoever lets go. The waiter's process is woken by a hint and reads. Now and then it looks by itself,
+in case a hint was lost, and looks after those in front: one whose presence has lapsed, or whose process has died, is
+dropped by the first who notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.clock import MICROSECONDS
+from holdfast.errors import HoldfastError
+from holdfast.events import EntriesFell
+from holdfast.locks.entries import Until
+from holdfast.locks.keeper import Keeper
+from holdfast.locks.line import Rules
+from holdfast.locks.local_line import LocalLine
+from holdfast.locks.presence import PRESENCES
+from holdfast.locks.records import LineKeys, Site, presences_of
+from holdfast.locks.requests import Poke
+from holdfast.stores.forks import ForkGuard
+from holdfast.stores.protocol import Decision, Delete
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from holdfast.clock import Clock, Instant
+    from holdfast.events import Hooks
+    from holdfast.keys import RecordKey
+    from holdfast.locks.driver import Sight
+    from holdfast.locks.entries import Entry
+    from holdfast.locks.presence import Presence
+    from holdfast.scope import Scope
+    from holdfast.stores.protocol import Snapshot, Watch
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at a line in which this process waits, if nothing wakes it earlier."""
+
+PROBE_EVERY: Final = 0.05
+"""Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
+
+LOOKS_PER_SECOND: Final = 500
+"""With very many lines to look at, the looks get rarer, so that they never cost more than this."""
+
+REMEMBERED: Final = 1_000
+"""How many lines that are not in use are kept in mind: what was last seen of them saves a round trip."""
+
+MOST_READ: Final = 100
+"""The most records that are read at once."""
+
+_ANY: Final = Site("", Rules())
+
+
+@final
+class Lines:
+    """All lines of one space in which this process takes part."""
+
+    def __init__(self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None) -> None:
+        self.scope, self.clock, self.hooks = scope, clock, hooks
+        self.keeper: Final = Keeper(scope, clock, hooks, heartbeat, self._presence_lost)
+        self._lines: Final[dict[tuple[str, ...], LocalLine]] = {}
+        self._by_head: Final[dict[RecordKey, LocalLine]] = {}
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self._rounds: asyncio.Task[None] | None = None
+        self._hurry: Final = asyncio.Event()
+        self.guard: Final = ForkGuard(repr(scope))
+        self.is_closing = False
+        self._told: Final[set[tuple[tuple[str, ...], Site]]] = set()
+
+    def line(self, address: tuple[str, ...]) -> LocalLine:
+        """Return this process's part of the line at an address."""
+        found = self._lines.pop(address, None)
+        if found is None:
+            found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
+            self._by_head[found.driver.keys.head] = found
+            self._forget_some()
+        self._lines[address] = found  # the latest used comes last
+        return found
+
+    def _forget_some(self) -> None:
+        for address in list(self._lines)[: max(0, len(self._lines) - REMEMBERED)]:
+            if self._lines[address].is_idle:
+                del self._by_head[self._lines.pop(address).driver.keys.head]
+
+    def own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Run ``work`` to its end, whoever is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def is_news(self, address: tuple[str, ...], site: Site) -> bool:
+        """Tell, once for each, that a call site disagrees with a line."""
+        if (address, site) in self._told:
+            return False
+        self._told.add((address, site))
+        return True
+
+    async def listen(self) -> None:
+        """Hear wakes from now on."""
+        if self._listening is None:
+            watch = self.scope.watch(self.scope.presence)
+            await watch.__aenter__()
+            if self._listening is None:
+                self._listening = self.own(self._hear(watch))
+
+    async def _hear(self, watch: Watch) -> None:
+        try:
+            while (hint := await watch.wait()) is not None:
+                if hint.complete:
+                    lines = [self._by_head[head] for head in hint.about if head in self._by_head]
+                else:
+                    lines = list(self._lines.values())
+                for line in lines:
+                    if line.waits or line.holds:
+                        await self._safely(line.look())
+        finally:
+            await watch.__aexit__()
+
+    async def _safely(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except HoldfastError:  # the next look finds out; whoever asks the store itself is told
+            return
+
+    def _presence_lost(self, presence: Presence) -> None:
+        for line in tuple(self._lines.values()):
+            for hold in tuple(line.holds.values()):
+                if hold.presence is presence:
+                    hold.lose("its lease lapsed: this process could not renew it in time")
+            for wait in tuple(line.waits.values()):
+                if wait.presence is presence:
+                    wait.settle(None)
+
+    # --- looking after those in front ----------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """Look soon: somebody has begun to wait."""
+        self._hurry.set()
+        if self._rounds is None:
+            self._rounds = self.own(self._go_round())
+
+    async def _go_round(self) -> None:
+        next_look: dict[LocalLine, float] = {}
+        loop = asyncio.get_running_loop()
+        try:
+            while waiting := [line for line in self._lines.values() if line.waits]:
+                next_look = {line: next_look[line] for line in waiting if line in next_look}
+                for line in waiting:
+                    if next_look.get(line, 0.0) <= loop.time() or self._has_lost_someone(line):
+                        await self._safely(self.look_after(line))
+                        rest = min(line.due_in, LOOK_EVERY)
+                        next_look[line] = loop.time() + max(rest, len(waiting) / LOOKS_PER_SECOND)
+                await self._rest(min(next_look.values(), default=0.0) - loop.time())
+        finally:
+            self._rounds = None
+
+    async def _rest(self, seconds: float) -> None:
+        sees = self.scope.store.capabilities.sees_process_death
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(max(0.001, min(seconds, PROBE_EVERY) if sees else seconds)):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
+
+    def _has_lost_someone(self, line: LocalLine) -> bool:
+        return any(self.scope.store.is_severed(lifeline) for lifeline in line.lifelines.values())
+
+    async def look_after(self, line: LocalLine) -> bool:
+        """Look at a line, and let those fall whose presence is gone or whose time is over; tell whether any did."""
+        line.due_in = LOOK_EVERY
+        sight = await line.look()
+        names = presences_of(_entries(sight))
+        alive = await self._presences(line, sorted(names))
+        dead = {name for name in names if name not in alive}
+        ends = [*alive.values(), *_ends_of(sight)]
+        line.due_in = min(((end - sight.at) / MICROSECONDS for end in ends if end > sight.at), default=LOOK_EVERY)
+        if not dead and all(end > sight.at for end in ends):
+            return False
+        await self._drop(line, dead)
+        return True
+
+    async def _presences(self, line: LocalLine, names: list[str]) -> dict[str, Instant]:
+        """Return the presences that still count, and until when. One whose process has died is ended here."""
+        alive: dict[str, Instant] = {}
+        lifelines: dict[str, str] = {}
+        for start in range(0, len(names), MOST_READ):
+            keys = {name: line.driver.keys.presence(name) for name in names[start : start + MOST_READ]}
+            seen = await self.scope.read(*keys.values())
+            for name, key in keys.items():
+                record = seen.get(key)
+                lifeline = "" if record is None else PRESENCES.decode(record.value).lifeline
+                if record is not None and self.scope.store.is_severed(lifeline):
+                    await self._end(key)
+                elif record is not None:
+                    lifelines[name] = lifeline
+                    alive[name] = record.expires_at or seen.at
+        line.lifelines = lifelines
+        return alive
+
+    async def _end(self, key: RecordKey) -> None:
+        def decide(seen: Snapshot) -> Decision[None]:
+            record = seen.get(key)
+            return Decision(None, () if record is None else (Delete(key, record.version),))
+
+        await self.scope.update([key], decide)
+
+    async def _drop(self, line: LocalLine, dead: set[str]) -> None:
+        if dead and self.hooks:
+            fell = EntriesFell(at=self.clock.wall(), key=line.driver.keys.name, presences=tuple(sorted(dead)))
+            self.hooks.emit(fell)
+        line.driver.dead |= dead
+        await line.driver.ask(Poke(), _ANY)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stop: tell those who hold and wait, finish what is asked, and give up the presences."""
+        self.is_closing = True
+        for line in tuple(self._lines.values()):
+            for hold in tuple(line.holds.values()):
+                hold.lose("the space was closed")
+            for wait in tuple(line.waits.values()):
+                wait.settle(None)
+        for task in (self._listening, self._rounds):
+            if task is not None:
+                task.cancel()
+        for line in tuple(self._lines.values()):
+            await line.driver.finish()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.keeper.aclose()
+
+
+def _ends_of(sight: Sight) -> Iterator[Instant]:
+    """Yield when entries in sight end by themselves."""
+    for holder in sight.line.holders:
+        if holder.ends_at is not None:
+            yield holder.ends_at
+    for entry in _entries(sight):
+        if isinstance(entry.anchor, Until):
+            yield entry.anchor.at
+
+
+def _entries(sight: Sight) -> Iterator[Entry]:
+    yield from (holder.entry for holder in sight.line.holders)
+    yield from (waiter.entry for waiter in sight.line.waiters)

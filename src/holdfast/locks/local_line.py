@@ -1,0 +1,130 @@
+"""One line as this process takes part in it: its own waiters and holds, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from msgspec import Struct
+
+from holdfast.clock import Instant
+from holdfast.locks.driver import LineDriver
+from holdfast.locks.entries import Holder
+
+if TYPE_CHECKING:
+    from holdfast.clock import Clock
+    from holdfast.locks.driver import Sight
+    from holdfast.locks.entries import Entry
+    from holdfast.locks.presence import Presence
+    from holdfast.locks.records import LineKeys, Site
+    from holdfast.scope import Scope
+
+TAKEN_AWAY: Final = "it was released by force, or this process was taken for dead"
+
+
+class Turn(Struct, frozen=True):
+    """That an entry holds: its holder record and fence, and when that was seen, by both clocks."""
+
+    holder: Holder
+    fence: int
+    at: Instant
+    asked_at: Instant
+
+
+def turn_of(holder: Holder, sight: Sight) -> Turn | None:
+    """Return a holder's turn; None if it was over before it was seen."""
+    fence = sight.fences.get(holder.entry.id)
+    return None if fence is None else Turn(holder, fence, sight.at, sight.asked_at)
+
+
+@final
+class Wait:
+    """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone."""
+
+    __slots__ = ("entry", "presence", "site", "ticket", "turn")
+
+    def __init__(self, entry: Entry, presence: Presence, site: Site) -> None:
+        self.entry, self.presence, self.site = entry, presence, site
+        self.ticket: int | None = None
+        self.turn: Final[asyncio.Future[Turn | None]] = asyncio.get_running_loop().create_future()
+
+    def has_ticket_before(self, reach: int) -> bool:
+        """Tell whether it has a ticket, smaller than ``reach``."""
+        return self.ticket is not None and self.ticket < reach
+
+    def settle(self, turn: Turn | None) -> None:
+        """Tell whoever waits."""
+        if not self.turn.done():
+            self.turn.set_result(turn)
+
+
+class Tenure(Protocol):
+    """What a line asks of a hold: who it is, and to be told when it is over."""
+
+    @property
+    def presence(self) -> Presence:
+        """What it is anchored to."""
+        ...
+
+    @property
+    def granted_at(self) -> Instant:
+        """Since when it is held, by the store's time."""
+        ...
+
+    @property
+    def called_from(self) -> str:
+        """Where in the code it was taken."""
+        ...
+
+    def lose(self, reason: str) -> None:
+        """Hear that it is no longer held."""
+        ...
+
+
+@final
+class LocalLine:
+    """The waiters and holds of this process on one key."""
+
+    __slots__ = ("driver", "due_in", "holds", "last", "lifelines", "waits")
+
+    def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
+        self.waits: Final[dict[str, Wait]] = {}
+        self.holds: Final[dict[str, Tenure]] = {}
+        self.lifelines: dict[str, str] = {}
+        self.last: Sight | None = None
+        self.due_in = 0.0
+        self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this process has nothing to do with the line at the moment."""
+        return not self.waits and not self.holds and self.driver.is_idle
+
+    async def look(self) -> Sight:
+        """Read the line and tell those who wait and hold here."""
+        # One that joins after the line was read is not in what was read: its fate cannot be told from it.
+        known = {entry_id for entry_id, wait in self.waits.items() if wait.ticket is not None} | self.holds.keys()
+        sight = await self.driver.look()
+        self._tell(sight, known)
+        return sight
+
+    def _saw(self, sight: Sight) -> None:
+        self._tell(sight, self.waits.keys() | self.holds.keys())
+
+    def _tell(self, sight: Sight, known: set[str]) -> None:
+        self.last = sight
+        holders = {holder.entry.id: holder for holder in sight.line.holders}
+        waiting = {waiter.entry.id for waiter in sight.line.waiters}
+        reach = sight.line.next_ticket if sight.line.horizon is None else sight.line.horizon
+        for entry_id in known & self.waits.keys():
+            wait = self.waits[entry_id]
+            if entry_id in sight.fences:
+                wait.settle(turn_of(holders[entry_id], sight))
+            elif (
+                entry_id not in holders and entry_id not in waiting and wait.ticket is not None and wait.ticket < reach
+            ):
+                wait.settle(None)
+        for entry_id in known & self.holds.keys():
+            holder, hold = holders.get(entry_id), self.holds[entry_id]
+            if holder is None or holder.granted_at != hold.granted_at:
+                hold.lose(TAKEN_AWAY)

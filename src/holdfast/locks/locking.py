@@ -1,0 +1,86 @@
+"""What every durable lock can do: take its options, hold, and be looked at and operated on."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from holdfast.durations import optional_seconds
+from holdfast.errors import InvalidLockArgumentError
+from holdfast.locks.acquiring import Wish
+from holdfast.locks.hold import Holding
+from holdfast.locks.options import KNOWN, LONGEST_NOTE, LONGEST_OWNER, check_lease, check_text
+from holdfast.locks.requests import Leave, Left
+from holdfast.scope import address_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from holdfast.keys import Key
+    from holdfast.locks.hold import OnLost
+    from holdfast.locks.lines import Lines
+    from holdfast.locks.options import HoldOptions
+    from holdfast.locks.records import Site
+
+# The documented way to learn where we are called from, and cheap.
+_frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+class DurableLock:
+    """A lock on one key of a space. Use :class:`Mutex`, :class:`Semaphore` or :class:`ModeLock`."""
+
+    __slots__ = ("_address", "_lease", "_lines", "_site", "key")
+
+    def __init__(self, lines: Lines, key: Key | str, site: Site, lease: float) -> None:
+        self.key: Final = key
+        self._lines, self._site, self._lease = lines, site, lease
+        self._address: Final = address_of(key)
+
+    def _holding(self, options: HoldOptions, *, mode: str = "", weight: int = 1, waits: bool = True) -> Holding:
+        """Check the options, before anything is written, and return what to enter."""
+        unknown = options.keys() - KNOWN
+        if unknown:
+            raise InvalidLockArgumentError("option", ascii(min(unknown)), f"there are {', '.join(sorted(KNOWN))}")
+        given = cast("dict[str, Any]", options)
+        lease = given.get("lease")
+        wish = Wish(
+            str(self.key),
+            self._address,
+            self._site,
+            self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities),
+            _place(_frame(2)),
+            check_text(given.get("owner"), "owner", LONGEST_OWNER) or None,
+            mode,
+            weight,
+            waits,
+            optional_seconds(given.get("timeout"), what="timeout"),
+            optional_seconds(given.get("max_hold"), what="max_hold", minimum=0.001),
+            check_text(given.get("note"), "note", LONGEST_NOTE),
+        )
+        return Holding(self._lines, wish, _on_lost(given.get("on_lost", "cancel")))
+
+    async def force_release(self, entry_id: str) -> bool:
+        """Turn out a holder or a waiter by its entry's id, for an operator; tell whether it was there.
+
+        Its fence is void from then on: what it still writes with it is refused. If its process lives, its body is
+        cancelled with :class:`~holdfast.errors.LeaseLostError`. Get the id from :meth:`explain`.
+        """
+        line = self._lines.line(self._address)
+        sight = await line.look()
+        waiter, holder = sight.line.waiter(entry_id), sight.line.holder(entry_id)
+        leave = Leave(entry_id, None if holder is None else holder.slot, None if waiter is None else waiter.ticket)
+        answer = (await line.driver.ask(leave, self._site)).answer
+        return isinstance(answer, Left) and (answer.was_holding or answer.was_waiting)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key} in {self._lines.scope!r}>"
+
+
+def _on_lost(value: object) -> OnLost:
+    if value not in ("cancel", "tell"):
+        raise InvalidLockArgumentError("on_lost", ascii(value)[:40], "choose 'cancel' or 'tell'")
+    return value
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

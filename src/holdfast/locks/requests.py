@@ -1,0 +1,126 @@
+"""What can be asked of a line, what is answered, and one step of it as a pure function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct, structs
+
+from holdfast.keys import RecordKey
+from holdfast.locks.entries import Entry
+from holdfast.locks.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, resize, sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.clock import Instant
+
+
+class Enter(Struct, frozen=True):
+    """Join the line; without ``waits``, only if that means holding at once.
+
+    ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
+    be part of a circle. ``ticket`` is the place that it had, if it asks again.
+    """
+
+    entry: Entry
+    waits: bool = True
+    marker: RecordKey | None = None
+    ticket: int | None = None
+
+
+class Leave(Struct, frozen=True):
+    """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known."""
+
+    entry_id: str
+    slot: int | None = None
+    ticket: int | None = None
+
+
+class Resize(Struct, frozen=True):
+    """Set the number of permits, whatever the call sites say; not ``pinned``: until the line is empty."""
+
+    permits: int | None
+    pinned: bool = True
+
+
+class Poke(Struct, frozen=True):
+    """Only look: let the dead fall and the front move up."""
+
+
+Request: TypeAlias = Enter | Leave | Resize | Poke
+
+
+class Refused(Struct, frozen=True):
+    """It would have had to wait, and did not want to. ``line`` shows for whom."""
+
+    line: Line
+
+
+class WaitsForItself(Struct, frozen=True):
+    """It would wait for its own owner, for ever. It is not in the line."""
+
+    line: Line
+
+
+class WrongKind(Struct, frozen=True):
+    """The key is in use as another kind of lock. It is not in the line."""
+
+    kind: str
+
+
+class Left(Struct, frozen=True):
+    """What the entry was when it left: holding, waiting, or not there at all."""
+
+    was_holding: bool
+    was_waiting: bool
+
+
+class Done(Struct, frozen=True):
+    """The line after a request that has no answer of its own."""
+
+    line: Line
+
+
+Answer: TypeAlias = Granted | Waiting | TooHeavy | Refused | WaitsForItself | WrongKind | Left | Done
+
+
+def step(
+    line: Line, requests: Sequence[Request], now: Instant, alive: Callable[[Entry], bool]
+) -> tuple[Line, tuple[Answer, ...]]:
+    """Take one step: let the dead fall, then answer each request in order, the front moving up after each."""
+    line = advance(sweep(line, now, alive), now)
+    answers: list[Answer] = []
+    for request in requests:
+        line, answer = _answer(line, request, now)
+        line = advance(line, now)
+        answers.append(answer)
+    return line, tuple(answers)
+
+
+def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
+    if isinstance(request, Enter):
+        return _enter(line, request, now)
+    if isinstance(request, Leave):
+        left = Left(line.holder(request.entry_id) is not None, line.waiter(request.entry_id) is not None)
+        return leave(line, request.entry_id), left
+    if isinstance(request, Resize):
+        line = resize(line, request.permits)
+    return line, Done(line)
+
+
+def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
+    entry = structs.replace(request.entry, entered_at=now)
+    entered, answer = enter(line, entry, now)
+    if not isinstance(answer, Waiting) or line.waiter(entry.id) is not None:
+        return entered, answer
+    if _waits_for_itself(line, entry):
+        return line, WaitsForItself(line)
+    return (entered, answer) if request.waits else (line, Refused(line))
+
+
+def _waits_for_itself(line: Line, entry: Entry) -> bool:
+    """Tell whether what the owner holds here already keeps the entry, or someone in front of it, out for ever."""
+    own = [holder for holder in line.holders if holder.entry.owner == entry.owner]
+    in_front = (waiter.entry for waiter in line.waiters)
+    return bool(own) and not all(line.rules.admit(own, each) for each in (entry, *in_front))

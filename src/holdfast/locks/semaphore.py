@@ -1,0 +1,68 @@
+"""A semaphore: at most so many permits in use at a time, across all processes on the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack, final
+
+from holdfast.locks.line import Rules
+from holdfast.locks.locking import DurableLock
+from holdfast.locks.record import check_permits
+from holdfast.locks.records import Site
+from holdfast.locks.requests import Resize
+
+if TYPE_CHECKING:
+    from holdfast.keys import Key
+    from holdfast.locks.hold import Holding
+    from holdfast.locks.lines import Lines
+    from holdfast.locks.options import HoldOptions
+
+
+@final
+class Semaphore(DurableLock):
+    """A number of permits, handed out in order, in all processes on the store. Get it from ``space.semaphore``.
+
+    The number is kept with the line. While the line is in use its number counts, and a call site that says another
+    one is told so; :meth:`resize` changes it for everybody.
+
+    >>> async with space.semaphore("vendor-api", permits=3).hold():
+    ...     pass
+    """
+
+    __slots__ = ()
+
+    def __init__(self, lines: Lines, key: Key | str, permits: int, lease: float) -> None:
+        super().__init__(lines, key, Site("semaphore", Rules(check_permits(permits))), lease)
+
+    def hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold ``weight`` permits for the length of an ``async with`` block.
+
+        They are granted together. One that needs many is not passed by those behind it that need fewer.
+
+        Fences of a semaphore grow in each slot, not across slots: compare them only where one slot is meant.
+
+        Args:
+            weight: How many permits.
+            options: As for :meth:`Mutex.hold <holdfast.locks.Mutex.hold>`.
+
+        Raises:
+            TooHeavyError: On entering: there are not that many permits, so waiting would never end.
+        """
+        return self._holding(options, weight=check_permits(weight))
+
+    def try_hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold permits like :meth:`hold` if they can be had at once; never wait."""
+        return self._holding(options, weight=check_permits(weight), waits=False)
+
+    async def resize(self, permits: int) -> None:
+        """Set the number of permits for everybody, whatever call sites say, until :meth:`forget_size`.
+
+        Nobody who holds is turned out: with fewer permits there are no new grants until enough have left. With more,
+        those who fit are granted at once.
+        """
+        line = self._lines.line(self._address)
+        await line.driver.ask(Resize(check_permits(permits)), self._site)
+
+    async def forget_size(self) -> None:
+        """Let call sites say the number of permits again, beginning with this one."""
+        line = self._lines.line(self._address)
+        await line.driver.ask(Resize(self._site.rules.permits, pinned=False), self._site)
