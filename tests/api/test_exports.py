@@ -23,8 +23,9 @@ NAMES = ["holdfast", *(info.name for info in pkgutil.walk_packages(holdfast.__pa
 MODULES = {name: import_module(name) for name in NAMES}
 PACKAGES = {name: module for name, module in MODULES.items() if hasattr(module, "__all__")}
 # Test classes are made to be subclassed: that is how a store shows that it keeps the contract. A space is a scope with
-# everything that is built on it; the two are apart because imports point down.
-MADE_TO_BE_SUBCLASSED = ("holdfast.testing.conformance", "holdfast.scope.Scope")
+# everything that is built on it; the two are apart because imports point down. Locks by hand are documented where they
+# are alike.
+MADE_TO_BE_SUBCLASSED = ("holdfast.testing.conformance", "holdfast.scope.Scope", "holdfast.locks.by_hand.LockByHand")
 
 
 def exports() -> dict[str, Any]:

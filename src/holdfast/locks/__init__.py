@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.locks.acquiring import PermitsWarning
 from holdfast.locks.atomic_state import AtomicState
 from holdfast.locks.bucket import Pass
-from holdfast.locks.by_hand import DurableMutex, DurableSemaphore
+from holdfast.locks.by_hand import DurableMutex, DurableSemaphore, LockByHand
 from holdfast.locks.hold import Hold, Holding, OnLost
 from holdfast.locks.mode_lock import ModeLock
 from holdfast.locks.mutex import Mutex
@@ -37,6 +37,7 @@ __all__ = [
     "HoldOptions",
     "Holding",
     "Keep",
+    "LockByHand",
     "LockHolder",
     "LockPosition",
     "LockRecord",

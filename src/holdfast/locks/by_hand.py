@@ -51,8 +51,8 @@ POLL: Final = 0.25
 """Seconds between two tries of ``acquire``."""
 
 
-class _Locks:
-    """What a mutex and a semaphore by hand do alike."""
+class LockByHand:
+    """What a mutex and a semaphore by hand do alike; make a :class:`DurableMutex` or a :class:`DurableSemaphore`."""
 
     __slots__ = ("lease", "permits", "waiter_ttl")
 
@@ -199,7 +199,7 @@ class _Locks:
 
 
 @final
-class DurableMutex(_Locks):
+class DurableMutex(LockByHand):
     """A lock for one at a time, kept in any slot.
 
     Args:
@@ -217,7 +217,7 @@ class DurableMutex(_Locks):
 
 
 @final
-class DurableSemaphore(_Locks):
+class DurableSemaphore(LockByHand):
     """A lock for a few at a time, kept in any slot.
 
     The number of permits is kept with the lock. While it is in use, one who comes with another number is refused.

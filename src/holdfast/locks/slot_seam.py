@@ -41,7 +41,7 @@ class Slot(Protocol):
 
 
 class HoldGuard(Struct, frozen=True):
-    """The guard of a write that only the holder of a lock by hand may do, see :meth:`DurableMutex.guard`."""
+    """The guard of a write that only the holder of a lock by hand may do, see :meth:`LockByHand.guard`."""
 
     key: RecordKey
     holder_id: str

@@ -31,9 +31,9 @@ _PAGE: Final = 100
 class Slots:
     """The states of a space.
 
-    >>> slots = Slots(space)
-    >>> visits = slots.shared("visits", type=int, initial=0)
-    >>> await visits.increment()
+    >>> async with hf.open("memory://") as space:
+    ...     visits = Slots(space).shared("visits", type=int, initial=0)
+    ...     print(await visits.increment())
     1
 
     Every accessor takes the key of the state, its ``type`` (by default JSON-shaped data), its ``initial`` value and

@@ -31,11 +31,13 @@ from holdfast.locks import (
     StateChanged,
     initial_lock_record,
 )
+from holdfast.scope import Scope
+from holdfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
+    from pathlib import Path
 
-    from holdfast.scope import Scope
     from holdfast.testing import VirtualClock
 
 NAN, INF = float("nan"), float("inf")
@@ -472,6 +474,19 @@ async def test_waiters_get_in_one_by_one_in_order(scope: Scope, clock: VirtualCl
 
     await asyncio.gather(*(work(name) for name in "abcde"))
     assert order == list("abcde")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_two_openings_of_a_store_share_one_lock(kind: str, tmp_path: Path, clock: VirtualClock) -> None:
+    """What one handle holds the other waits for, and gets with a higher fence."""
+    url = f"memory://{tmp_path.name}" if kind == "memory" else f"sqlite:///{tmp_path / 'lock.db'}"
+    async with Scope(await open_store(url, clock=clock)) as ours, Scope(await open_store(url, clock=clock)) as theirs:
+        mine, yours = Slots(ours).shared("lock"), Slots(theirs).shared("lock")
+        first = await MUTEX.try_acquire(mine, "a")
+        assert (await MUTEX.try_acquire(yours, "b")).position == 0
+        await MUTEX.release(mine, "a")
+        second = await MUTEX.acquire(yours, "b")
+    assert second.fence > first.fence
 
 
 async def test_a_waiter_takes_over_when_the_lease_of_the_dead_ends(slot: AtomicState[Any], clock: VirtualClock) -> None:
