@@ -21,7 +21,6 @@ from holdfast.errors import (
     WouldWaitError,
 )
 from holdfast.events import PermitsDisagree, ReleaseDelayed, Requeued
-from holdfast.ids import new_id
 from holdfast.locks.entries import Attended, Entry
 from holdfast.locks.line import Granted, TooHeavy, Waiting
 from holdfast.locks.local_line import Turn, Wait, turn_of
@@ -90,12 +89,14 @@ async def acquire(lines: Lines, wish: Wish) -> Place:
     """Take a place in the line and wait for its turn; leave nothing behind if that fails."""
     lines.guard.check()
     attempt = _Attempt(lines, wish)
+    if wish.timeout is None:
+        return await attempt.run()
     limit = asyncio.timeout(wish.timeout)
     try:
         async with limit:
             return await attempt.run()
     except TimeoutError:
-        if not limit.expired() or wish.timeout is None:
+        if not limit.expired():
             raise
         await attempt.withdrawn()
         raise HoldTimeoutError(wish.name, wish.timeout, attempt.holders()) from None
@@ -105,7 +106,7 @@ async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
     """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
     leave = Leave(place.entry.id, place.turn.holder.slot)
     try:
-        left = (await place.line.driver.ask(leave, wish.site)).answer
+        left = (await place.line.driver.do(leave, wish.site)).answer
     except StoreError as problem:
         lines.own(_leave_later(lines, place.line, leave, place.presence, wish))
         if lines.hooks:
@@ -145,7 +146,7 @@ class _Attempt:
     def __init__(self, lines: Lines, wish: Wish) -> None:
         self._lines, self._wish = lines, wish
         self._line: Final = lines.line(wish.address)
-        self._id: Final = new_id()
+        self._id: Final = lines.new_entry_id()
         self._owner: Final = wish.owner or owner_of_task()
         may_circle = wish.waits and (wish.owner is not None or holds_something(self._owner))
         self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
@@ -186,7 +187,7 @@ class _Attempt:
         self._line.waits[self._id] = wait
         try:
             enter = Enter(wait.entry, wish.waits, self._marker, self._ticket)
-            outcome = await self._wait(wait, await self._line.driver.ask(enter, wish.site))
+            outcome = await self._wait(wait, await self._line.driver.do(enter, wish.site))
         except BaseException:
             leave = Leave(self._id, ticket=wait.ticket)
             self._withdrawal = lines.own(_leave_later(lines, self._line, leave, presence, wish))
@@ -240,7 +241,7 @@ class _Attempt:
     def _taken_from(self, line: Line) -> str:
         own = [holder.entry.id for holder in line.holders if holder.entry.owner == self._owner]
         here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
-        return here[0] if here else "another process"
+        return here[0] if here else "somewhere else"
 
     async def _refuse_circle(self) -> None:
         """Raise if waiting would never end. Of all in a circle, the one who closed it gives way."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from msgspec import Struct
 
 from holdfast.clock import Instant, later
 from holdfast.errors import StoreBusyError
-from holdfast.ids import new_id
 from holdfast.keys import RecordKey
 from holdfast.locks.entries import Holder
 from holdfast.locks.line import Line, Rules, Waiting
 from holdfast.locks.records import WINDOW, Facts, Head, Site, View
 from holdfast.locks.requests import Answer, Enter, Leave, Poke, Request, Resize, WrongKind, step
 from holdfast.locks.waits_for import KEPT_FOR, MARKERS, Marker
-from holdfast.stores.protocol import Decision, Put
+from holdfast.stores.group import verdict_of
+from holdfast.stores.protocol import Decided, Decision, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.locks.records import LineKeys
     from holdfast.scope import Scope
-    from holdfast.stores.protocol import Change, Decided, Snapshot, Wake
+    from holdfast.stores.protocol import Change, Snapshot, Wake
 
 MOST_AT_ONCE: Final = 16
 """The most requests on one line that are folded into one step, so that its keys fit into one commit."""
@@ -114,6 +114,8 @@ class LineDriver:
         self.keys: Final = keys
         self._queue: Final[deque[_Asked]] = deque()
         self._running: asyncio.Task[None] | None = None
+        self._is_busy = False
+        self._lives = 0
         self._head: Head = _EMPTY
         self.dead: set[str] = set()
         self.disagreement: Head | None = None
@@ -121,21 +123,38 @@ class LineDriver:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked of the line at the moment."""
-        return self._running is None
+        return self._running is None and not self._is_busy
 
     def ask(self, request: Request, site: Site) -> asyncio.Future[Answered]:
         """Put a request to the line. Requests are answered in the order of the calls, also if nobody waits for it."""
-        loop = asyncio.get_running_loop()
-        asked = _Asked(request, site, loop.create_future())
+        asked = _Asked(request, site, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
-        if self._running is None:
-            self._running = loop.create_task(self._run())
+        self._go_on()
         return asked.answer
+
+    async def do(self, request: Request, site: Site) -> Answered:
+        """Ask, and wait for the answer. If the line is idle, the step is taken right here, without a task for it.
+
+        A caller that is cancelled cannot tell whether the request was answered; it asks to leave.
+        """
+        if self._running is not None or self._is_busy or self._queue:
+            return await self.ask(request, site)
+        self._is_busy = True
+        try:
+            sight, answers = await self._advance((request,), site)
+        finally:
+            self._is_busy = False
+            self._go_on()
+        return Answered(answers[0], sight)
+
+    def _go_on(self) -> None:
+        if self._queue and self._running is None and not self._is_busy:
+            self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def finish(self) -> None:
         """Wait until everything that was asked is answered."""
-        while self._running is not None:
-            await asyncio.wait({self._running})
+        while self._running is not None or self._is_busy:
+            await (asyncio.sleep(0) if self._running is None else asyncio.wait({self._running}))
 
     async def _run(self) -> None:
         try:
@@ -153,9 +172,7 @@ class LineDriver:
 
     async def _serve(self, some: list[_Asked]) -> None:
         try:
-            sight, answers = await self._step([each.request for each in some], some[0].site)
-            while sight.line.is_cut_off:
-                sight = await self._look_further(sight, some[0].site)
+            sight, answers = await self._advance([each.request for each in some], some[0].site)
         except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
             for each in some:
                 if not each.answer.done():
@@ -165,6 +182,12 @@ class LineDriver:
         for each, answer in zip(some, answers, strict=True):
             if not each.answer.done():
                 each.answer.set_result(Answered(answer, sight))
+
+    async def _advance(self, requests: Sequence[Request], site: Site) -> tuple[Sight, tuple[Answer, ...]]:
+        sight, answers = await self._step(requests, site)
+        while sight.line.is_cut_off:
+            sight = await self._look_further(sight, site)
+        return sight, answers
 
     async def _look_further(self, sight: Sight, site: Site) -> Sight:
         """Find the first who still waits behind all those who are gone, and let it move up."""
@@ -196,12 +219,17 @@ class LineDriver:
         known = known or Facts()
         dead = frozenset(self.dead)
         tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
-        facts = Facts(dead, known.life, known.front, tickets, new_id()[-12:])
+        self._lives += 1
+        facts = Facts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
         needed = self._sure_keys(requests)
         keys = needed | self._likely_keys(requests, self._head, 1)
         for _ in range(TRIES):
             asked_at = self._clock.elapsed()
-            decided = await self._scope.update(tuple(keys), self._decide(requests, site, keys, facts))
+            try:
+                decided = await self._scope.update(tuple(keys), self._decide(requests, site, keys, facts))
+            except asyncio.CancelledError as cancelled:
+                self._learn_from(cancelled, asked_at)
+                raise
             found = decided.answer
             if not found.missing:
                 self.dead -= dead
@@ -211,6 +239,12 @@ class LineDriver:
             if len(keys) > MOST_KEYS:
                 keys = found.missing | self._sure_keys(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
+
+    def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
+        """Tell those who were granted by a step whose caller was cancelled too late."""
+        verdict = verdict_of(cancelled)
+        if isinstance(verdict, Decided) and not cast("Decided[_Step]", verdict).answer.missing:
+            self._finish(verdict, asked_at)
 
     def _decide(
         self, requests: Sequence[Request], site: Site, given: frozenset[RecordKey], facts: Facts
@@ -231,7 +265,7 @@ class LineDriver:
                 answers = tuple(refused if isinstance(each, Enter) else answer for each, answer in pairs)
             markers = tuple(self._markers(requests, answers, snapshot.at))
             found = _Step(view.head, answers, line, fences, granted, disagrees=_disagrees(view.head, site, requests))
-            return Decision(found, (*changes, *markers), wake=self._wakes(view, line))
+            return Decision(found, (*changes, *markers), wake=self._wakes(view, line, requests))
 
         return decide
 
@@ -248,10 +282,11 @@ class LineDriver:
                 marker = Marker(self.keys.address, answer.ticket, request.entry.id)
                 yield Put(request.marker, MARKERS.encode(marker), expires_at=later(at, KEPT_FOR))
 
-    def _wakes(self, view: View, line: Line) -> tuple[Wake, ...]:
-        # Whoever waits in this process is told by the step itself.
+    def _wakes(self, view: View, line: Line, requests: Sequence[Request]) -> tuple[Wake, ...]:
+        # Whoever waits in this process, or leaves of its own accord, is told by the step itself.
+        left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
         own = self._scope.presence
-        return tuple(dict.fromkeys(wake for wake in view.wakes(line) if not wake.to.startswith(own)))
+        return tuple(dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(own)))
 
     def _finish(self, decided: Decided[_Step], asked_at: Instant) -> Sight:
         found, line = decided.answer, decided.answer.line

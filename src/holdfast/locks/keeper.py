@@ -56,8 +56,9 @@ class Keeper:
             async with self._making.setdefault(lease, asyncio.Lock()):
                 presence = await self._fresh(lease)
         presence.users += 1
-        if presence.users == 1:
+        if not presence.is_kept:
             self._rounds.begin(presence)
+        if not presence.is_watched:
             self._watch(presence)
         return presence
 
@@ -90,7 +91,8 @@ class Keeper:
 
     def _watch(self, presence: Presence) -> None:
         """Look at a presence again at its deadline, whatever has become of its renewal."""
-        if presence.users <= 0 or presence in self._told:
+        presence.is_watched = presence.users > 0 and presence not in self._told
+        if not presence.is_watched:
             return
         left = presence.left()
         if left <= 0:
@@ -119,13 +121,18 @@ class Keeper:
         while True:
             await asyncio.sleep(max(0.0, (due - self._clock.elapsed()) / MICROSECONDS))
             if presence.users <= 0 or presence.over:
-                return
+                # In this order: whoever anchors something to it counts itself first, then looks whether it is kept.
+                presence.is_kept = False
+                if presence.users <= 0 or presence.over:
+                    return
+                presence.is_kept = True
             due = self._clock.elapsed() + presence.lease / TRIES * MICROSECONDS
             if await self._renew(presence, store):
                 due = presence.renewed_at + every * MICROSECONDS
 
     async def _renew(self, presence: Presence, store: Store) -> bool:
         try:
+            store.lifeline()  # holds it anew, should something have made this process let go of it
             renewed = await presence.renew(store)
         except HoldfastError as problem:
             if self._hooks:
@@ -173,6 +180,7 @@ class _Rounds:
 
     def begin(self, presence: Presence) -> None:
         """Start keeping a presence. Called on the space's loop."""
+        presence.is_kept = True
         self._wanted.append(presence)
         if self._beside is None or self._beside.done():
             self._beside = run_beside(self._main, "keeper")

@@ -68,6 +68,7 @@ class Lines:
         self._hurry: Final = asyncio.Event()
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
+        self._entered = 0
         self._told: Final[set[tuple[tuple[str, ...], Site]]] = set()
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
@@ -91,6 +92,11 @@ class Lines:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def new_entry_id(self) -> str:
+        """Return an id for one acquisition, unlike any other."""
+        self._entered += 1
+        return f"{self.scope.presence_name}:{self._entered}"
 
     def is_news(self, address: tuple[str, ...], site: Site) -> bool:
         """Tell, once for each, that a call site disagrees with a line."""

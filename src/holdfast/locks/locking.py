@@ -68,7 +68,9 @@ class DurableLock:
         line = self._lines.line(self._address)
         sight = await line.look()
         waiter, holder = sight.line.waiter(entry_id), sight.line.holder(entry_id)
-        leave = Leave(entry_id, None if holder is None else holder.slot, None if waiter is None else waiter.ticket)
+        leave = Leave(
+            entry_id, None if holder is None else holder.slot, None if waiter is None else waiter.ticket, by_force=True
+        )
         answer = (await line.driver.ask(leave, self._site)).answer
         return isinstance(answer, Left) and (answer.was_holding or answer.was_waiting)
 

@@ -58,9 +58,24 @@ class Presence:
             the request that renewed it was sent, so that a slow answer makes it too early and never too late.
         users: How many entries are anchored to it. Without any it need not be renewed.
         over: It is known to have lapsed, for good.
+        is_kept: Somebody renews it.
+        is_watched: Somebody looks at its deadline.
     """
 
-    __slots__ = ("_clock", "_is_made", "_value", "deadline", "key", "lease", "name", "over", "renewed_at", "users")
+    __slots__ = (
+        "_clock",
+        "_is_made",
+        "_value",
+        "deadline",
+        "is_kept",
+        "is_watched",
+        "key",
+        "lease",
+        "name",
+        "over",
+        "renewed_at",
+        "users",
+    )
 
     def __init__(self, scope: Scope, number: int, record: PresenceRecord, clock: Clock) -> None:
         self.key: Final[RecordKey] = scope.presence.child(str(number))
@@ -68,7 +83,7 @@ class Presence:
         self.lease: Final = record.lease
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
-        self._is_made = self.over = False
+        self._is_made = self.over = self.is_kept = self.is_watched = False
         self.users = 0
         self.renewed_at = self.deadline = clock.elapsed()
 

@@ -19,7 +19,7 @@ from holdfast.locks.line import Line, Rules
 from holdfast.stores.protocol import Delete, Put, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from holdfast.keys import RecordKey
     from holdfast.scope import Scope
@@ -225,13 +225,16 @@ class View:
         if record is not None:
             yield Delete(key, record.version)
 
-    def wakes(self, line: Line) -> Iterator[Wake]:
-        """Return whom to wake: waiters who hold now or were turned away, and holders who were turned out."""
-        stayed = {waiter.entry.id for waiter in line.waiters}
+    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
+        """Return whom to wake: waiters who hold now or were turned away, and holders who were turned out.
+
+        ``told`` are entries whose owners are told by the answer itself.
+        """
+        stayed = {waiter.entry.id for waiter in line.waiters} | {*told}
         held = {_grant_id(holder) for holder in line.holders}
         for entry in (
             *(waiter.entry for waiter in self.line.waiters if waiter.entry.id not in stayed),
-            *(holder.entry for holder in self.line.holders if _grant_id(holder) not in held),
+            *(each.entry for each in self.line.holders if _grant_id(each) not in held and each.entry.id not in told),
         ):
             if isinstance(entry.anchor, Attended) and entry.anchor.presence not in self.facts.dead:
                 yield Wake(self._keys.presence(entry.anchor.presence), self._keys.head)

@@ -30,11 +30,15 @@ class Enter(Struct, frozen=True):
 
 
 class Leave(Struct, frozen=True):
-    """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known."""
+    """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known.
+
+    ``by_force``: it is not its owner who asks, so its owner has to be told.
+    """
 
     entry_id: str
     slot: int | None = None
     ticket: int | None = None
+    by_force: bool = False
 
 
 class Resize(Struct, frozen=True):
