@@ -207,18 +207,19 @@ def change_rate(bucket: Bucket, rate: Rate, now: Instant) -> Bucket:
     return settle(replace(bucket, rate=rate, tokens=kept, filled_at=_clamped(bucket, now)), now)
 
 
-def call_first(bucket: Bucket, now: Instant) -> tuple[Bucket, str | None]:
-    """Return who should be woken because it is first now and its turn comes sooner than it was told, if anybody.
+def call_first(before: Bucket, after: Bucket, now: Instant) -> tuple[Bucket, str | None]:
+    """Return who should be woken: the first in line, if it has just moved up or its turn comes sooner than it was told.
 
-    Only the first needs to be on time. The others are told when they become first, so nobody is woken for nothing.
+    Only the first needs to be on time, so nobody else is woken, however long the line is.
     """
-    if not bucket.waiters:
-        return bucket, None
-    first, *rest = bucket.waiters
-    turn_at = turn(bucket, 0, first.cost, _clamped(bucket, now))
-    if turn_at >= first.turn_at:
-        return bucket, None
-    return replace(bucket, waiters=(replace(first, turn_at=turn_at), *rest)), first.id
+    if not after.waiters:
+        return after, None
+    first, *rest = after.waiters
+    moved_up = before.waiters != () and before.waiters[0].id != first.id
+    turn_at = turn(after, 0, first.cost, _clamped(after, now))
+    if not moved_up and turn_at >= first.turn_at:
+        return after, None
+    return replace(after, waiters=(replace(first, turn_at=turn_at), *rest)), first.id
 
 
 def turn(bucket: Bucket, place: int, cost: int, now: Instant) -> Instant:

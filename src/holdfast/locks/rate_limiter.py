@@ -31,6 +31,7 @@ T = TypeVar("T")
 BUCKETS: Final[Codec[Bucket]] = Codec(Bucket, what="the bucket of a rate limiter")
 
 _SHORTEST_PAUSE: Final = 0.001  # two clocks never agree exactly; asking a moment early must not become a busy loop
+_UNHINTED: Final = 1.0  # a line that is late must not be asked by everybody in it
 
 
 class WaitingForTokens(Struct, frozen=True, gc=False):
@@ -82,7 +83,7 @@ class RateLimiter:
         capacity: How many may pass at once after a quiet time.
         interval: The time in which one more may pass: ``"600ms"`` is a hundred a minute.
         waiter_ttl: How long a waiter that does not ask again keeps its place; 30 s or four intervals if not told. A
-            process that dies in line holds up those behind it for no longer.
+            process that dies in line holds up those behind it for that time and up to a third of it more.
         follow: Take the rate that is in use where it differs, instead of raising RateMismatchError; for the time of a
             roll-out.
 
@@ -168,10 +169,13 @@ class RateLimiter:
             left = deadline - loop.time()
             if left <= 0:
                 return answer
-            # Nobody is waited for longer than a third of the time for which the place is kept.
-            pause = max(_SHORTEST_PAUSE, min(answer.retry_after, self._ttl / 3))
-            await watch.wait(min(left, pause))
+            await watch.wait(min(left, self._pause(answer)))
         return None
+
+    def _pause(self, answer: Pass) -> float:
+        """Return when to ask again unhinted. The first comes on time; the others are woken when they become first."""
+        pause = answer.retry_after if answer.position == 0 else _UNHINTED + 2 * answer.retry_after
+        return max(_SHORTEST_PAUSE, min(pause, self._ttl / 3))
 
     async def _leave(self, waiter: str) -> None:
         """Leave the line before anything else happens, however often the caller is cancelled meanwhile."""
@@ -246,7 +250,7 @@ class RateLimiter:
             after, answer = change(before, seen.at)
             if _is_same(before, after, seen.at):
                 return Decision(answer)
-            after, called = algebra.call_first(after, seen.at)
+            after, called = algebra.call_first(before, after, seen.at)
             wake = () if called is None else (Wake(self._address(called)),)
             return Decision(answer, self._written(record, after, seen.at), wake=wake)
 

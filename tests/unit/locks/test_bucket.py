@@ -202,22 +202,29 @@ def test_a_full_line_takes_nobody_more() -> None:
     assert take(bucket, str(MAX_WAITERS - 1), 1)[1].position == MAX_WAITERS - 1
 
 
-def test_only_a_first_whose_turn_comes_sooner_is_called() -> None:
+def test_only_a_first_that_moved_up_is_called() -> None:
     """Nobody is woken for nothing, and nobody twice."""
-    bucket = line_of(used(), "a", "b")
-    assert call_first(bucket, at(2))[1] is None
-    bucket, called = call_first(withdraw(bucket, "a", at(2))[0], at(2))
+    before = line_of(used(), "a", "b", "c")
+    assert call_first(before, line_of(before, "c", now=2), at(2))[1] is None
+    after, called = call_first(before, withdraw(before, "a", at(2))[0], at(2))
     assert called == "b"
-    assert call_first(bucket, at(2))[1] is None
+    assert call_first(after, after, at(2))[1] is None
+
+
+def test_a_first_whose_turn_comes_sooner_than_told_is_called() -> None:
+    """Opening again is news for the first in line, and only once."""
+    before = line_of(close(used(), at(1000), at(1)), "a", "b")
+    after, called = call_first(before, reopen(before, at(2)), at(2))
+    assert called == "a"
+    assert call_first(after, after, at(2))[1] is None
 
 
 def test_who_came_before_those_in_front_is_called_when_they_have_gone() -> None:
     """With tokens for both, the second is told at once when the first has taken its own."""
     bucket = line_of(used(check_rate(2, 10), now=0), "a", "b", now=0)
-    bucket, early = take(bucket, "b", 20)
+    before, early = take(bucket, "b", 20)
     assert (early.granted, early.retry_after) == (False, 10)
-    bucket, _ = take(bucket, "a", 20)
-    assert call_first(bucket, at(20))[1] == "b"
+    assert call_first(before, take(before, "a", 20)[0], at(20))[1] == "b"
 
 
 # --- cool-down ------------------------------------------------------------------------------------------------------

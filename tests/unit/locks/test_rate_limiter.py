@@ -15,6 +15,7 @@ from holdfast.errors import (
     RateMismatchError,
     RateTimeoutError,
     StoreClosedError,
+    StoreError,
 )
 from holdfast.locks import bucket
 from holdfast.locks.rate_limiter import RateLimiter
@@ -23,7 +24,7 @@ from holdfast.stores import Put
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.memory import Memory, MemoryBackend, open_memory
 from holdfast.stores.opening import open_store
-from holdfast.testing import VirtualClock, simulate
+from holdfast.testing import FaultyBackend, VirtualClock, simulate
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
@@ -212,6 +213,30 @@ async def test_a_limiter_says_what_it_is(scope: Scope) -> None:
 # --- waiting, in virtual time ---------------------------------------------------------------------------------------
 
 
+class LineWatcher:
+    """Stands beside the pure function and notes who joins the line and who passes from it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.joined: dict[str, None] = {}
+        self.passed: list[str] = []
+        self._ask = bucket.ask
+        monkeypatch.setattr(bucket, "ask", self.ask)
+
+    def ask(self, *args: Any, waiter: str | None, ttl: float) -> tuple[Bucket, Pass]:
+        """Ask, and take a note."""
+        after, answer = self._ask(*args, waiter=waiter, ttl=ttl)
+        if waiter is not None and answer:
+            self.passed.append(waiter)
+        elif waiter is not None:
+            self.joined[waiter] = None
+        return after, answer
+
+    def check(self) -> None:
+        """See that those who passed did so in the order in which they joined."""
+        gone = set(self.passed)
+        assert [waiter for waiter in self.joined if waiter in gone] == self.passed
+
+
 def in_virtual_time(seed: int, work: Any) -> Any:
     """Run ``work(scope)`` on a memory store whose time is that of a simulated loop."""
 
@@ -306,32 +331,26 @@ def test_no_time_to_wait_means_one_look(seed: int) -> None:
     assert in_virtual_time(seed, work) < 1
 
 
-def test_opening_again_wakes_the_line_in_order(seed: int) -> None:
+def test_opening_again_wakes_the_line_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who sleep through a cool-down are woken one after the other when it is ended."""
+    line = LineWatcher(monkeypatch)
 
-    async def work(scope: Scope) -> list[tuple[int, float]]:
+    async def work(scope: Scope) -> float:
         limiter = RateLimiter(scope, "vendor", capacity=4, interval=1)
-        passed: list[tuple[int, float]] = []
-
-        async def one(number: int) -> None:
-            await asyncio.sleep(number / 10)
-            await limiter.acquire()
-            passed.append((number, passed_at()))
-
         await limiter.close_for("1 hour")
-        crowd = asyncio.gather(*map(one, range(4)))
+        crowd = asyncio.gather(*(limiter.acquire() for _ in range(4)))
         await asyncio.sleep(5)
         await limiter.open_again()
         await crowd
-        return passed
+        return passed_at()
 
-    passed = in_virtual_time(seed, work)
-    assert [number for number, _ in passed] == [0, 1, 2, 3]
-    assert all(at < 6 for _, at in passed)
+    assert in_virtual_time(seed, work) < 5.5
+    assert len(line.passed) == 4
+    line.check()
 
 
 def test_a_dead_waiter_holds_up_those_behind_it_for_its_time_to_live_only(seed: int) -> None:
-    """Who vanished in line is passed over once its place has lapsed, by everybody behind it."""
+    """Who vanished in line is passed over once its place has lapsed and somebody looks, a third of that time later."""
 
     async def work(scope: Scope) -> float:
         limiter = RateLimiter(scope, "vendor", capacity=3, interval=1)
@@ -341,7 +360,7 @@ def test_a_dead_waiter_holds_up_those_behind_it_for_its_time_to_live_only(seed: 
         await asyncio.gather(*(limiter.acquire() for _ in range(3)))
         return passed_at()
 
-    assert 30 <= in_virtual_time(seed, work) < 35
+    assert 30 <= in_virtual_time(seed, work) < 30 + 10 + 5
 
 
 @pytest.mark.parametrize("steps", range(12))
@@ -385,9 +404,9 @@ def test_a_store_that_closes_does_not_leave_waiters_hanging(seed: int) -> None:
 class Contenders:
     """Tasks on several handles that want tokens, give up and vanish at random; every grant is written down."""
 
-    def __init__(self, scopes: list[Scope], seed: int) -> None:
+    def __init__(self, scopes: list[Scope], seed: int, intervals: tuple[float, ...] = (0.1, 1, 7)) -> None:
         self._random = random.Random(seed)
-        self.capacity, self.interval = self._random.randint(1, 4), self._random.choice((0.1, 1, 7))
+        self.capacity, self.interval = self._random.randint(1, 4), self._random.choice(intervals)
         options: Any = {"capacity": self.capacity, "interval": self.interval}
         self._limiters = [RateLimiter(scope, "vendor", **options) for scope in scopes]
         self.grants: list[tuple[float, int]] = []
@@ -404,41 +423,17 @@ class Contenders:
         limiter = self._random.choice(self._limiters)
         try:
             await limiter.acquire(cost, timeout=timeout)
-        except RateTimeoutError:
+        except (RateTimeoutError, StoreError):
             return
         self.grants.append((asyncio.get_running_loop().time(), cost))
 
-    def check(self) -> None:
-        """See that no window of time saw too many tokens; a reply may be on its way for a moment."""
+    def check(self, delay: float = 0.05) -> None:
+        """See that no window of time saw too many tokens; a reply may be on its way for as long as ``delay``."""
         times = [moment for moment, _ in self.grants]
         for start in times:
             for end in (moment for moment in times if moment >= start):
                 tokens = sum(cost for moment, cost in self.grants if start <= moment <= end)
-                assert tokens <= self.capacity + (end - start + 0.05) / self.interval
-
-
-class LineWatcher:
-    """Stands beside the pure function and notes who joins the line and who passes from it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.joined: dict[str, None] = {}
-        self.passed: list[str] = []
-        self._ask = bucket.ask
-        monkeypatch.setattr(bucket, "ask", self.ask)
-
-    def ask(self, *args: Any, waiter: str | None, ttl: float) -> tuple[Bucket, Pass]:
-        """Ask, and take a note."""
-        after, answer = self._ask(*args, waiter=waiter, ttl=ttl)
-        if waiter is not None and answer:
-            self.passed.append(waiter)
-        elif waiter is not None:
-            self.joined[waiter] = None
-        return after, answer
-
-    def check(self) -> None:
-        """See that those who passed did so in the order in which they joined."""
-        gone = set(self.passed)
-        assert [waiter for waiter in self.joined if waiter in gone] == self.passed
+                assert tokens <= self.capacity + (end - start + delay) / self.interval
 
 
 @pytest.mark.heavy
@@ -461,3 +456,24 @@ def test_many_contenders_pass_in_order_and_never_faster_than_the_rate(monkeypatc
     assert sum(served) > 5 * len(served)
     assert len(line.passed) > len(served)
     line.check()
+
+
+@pytest.mark.heavy
+def test_a_rough_store_lets_nobody_pass_too_soon_and_keeps_no_ghosts() -> None:
+    """With lost replies, failures and lost hints: bounded all the same, and once places have lapsed nobody is left."""
+
+    async def main(seed: int) -> int:
+        memory = Memory(clock=VirtualClock(asyncio.get_running_loop()))
+        stores = [GroupedStore(FaultyBackend(MemoryBackend(memory), seed=2 * seed + n)) for n in range(2)]
+        crowd = Contenders([Scope(store) for store in stores], seed, intervals=(20, 30))
+        await crowd.run(12)
+        crowd.check(delay=2)
+        await asyncio.sleep(200)  # longer than a place is kept, and than the bucket takes to fill
+        async with Scope(GroupedStore(MemoryBackend(memory))) as scope:
+            assert await stored(scope) == 0
+        for store in stores:
+            await store.aclose()
+        return len(crowd.grants)
+
+    served = [simulate(seed, main, seed) for seed in rounds("seeds of rough rates", full=2_000, quick=50, seconds=5)]
+    assert sum(served) > 3 * len(served)
