@@ -18,7 +18,7 @@ from holdfast.keys import RecordKey
 from holdfast.locks.entries import Holder
 from holdfast.locks.line import Line, Rules, Waiting
 from holdfast.locks.records import WINDOW, Facts, Head, Site, View
-from holdfast.locks.requests import Answer, Enter, Leave, Poke, Request, Resize, WrongKind, step
+from holdfast.locks.requests import Answer, Enter, Leave, Poke, Renew, Request, Resize, WrongKind, step
 from holdfast.locks.waits_for import KEPT_FOR, MARKERS, Marker
 from holdfast.stores.group import verdict_of
 from holdfast.stores.protocol import Decided, Decision, Put
@@ -39,6 +39,9 @@ SLACK: Final = 24
 
 MOST_KEYS: Final = 100
 """The most keys of one step: what a store takes in one commit."""
+
+FEW_SLOTS: Final = 8
+"""Of how many slots the grants are read in any case."""
 
 MOST_FENCES: Final = 40
 """The most fences that are read in one look; the rest follows in the next."""
@@ -114,7 +117,7 @@ class LineDriver:
         self.keys: Final = keys
         self._queue: Final[deque[_Asked]] = deque()
         self._running: asyncio.Task[None] | None = None
-        self._is_busy = False
+        self._is_busy = self._is_crowded = False
         self._lives = 0
         self._head: Head = _EMPTY
         self.dead: set[str] = set()
@@ -185,6 +188,7 @@ class LineDriver:
 
     async def _advance(self, requests: Sequence[Request], site: Site) -> tuple[Sight, tuple[Answer, ...]]:
         sight, answers = await self._step(requests, site)
+        self._is_crowded = self._is_crowded and bool(sight.line.holders)
         while sight.line.is_cut_off:
             sight = await self._look_further(sight, site)
         return sight, answers
@@ -221,6 +225,8 @@ class LineDriver:
         tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
         self._lives += 1
         facts = Facts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
+        if self._is_crowded and any(isinstance(each, Enter) for each in requests):
+            await self.look()
         needed = self._sure_keys(requests)
         keys = needed | self._likely_keys(requests, self._head, 1)
         for _ in range(TRIES):
@@ -234,6 +240,7 @@ class LineDriver:
             if not found.missing:
                 self.dead -= dead
                 return self._finish(decided, asked_at), found.answers
+            self._is_crowded = True  # from now on it is worth a look before joining
             needed |= found.missing
             keys = needed | self._likely_keys(requests, found.head, SLACK)
             if len(keys) > MOST_KEYS:
@@ -257,7 +264,7 @@ class LineDriver:
             asked = [Poke() if refused and isinstance(each, Enter) else each for each in requests]
             line, answers = step(view.line, asked, snapshot.at, view.is_alive)
             changes = view.changes(line, pinned=_pinned(requests))
-            fences, granted = self._fences(view, line)
+            fences, granted = self._fences(view, line, requests)
             if view.missing:
                 return Decision(_Step(view.head, missing=frozenset(view.missing)))
             if refused:
@@ -269,11 +276,18 @@ class LineDriver:
 
         return decide
 
-    def _fences(self, view: View, line: Line) -> tuple[dict[str, int], tuple[Holder, ...]]:
+    def _fences(
+        self, view: View, line: Line, requests: Sequence[Request]
+    ) -> tuple[dict[str, int], tuple[Holder, ...]]:
         """Return the fences of holders from before, and the holders whose fence this very commit makes."""
         before = {(holder.entry.id, holder.granted_at) for holder in view.line.holders}
         granted = tuple(holder for holder in line.holders if (holder.entry.id, holder.granted_at) not in before)
-        wanted = [holder for holder in line.holders if holder.entry.id in self._interest and holder not in granted]
+        leased = {_leased(each) for each in requests}
+        wanted = [
+            holder
+            for holder in line.holders
+            if (holder.entry.id in self._interest or holder.entry.id in leased) and holder not in granted
+        ]
         return {holder.entry.id: view.fence_of(holder) for holder in wanted}, granted
 
     def _markers(self, requests: Sequence[Request], answers: Sequence[Answer], at: Instant) -> Iterator[Change]:
@@ -311,7 +325,7 @@ class LineDriver:
         for request in requests:
             if isinstance(request, Enter) and request.marker is not None:
                 keys.add(request.marker)
-            if isinstance(request, Leave) and request.slot is not None:
+            if isinstance(request, Leave | Renew) and request.slot is not None:
                 keys.add(self.keys.grant(request.slot))
             if isinstance(request, Enter | Leave) and request.ticket is not None:
                 keys.add(self.keys.ticket(request.ticket))
@@ -324,9 +338,8 @@ class LineDriver:
         tickets: set[int] = set()
         if head.holders or last > front or entering > 1:
             tickets = {*range(front, min(front + WINDOW, last + slack)), *range(last, last + entering + slack)}
-        taken = {holder.slot for holder in head.holders}
-        free = [slot for slot in range(len(taken) + entering + 1) if slot not in taken]
-        return frozenset((*map(self.keys.ticket, tickets), *map(self.keys.grant, free[: entering + 1])))
+        slots = range(min(len(head.holders) + entering + 1, FEW_SLOTS))
+        return frozenset((*map(self.keys.ticket, tickets), *map(self.keys.grant, slots)))
 
 
 def _kind_conflict(head: Head, site: Site) -> WrongKind | None:
@@ -337,6 +350,13 @@ def _kind_conflict(head: Head, site: Site) -> WrongKind | None:
 
 def _disagrees(head: Head, site: Site, requests: Sequence[Request]) -> bool:
     return head.rules != site.rules and any(isinstance(each, Enter) for each in requests)
+
+
+def _leased(request: Request) -> str | None:
+    """Return the entry that a request leases: it is told its fence, though nobody waits for it."""
+    if isinstance(request, Renew):
+        return request.entry_id
+    return request.entry.id if isinstance(request, Enter) and request.lease is not None else None
 
 
 def _pinned(requests: Sequence[Request]) -> bool | None:

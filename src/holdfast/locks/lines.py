@@ -145,9 +145,10 @@ class Lines:
 
     def hurry(self) -> None:
         """Look soon: somebody has begun to wait."""
-        self._hurry.set()
         if self._rounds is None:
             self._rounds = self.own(self._go_round())
+        else:
+            self._hurry.set()
 
     async def _go_round(self) -> None:
         next_look: dict[LocalLine, float] = {}
@@ -156,19 +157,20 @@ class Lines:
             while waiting := [line for line in self._lines.values() if line.waits]:
                 next_look = {line: next_look[line] for line in waiting if line in next_look}
                 for line in waiting:
-                    if next_look.get(line, 0.0) <= loop.time() or self._has_lost_someone(line):
+                    if next_look.get(line, 0.0) <= loop.time() or (line.is_near and self._has_lost_someone(line)):
                         await self._safely(self.look_after(line))
                         rest = min(line.due_in, LOOK_EVERY)
                         next_look[line] = loop.time() + max(rest, len(waiting) / LOOKS_PER_SECOND)
-                await self._rest(min(next_look.values(), default=0.0) - loop.time())
+                await self._rest(min(next_look.values()) - loop.time(), probe=any(line.is_near for line in waiting))
         finally:
             self._rounds = None
 
-    async def _rest(self, seconds: float) -> None:
-        sees = self.scope.store.capabilities.sees_process_death
+    async def _rest(self, seconds: float, *, probe: bool) -> None:
+        if probe and self.scope.store.capabilities.sees_process_death:
+            seconds = min(seconds, PROBE_EVERY)
         self._hurry.clear()
         try:
-            async with asyncio.timeout(max(0.001, min(seconds, PROBE_EVERY) if sees else seconds)):
+            async with asyncio.timeout(max(0.001, seconds)):
                 await self._hurry.wait()
         except TimeoutError:
             return

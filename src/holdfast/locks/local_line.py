@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from holdfast.locks.records import LineKeys, Site
     from holdfast.scope import Scope
 
+NEAR: Final = 3
+"""How many at the front look after those before them most often. Those behind do so now and then."""
+
 TAKEN_AWAY: Final = "it was released by force, or this process was taken for dead"
 
 
@@ -62,8 +65,8 @@ class Tenure(Protocol):
     """What a line asks of a hold: who it is, and to be told when it is over."""
 
     @property
-    def presence(self) -> Presence:
-        """What it is anchored to."""
+    def presence(self) -> Presence | None:
+        """What it is anchored to; None: to an instant of its own."""
         ...
 
     @property
@@ -99,6 +102,12 @@ class LocalLine:
     def is_idle(self) -> bool:
         """Whether this process has nothing to do with the line at the moment."""
         return not self.waits and not self.holds and self.driver.is_idle
+
+    @property
+    def is_near(self) -> bool:
+        """Whether somebody here waits so near to the front that it looks after those before it most often."""
+        front = () if self.last is None else self.last.line.waiters[:NEAR]
+        return any(waiter.entry.id in self.waits for waiter in front)
 
     async def look(self) -> Sight:
         """Read the line and tell those who wait and hold here."""

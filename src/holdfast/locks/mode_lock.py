@@ -26,9 +26,10 @@ class ModeLock(DurableLock):
     ``space.mode_lock(key, modes=("read",), alone=("write",))``. Nobody passes one that asked earlier, not even in the
     mode of the present holders, so no mode is starved.
 
-    >>> graph = space.mode_lock("graph", modes=("read",), alone=("write",))
-    >>> async with graph.hold("read"):
-    ...     pass
+    >>> async with hf.open("memory://") as space:
+    ...     graph = space.mode_lock("graph", modes=("read",), alone=("write",))
+    ...     async with graph.hold("read"):
+    ...         pass
     """
 
     __slots__ = ("_modes",)

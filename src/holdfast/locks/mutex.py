@@ -21,8 +21,9 @@ MUTEX: Final = Site("mutex", Rules(1))
 class Mutex(DurableLock):
     """One holder at a time, first come, first served, in all processes on the store. Get it from ``space.mutex``.
 
-    >>> async with space.mutex("account-42").hold(timeout="10s") as hold:
-    ...     print(hold.fence > 0)
+    >>> async with hf.open("memory://") as space:
+    ...     async with space.mutex("account-42").hold(timeout="10s") as hold:
+    ...         print(hold.fence > 0)
     True
     """
 

@@ -24,8 +24,9 @@ class Semaphore(DurableLock):
     The number is kept with the line. While the line is in use its number counts, and a call site that says another
     one is told so; :meth:`resize` changes it for everybody.
 
-    >>> async with space.semaphore("vendor-api", permits=3).hold():
-    ...     pass
+    >>> async with hf.open("memory://") as space:
+    ...     async with space.semaphore("vendor-api", permits=3).hold():
+    ...         pass
     """
 
     __slots__ = ()
