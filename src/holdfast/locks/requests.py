@@ -6,27 +6,36 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, structs
 
+from holdfast.clock import Instant, later
 from holdfast.keys import RecordKey
-from holdfast.locks.entries import Entry
-from holdfast.locks.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, resize, sweep
+from holdfast.locks.entries import Entry, Until
+from holdfast.locks.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, renew, resize, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from holdfast.clock import Instant
 
 
 class Enter(Struct, frozen=True):
     """Join the line; without ``waits``, only if that means holding at once.
 
     ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
-    be part of a circle. ``ticket`` is the place that it had, if it asks again.
+    be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
+    for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
     """
 
     entry: Entry
     waits: bool = True
     marker: RecordKey | None = None
     ticket: int | None = None
+    lease: float | None = None
+
+
+class Renew(Struct, frozen=True):
+    """Hold for ``lease`` seconds from the step's own time on, for one who holds; for anybody else, do nothing."""
+
+    entry_id: str
+    lease: float
+    slot: int | None = None
 
 
 class Leave(Struct, frozen=True):
@@ -52,11 +61,11 @@ class Poke(Struct, frozen=True):
     """Only look: let the dead fall and the front move up."""
 
 
-Request: TypeAlias = Enter | Leave | Resize | Poke
+Request: TypeAlias = Enter | Renew | Leave | Resize | Poke
 
 
 class Refused(Struct, frozen=True):
-    """It would have had to wait, and did not want to. ``line`` shows for whom."""
+    """It would have had to wait, and did not want to; or does not hold what it wanted to renew. ``line`` shows who."""
 
     line: Line
 
@@ -105,6 +114,9 @@ def step(
 def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
     if isinstance(request, Enter):
         return _enter(line, request, now)
+    if isinstance(request, Renew):
+        line, granted = renew(line, request.entry_id, Until(later(now, request.lease)))
+        return line, granted or Refused(line)
     if isinstance(request, Leave):
         left = Left(line.holder(request.entry_id) is not None, line.waiter(request.entry_id) is not None)
         return leave(line, request.entry_id), left
@@ -114,7 +126,8 @@ def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
 
 
 def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
-    entry = structs.replace(request.entry, entered_at=now)
+    anchor = request.entry.anchor if request.lease is None else Until(later(now, request.lease))
+    entry = structs.replace(request.entry, entered_at=now, anchor=anchor)
     entered, answer = enter(line, entry, now)
     if not isinstance(answer, Waiting) or line.waiter(entry.id) is not None:
         return entered, answer
