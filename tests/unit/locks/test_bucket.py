@@ -211,6 +211,12 @@ def test_only_a_first_that_moved_up_is_called() -> None:
     assert call_first(after, after, at(2))[1] is None
 
 
+def test_who_becomes_first_is_called_even_if_its_turn_comes_as_told() -> None:
+    """Those behind the first do not come on time by themselves."""
+    before = line_of(used(), "a", "b")
+    assert call_first(before, take(before, "a", 31)[0], at(31))[1] == "b"
+
+
 def test_a_first_whose_turn_comes_sooner_than_told_is_called() -> None:
     """Opening again is news for the first in line, and only once."""
     before = line_of(close(used(), at(1000), at(1)), "a", "b")

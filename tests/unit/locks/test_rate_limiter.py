@@ -186,6 +186,17 @@ async def test_two_sites_that_disagree_are_found_out(scope: Scope) -> None:
     assert await RateLimiter(scope, "vendor", capacity=2, interval=10).try_acquire()
 
 
+async def test_another_rate_does_not_keep_anybody_from_operating(scope: Scope) -> None:
+    """Looking, leaving, closing and opening work on a limiter whatever its rate is."""
+    used, other = RateLimiter(scope, "vendor", interval=10), RateLimiter(scope, "vendor", interval=20)
+    await used.try_acquire()
+    await used.try_acquire(waiter="order-7")
+    assert await other.withdraw("order-7")
+    await other.close_for(1)
+    await other.open_again()
+    assert (await other.inspect()).interval == 10
+
+
 async def test_a_limiter_that_follows_takes_the_rate_in_use(scope: Scope) -> None:
     """During a roll-out old and new sites share the old rate, until it is changed once."""
     old = RateLimiter(scope, "vendor", interval=10, follow=True)
@@ -272,19 +283,40 @@ def test_waiters_pass_in_order_one_interval_apart(seed: int) -> None:
 
 
 def test_waiting_does_not_poll(seed: int) -> None:
-    """A day in line costs a few writes an hour, not one a second."""
+    """A day in line costs each of ten waiters a few writes, not one a second."""
 
     async def work(scope: Scope) -> int:
         limiter = RateLimiter(scope, "vendor", interval="1 day")
         await limiter.acquire()
         before = await scope.read(key := scope.key_for("rate", "vendor"))
-        waiter = asyncio.create_task(limiter.acquire())
+        crowd = [asyncio.create_task(limiter.acquire()) for _ in range(10)]
         await asyncio.sleep(86_000)
         after = await scope.read(key)
-        await waiter
+        for waiter in crowd:
+            waiter.cancel()
+        await asyncio.wait(crowd)
         return after.version(key) - before.version(key)
 
-    assert in_virtual_time(seed, work) <= 3
+    assert in_virtual_time(seed, work) <= 20
+
+
+def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(seed: int) -> None:
+    """It asks again well before its place lapses, however far away its turn is."""
+
+    async def work(scope: Scope) -> list[str]:
+        limiter = RateLimiter(scope, "vendor", interval="10 minutes", waiter_ttl="3s")
+        await limiter.acquire()
+        waiters: list[str] = []
+        task = asyncio.create_task(limiter.acquire())
+        for _ in range(100):
+            await asyncio.sleep(1.7)
+            waiters += [each.id for each in (await limiter.inspect()).waiters]
+        task.cancel()
+        await asyncio.wait([task])
+        return waiters
+
+    waiters = in_virtual_time(seed, work)
+    assert (len(waiters), len(set(waiters))) == (100, 1)
 
 
 def test_who_runs_out_of_time_leaves_the_line(seed: int) -> None:
