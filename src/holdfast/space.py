@@ -11,7 +11,9 @@ from holdfast.locks.lines import Lines
 from holdfast.locks.mode_lock import ModeLock
 from holdfast.locks.mutex import Mutex
 from holdfast.locks.options import DEFAULT_LEASE, check_heartbeat, check_lease
+from holdfast.locks.rate_limiter import RateLimiter
 from holdfast.locks.semaphore import Semaphore
+from holdfast.locks.slots import Slots
 from holdfast.scope import Scope, checked_name
 from holdfast.stores.opening import open_store
 
@@ -68,6 +70,23 @@ class Space(Scope):
         A key whose family declares modes brings them along.
         """
         return ModeLock(self._lines, key, modes, alone, self.lease)
+
+    def rate_limiter(
+        self,
+        key: Key | str,
+        *,
+        interval: Duration,
+        capacity: int = 1,
+        waiter_ttl: Duration | None = None,
+        follow: bool = False,
+    ) -> RateLimiter:
+        """Return the rate limiter of ``key``: one token each ``interval``, at most ``capacity`` saved up."""
+        return RateLimiter(self, key, capacity=capacity, interval=interval, waiter_ttl=waiter_ttl, follow=follow)
+
+    @property
+    def state(self) -> Slots:
+        """The states that are kept in this space: ``space.state.shared("visits", type=int, initial=0)``."""
+        return Slots(self)
 
     async def aclose(self) -> None:
         """Give up everything that is held, then close the store."""
