@@ -6,7 +6,7 @@ import asyncio
 import warnings
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.clock import Instant
 from holdfast.errors import (
@@ -88,6 +88,8 @@ class Place:
 async def acquire(lines: Lines, wish: Wish) -> Place:
     """Take a place in the line and wait for its turn; leave nothing behind if that fails."""
     lines.guard.check()
+    if wish.timeout == 0:
+        return await _acquire_at_once(lines, wish)
     attempt = _Attempt(lines, wish)
     if wish.timeout is None:
         return await attempt.run()
@@ -100,6 +102,15 @@ async def acquire(lines: Lines, wish: Wish) -> Place:
             raise
         await attempt.withdrawn()
         raise HoldTimeoutError(wish.name, wish.timeout, attempt.holders()) from None
+
+
+async def _acquire_at_once(lines: Lines, wish: Wish) -> Place:
+    try:
+        return await _Attempt(lines, structs.replace(wish, waits=False)).run()
+    except WouldWaitError as busy:
+        if not wish.waits:
+            raise
+        raise HoldTimeoutError(wish.name, 0.0, busy.holders) from None
 
 
 async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:

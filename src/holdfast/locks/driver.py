@@ -276,9 +276,7 @@ class LineDriver:
 
         return decide
 
-    def _fences(
-        self, view: View, line: Line, requests: Sequence[Request]
-    ) -> tuple[dict[str, int], tuple[Holder, ...]]:
+    def _fences(self, view: View, line: Line, requests: Sequence[Request]) -> tuple[dict[str, int], tuple[Holder, ...]]:
         """Return the fences of holders from before, and the holders whose fence this very commit makes."""
         before = {(holder.entry.id, holder.granted_at) for holder in view.line.holders}
         granted = tuple(holder for holder in line.holders if (holder.entry.id, holder.granted_at) not in before)

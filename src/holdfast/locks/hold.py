@@ -165,6 +165,7 @@ class Holding:
         hold = self._hold = Hold(self._lines, self._wish, place, self._lost)
         place.line.holds[place.entry.id] = hold
         note_taken(place.entry.owner)
+        self._lines.note_taken()
         return hold
 
     def _lost(self) -> None:
@@ -208,7 +209,10 @@ class Holding:
         hold.close()
         place.line.holds.pop(place.entry.id, None)
         note_given_back(place.entry.owner)
-        return await give_back(self._lines, place, self._wish)
+        try:
+            return await give_back(self._lines, place, self._wish)
+        finally:
+            self._lines.note_given_back()
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Decorate a coroutine function: each call takes the lock anew and holds it until the call ends."""

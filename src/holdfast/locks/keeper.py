@@ -116,10 +116,14 @@ class Keeper:
 
     async def keep(self, presence: Presence, store: Store) -> None:
         """Renew a presence for as long as anything is anchored to it."""
-        every = self._heartbeat or presence.lease / HEARTBEATS
+        every = presence.lease / HEARTBEATS
+        if self._heartbeat is not None and self._heartbeat <= presence.lease / 2:
+            every = self._heartbeat
         due = presence.renewed_at + every * MICROSECONDS
         while True:
             await asyncio.sleep(max(0.0, (due - self._clock.elapsed()) / MICROSECONDS))
+            if self._loop.is_closed():  # nobody is left to hold anything
+                return
             if presence.users <= 0 or presence.over:
                 # In this order: whoever anchors something to it counts itself first, then looks whether it is kept.
                 presence.is_kept = False
@@ -146,7 +150,7 @@ class Keeper:
                     )
                 )
             return False
-        if not renewed:
+        if not renewed and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.tell, presence)
         return renewed
 
@@ -154,6 +158,8 @@ class Keeper:
         """Stop renewing and give up every presence, so that nobody has to wait for it to lapse."""
         await self._rounds.stop()
         for presence in tuple(self._presences.values()):
+            if presence.users > 0:  # something is still held by it, and it must lapse before others may go on
+                continue
             try:
                 await presence.end(self._scope.store)
             except HoldfastError:  # it lapses by itself

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at a line in which this process waits, if nothing wakes it earlier."""
 
+FIRST_LOOK: Final = 0.1
+"""Seconds that somebody has waited before the first look: most turns come sooner, and need none."""
+
 PROBE_EVERY: Final = 0.05
 """Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
 
@@ -46,6 +49,9 @@ LOOKS_PER_SECOND: Final = 500
 
 REMEMBERED: Final = 1_000
 """How many lines that are not in use are kept in mind: what was last seen of them saves a round trip."""
+
+BODIES_END_WITHIN: Final = 5.0
+"""Seconds that closing a space waits for the bodies of holds, which it has cancelled, to end."""
 
 MOST_READ: Final = 100
 """The most records that are read at once."""
@@ -65,10 +71,11 @@ class Lines:
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
-        self._hurry: Final = asyncio.Event()
+        self._starting: asyncio.TimerHandle | None = None
+        self._given_back: Final = asyncio.Event()
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
-        self._entered = 0
+        self._entered = self._held = 0
         self._told: Final[set[tuple[tuple[str, ...], Site]]] = set()
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
@@ -144,36 +151,33 @@ class Lines:
     # --- looking after those in front ----------------------------------------------------------------------------
 
     def hurry(self) -> None:
-        """Look soon: somebody has begun to wait."""
-        if self._rounds is None:
+        """Somebody has begun to wait: look after those in front, unless the turn comes soon."""
+        if self._rounds is None and self._starting is None:
+            self._starting = asyncio.get_running_loop().call_later(FIRST_LOOK, self._start_rounds)
+
+    def _start_rounds(self) -> None:
+        self._starting = None
+        if self._rounds is None and not self.is_closing:
             self._rounds = self.own(self._go_round())
-        else:
-            self._hurry.set()
 
     async def _go_round(self) -> None:
-        next_look: dict[LocalLine, float] = {}
         loop = asyncio.get_running_loop()
+        due: dict[LocalLine, float] = {}
         try:
             while waiting := [line for line in self._lines.values() if line.waits]:
-                next_look = {line: next_look[line] for line in waiting if line in next_look}
+                due = {line: due.get(line, line.waiting_since + FIRST_LOOK) for line in waiting}
                 for line in waiting:
-                    if next_look.get(line, 0.0) <= loop.time() or (line.is_near and self._has_lost_someone(line)):
+                    if due[line] <= loop.time() or (line.is_near and self._has_lost_someone(line)):
                         await self._safely(self.look_after(line))
-                        rest = min(line.due_in, LOOK_EVERY)
-                        next_look[line] = loop.time() + max(rest, len(waiting) / LOOKS_PER_SECOND)
-                await self._rest(min(next_look.values()) - loop.time(), probe=any(line.is_near for line in waiting))
+                        rest = max(min(line.due_in, LOOK_EVERY), len(waiting) / LOOKS_PER_SECOND)
+                        due[line] = loop.time() + rest
+                await self._rest(min(due.values()) - loop.time(), probe=any(line.is_near for line in waiting))
         finally:
             self._rounds = None
 
     async def _rest(self, seconds: float, *, probe: bool) -> None:
-        if probe and self.scope.store.capabilities.sees_process_death:
-            seconds = min(seconds, PROBE_EVERY)
-        self._hurry.clear()
-        try:
-            async with asyncio.timeout(max(0.001, seconds)):
-                await self._hurry.wait()
-        except TimeoutError:
-            return
+        most = PROBE_EVERY if probe and self.scope.store.capabilities.sees_process_death else FIRST_LOOK
+        await asyncio.sleep(max(0.001, min(seconds, most)))
 
     def _has_lost_someone(self, line: LocalLine) -> bool:
         return any(self.scope.store.is_severed(lifeline) for lifeline in line.lifelines.values())
@@ -226,14 +230,32 @@ class Lines:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
+    def note_taken(self) -> None:
+        """Note that a hold has begun."""
+        self._held += 1
+
+    def note_given_back(self) -> None:
+        """Note that a hold has come to its end."""
+        self._held -= 1
+        self._given_back.set()
+
     async def aclose(self) -> None:
-        """Stop: tell those who hold and wait, finish what is asked, and give up the presences."""
+        """Stop: tell those who hold and wait, let them finish, and give up the presences.
+
+        A body that does not end although it was cancelled still does what the lock protects. Its presence is left to
+        lapse by itself.
+        """
+        if self.guard.crossed:
+            return
         self.is_closing = True
         for line in tuple(self._lines.values()):
             for hold in tuple(line.holds.values()):
                 hold.lose("the space was closed")
             for wait in tuple(line.waits.values()):
                 wait.settle(None)
+        await self._let_bodies_end()
+        if self._starting is not None:
+            self._starting.cancel()
         for task in (self._listening, self._rounds):
             if task is not None:
                 task.cancel()
@@ -241,6 +263,15 @@ class Lines:
             await line.driver.finish()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.keeper.aclose()
+
+    async def _let_bodies_end(self) -> None:
+        try:
+            async with asyncio.timeout(BODIES_END_WITHIN):
+                while self._held:
+                    self._given_back.clear()
+                    await self._given_back.wait()
+        except TimeoutError:
+            return
 
 
 def _ends_of(sight: Sight) -> Iterator[Instant]:

@@ -44,12 +44,14 @@ def turn_of(holder: Holder, sight: Sight) -> Turn | None:
 class Wait:
     """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone."""
 
-    __slots__ = ("entry", "presence", "site", "ticket", "turn")
+    __slots__ = ("entry", "presence", "since", "site", "ticket", "turn")
 
     def __init__(self, entry: Entry, presence: Presence, site: Site) -> None:
         self.entry, self.presence, self.site = entry, presence, site
         self.ticket: int | None = None
-        self.turn: Final[asyncio.Future[Turn | None]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.since: Final = loop.time()
+        self.turn: Final[asyncio.Future[Turn | None]] = loop.create_future()
 
     def has_ticket_before(self, reach: int) -> bool:
         """Tell whether it has a ticket, smaller than ``reach``."""
@@ -102,6 +104,11 @@ class LocalLine:
     def is_idle(self) -> bool:
         """Whether this process has nothing to do with the line at the moment."""
         return not self.waits and not self.holds and self.driver.is_idle
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when the first of those here waits, by the loop's time."""
+        return next(iter(self.waits.values())).since
 
     @property
     def is_near(self) -> bool:
