@@ -33,9 +33,11 @@ class Tally:
     full: int
     done: int = 0
     seconds: float = 0.0
+    found: str = ""
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.done} in {self.seconds:.0f} s (make prove: {self.full})"
+        found = f"; {self.found}" if self.found else ""
+        return f"{self.label}: {self.done} in {self.seconds:.0f} s (make prove: {self.full}){found}"
 
 
 tallies: list[Tally] = []
@@ -68,3 +70,8 @@ def rounds(label: str, *, full: int, quick: int = 1, seconds: float = 60.0) -> I
         yield number
         tally.done = number + 1
         tally.seconds = time.monotonic() - started_at
+
+
+def remark(label: str, found: str) -> None:
+    """Say in the summary what the rounds of ``label`` found so far: ``"took 3 ms (p50), 8 ms (max)"``."""
+    next(tally for tally in reversed(tallies) if tally.label == label).found = found

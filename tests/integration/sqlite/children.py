@@ -22,13 +22,13 @@ PATIENCE: Final = 40.0
 
 @final
 class Child:
-    """A program of ``programs/`` in a process of its own.
+    """A program of ``programs/``, or any module by its full name, in a process of its own.
 
     ``tell`` sends it a line, ``hear`` waits for a line from it; a child that ends or stays silent fails the test.
     """
 
     def __init__(self, program: str, *arguments: object, under: Sequence[str] = (), umask: int = -1) -> None:
-        module = f"tests.integration.sqlite.programs.{program}"
+        module = program if "." in program else f"tests.integration.sqlite.programs.{program}"
         self.process: Final = subprocess.Popen(
             [*under, sys.executable, "-m", module, *map(str, arguments)],
             stdin=subprocess.PIPE,
