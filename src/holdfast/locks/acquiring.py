@@ -18,6 +18,7 @@ from holdfast.errors import (
     StoreError,
     TooHeavyError,
     WaitCycleError,
+    WithdrawnError,
     WouldWaitError,
 )
 from holdfast.events import PermitsDisagree, ReleaseDelayed, Requeued
@@ -27,6 +28,7 @@ from holdfast.locks.local_line import Turn, Wait, turn_of
 from holdfast.locks.owners import holds_something, owner_of_task
 from holdfast.locks.records import Site
 from holdfast.locks.requests import Enter, Leave, Left, WaitsForItself, WrongKind
+from holdfast.locks.turning_out import was_turned_out
 from holdfast.locks.waits_for import find_circle, marker_key
 from holdfast.stores.protocol import Decision, Delete
 
@@ -180,6 +182,8 @@ class _Attempt:
                     continue
             if outcome is not None:
                 raise outcome
+            if await was_turned_out(self._lines.scope, self._id):
+                raise WithdrawnError(self._wish.name)
 
     async def withdrawn(self) -> None:
         """Wait until nothing of the attempt is left in the line."""
@@ -233,7 +237,8 @@ class _Attempt:
         if not isinstance(answer, Waiting):
             return self._refusal(answered)
         self._note_requeued(answer.ticket)
-        self._ticket = wait.ticket = answer.ticket
+        self._ticket = answer.ticket
+        self._line.note_ticket(wait, answer.ticket)
         self._lines.hurry()
         if self._marker is not None:
             await self._refuse_circle()

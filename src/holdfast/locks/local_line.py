@@ -12,6 +12,8 @@ from holdfast.locks.driver import LineDriver
 from holdfast.locks.entries import Holder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.clock import Clock
     from holdfast.locks.driver import Sight
     from holdfast.locks.entries import Entry
@@ -53,10 +55,6 @@ class Wait:
         self.since: Final = loop.time()
         self.turn: Final[asyncio.Future[Turn | None]] = loop.create_future()
 
-    def has_ticket_before(self, reach: int) -> bool:
-        """Tell whether it has a ticket, smaller than ``reach``."""
-        return self.ticket is not None and self.ticket < reach
-
     def settle(self, turn: Turn | None) -> None:
         """Tell whoever waits."""
         if not self.turn.done():
@@ -90,7 +88,7 @@ class Tenure(Protocol):
 class LocalLine:
     """The waiters and holds of this process on one key."""
 
-    __slots__ = ("driver", "due_in", "holds", "last", "lifelines", "waits")
+    __slots__ = ("_latest_ticket", "driver", "due_in", "holds", "last", "lifelines", "waits")
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, Wait]] = {}
@@ -98,6 +96,7 @@ class LocalLine:
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
         self.due_in = 0.0
+        self._latest_ticket = -1
         self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw)
 
     @property
@@ -116,31 +115,39 @@ class LocalLine:
         front = () if self.last is None else self.last.line.waiters[:NEAR]
         return any(waiter.entry.id in self.waits for waiter in front)
 
+    def note_ticket(self, wait: Wait, ticket: int) -> None:
+        """Note the place that one who waits here has got."""
+        wait.ticket = self._latest_ticket = ticket
+
     async def look(self) -> Sight:
         """Read the line and tell those who wait and hold here."""
         # One that joins after the line was read is not in what was read: its fate cannot be told from it.
-        known = {entry_id for entry_id, wait in self.waits.items() if wait.ticket is not None} | self.holds.keys()
+        latest, held = self._latest_ticket, tuple(self.holds)
         sight = await self.driver.look()
-        self._tell(sight, known)
+        self._tell_waits(sight, latest)
+        self._tell_holds(sight, held)
         return sight
 
     def _saw(self, sight: Sight) -> None:
-        self._tell(sight, self.waits.keys() | self.holds.keys())
+        self._tell_waits(sight, self._latest_ticket)
+        self._tell_holds(sight, tuple(self.holds))
 
-    def _tell(self, sight: Sight, known: set[str]) -> None:
+    def _tell_waits(self, sight: Sight, latest: int) -> None:
         self.last = sight
         holders = {holder.entry.id: holder for holder in sight.line.holders}
+        for entry_id in sight.fences.keys() & self.waits.keys():
+            self.waits[entry_id].settle(turn_of(holders[entry_id], sight))
         waiting = {waiter.entry.id for waiter in sight.line.waiters}
         reach = sight.line.next_ticket if sight.line.horizon is None else sight.line.horizon
-        for entry_id in known & self.waits.keys():
-            wait = self.waits[entry_id]
-            if entry_id in sight.fences:
-                wait.settle(turn_of(holders[entry_id], sight))
-            elif (
-                entry_id not in holders and entry_id not in waiting and wait.ticket is not None and wait.ticket < reach
-            ):
+        for entry_id, wait in self.waits.items():  # in the order in which they joined
+            if wait.ticket is None or wait.ticket >= reach or wait.ticket > latest:
+                return
+            if entry_id not in holders and entry_id not in waiting:
                 wait.settle(None)
-        for entry_id in known & self.holds.keys():
-            holder, hold = holders.get(entry_id), self.holds[entry_id]
-            if holder is None or holder.granted_at != hold.granted_at:
+
+    def _tell_holds(self, sight: Sight, held: Iterable[str]) -> None:
+        holders = {holder.entry.id: holder.granted_at for holder in sight.line.holders}
+        for entry_id in held:
+            hold = self.holds.get(entry_id)
+            if hold is not None and holders.get(entry_id) != hold.granted_at:
                 hold.lose(TAKEN_AWAY)
