@@ -12,6 +12,7 @@ from holdfast.locks.mode_lock import ModeLock
 from holdfast.locks.mutex import Mutex
 from holdfast.locks.options import DEFAULT_LEASE, check_heartbeat, check_lease
 from holdfast.locks.rate_limiter import RateLimiter
+from holdfast.locks.run_locks import RunLocks
 from holdfast.locks.semaphore import Semaphore
 from holdfast.locks.slots import Slots
 from holdfast.scope import Scope, checked_name
@@ -87,6 +88,11 @@ class Space(Scope):
     def state(self) -> Slots:
         """The states that are kept in this space: ``space.state.shared("visits", type=int, initial=0)``."""
         return Slots(self)
+
+    @property
+    def run_locks(self) -> RunLocks:
+        """Leases on runs of workflows: ``await space.run_locks.try_acquire("checkout", "run-1", lease="30s")``."""
+        return RunLocks(self._lines, self.lease)
 
     async def aclose(self) -> None:
         """Give up everything that is held, then close the store."""

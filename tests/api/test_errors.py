@@ -25,6 +25,7 @@ SAMPLES: dict[object, object] = {
     int: 3,
     float: 1.5,
     str | None: None,
+    int | None: None,
     tuple[str, ...]: ("a", "b"),
 }
 HOW: dict[str, Callable[[HoldfastError], HoldfastError]] = {

@@ -51,6 +51,9 @@ from holdfast.errors._rates import (
 from holdfast.errors._root import (
     HoldfastError,
 )
+from holdfast.errors._runs import (
+    RunHeldError,
+)
 from holdfast.errors._simulation import (
     DeadlockError,
     HistoryTooLargeError,
@@ -142,6 +145,7 @@ __all__ = [
     "RateTimeoutError",
     "ReentryError",
     "RetryError",
+    "RunHeldError",
     "SimulationError",
     "StaleFenceError",
     "StaleWriteError",

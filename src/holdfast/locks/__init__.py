@@ -12,6 +12,9 @@ from holdfast.locks.mutex import Mutex
 from holdfast.locks.options import HoldOptions
 from holdfast.locks.rate_limiter import RateLimiter, RateState, WaitingForTokens
 from holdfast.locks.record import LockPosition, Renewal, initial_lock_record
+from holdfast.locks.run_lease import RunLease
+from holdfast.locks.run_line import RunLockInfo
+from holdfast.locks.run_locks import RunHolding, RunLocks
 from holdfast.locks.semaphore import Semaphore
 from holdfast.locks.slot_seam import HoldGuard, Slot
 from holdfast.locks.slots import Slots
@@ -50,6 +53,10 @@ __all__ = [
     "RateLimiter",
     "RateState",
     "Renewal",
+    "RunHolding",
+    "RunLease",
+    "RunLockInfo",
+    "RunLocks",
     "Semaphore",
     "Slot",
     "Slots",

@@ -36,8 +36,10 @@ class DurableLock:
         self._lines, self._site, self._lease = lines, site, lease
         self._address: Final = address_of(key)
 
-    def _holding(self, options: HoldOptions, *, mode: str = "", weight: int = 1, waits: bool = True) -> Holding:
-        """Check the options, before anything is written, and return what to enter."""
+    def _holding(
+        self, options: HoldOptions, *, mode: str = "", weight: int = 1, waits: bool = True, depth: int = 2
+    ) -> Holding:
+        """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
         unknown = options.keys() - KNOWN
         if unknown:
             raise InvalidLockArgumentError("option", ascii(min(unknown)), f"there are {', '.join(sorted(KNOWN))}")
@@ -48,7 +50,7 @@ class DurableLock:
             self._address,
             self._site,
             self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities),
-            _place(_frame(2)),
+            _place(_frame(depth)),
             check_text(given.get("owner"), "owner", LONGEST_OWNER) or None,
             mode,
             weight,

@@ -1,0 +1,221 @@
+"""The line of one run: how it is leased, kept, given up and looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct
+
+from holdfast.clock import Instant, later
+from holdfast.errors import LeaseTooShortError, ReentryError, RunHeldError, StoreClosedError, StoreError, WouldWaitError
+from holdfast.ids import new_id
+from holdfast.keys import KeyFamily
+from holdfast.locks.acquiring import FIRST_PAUSE, LONGEST_PAUSE
+from holdfast.locks.entries import Attended, Entry, Until
+from holdfast.locks.line import Granted
+from holdfast.locks.locking import DurableLock
+from holdfast.locks.options import check_lease
+from holdfast.locks.presence import PRESENCES
+from holdfast.locks.record import Renewal
+from holdfast.locks.records import HEADS
+from holdfast.locks.requests import Enter, Leave, Left, Renew
+from holdfast.locks.run_lease import LAPSED, RELEASED, RUN_LOCK, SLOT, RunLease
+
+if TYPE_CHECKING:
+    from holdfast.durations import Duration
+    from holdfast.locks.driver import Answered
+    from holdfast.locks.entries import Holder
+    from holdfast.locks.hold import Holding
+    from holdfast.locks.lines import Lines
+    from holdfast.locks.local_line import LocalLine
+    from holdfast.locks.options import HoldOptions
+
+RUNS: Final = KeyFamily("holdfast.run")
+
+
+class RunLockInfo(Struct, frozen=True):
+    """Who drives a run.
+
+    Attributes:
+        workflow: The workflow's name.
+        run_id: The run.
+        holder: Who holds it, for people.
+        since: Since when, by the store's time.
+        expires_at: When its lease ends by the store's time, unless it is renewed before.
+        fence: The fence of its lease.
+        backend: The kind of store that says so.
+    """
+
+    workflow: str
+    run_id: str
+    holder: str
+    since: Instant
+    expires_at: Instant
+    fence: int
+    backend: str
+
+
+@final
+class RunLine(DurableLock):
+    """The line of one run."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, lines: Lines, workflow: str, run_id: str, lease: float) -> None:
+        super().__init__(lines, RUNS(workflow, run_id), RUN_LOCK, lease)
+        self.names: Final = (workflow, run_id)
+
+    def _line(self) -> LocalLine:
+        self._lines.guard.check()
+        if self._lines.is_closing:
+            raise StoreClosedError(repr(self._lines.scope), "it was closed")
+        return self._lines.line(self._address)
+
+    def _length(self, lease: Duration | None) -> float:
+        return self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities)
+
+    # --- taking it -----------------------------------------------------------------------------------------------
+
+    async def acquire(self, token: str | None, holder: str, lease: Duration | None) -> RunLease | None:
+        """Take it for a while, if it is free or has that token."""
+        line, length = self._line(), self._length(lease)
+        entry = Entry(token or new_id(), holder, Until(Instant(0)), Instant(0))
+        enter = Enter(entry, waits=False, lease=length)
+        try:
+            answered = await self._enter(line, enter)
+            return self._granted(line, answered, length)
+        except BaseException:
+            if token is None:
+                self._lines.own(self._withdraw(line, entry.id, length))
+            raise
+
+    async def _enter(self, line: LocalLine, enter: Enter) -> Answered:
+        answered = await line.driver.do(enter, RUN_LOCK)
+        holders = answered.sight.line.holders
+        is_attended = any(isinstance(holder.entry.anchor, Attended) for holder in holders)
+        if is_attended and not isinstance(answered.answer, Granted) and await self._lines.look_after(line):
+            return await line.driver.do(enter, RUN_LOCK)
+        return answered
+
+    def _granted(self, line: LocalLine, answered: Answered, length: float) -> RunLease | None:
+        answer, sight = answered.answer, answered.sight
+        if not isinstance(answer, Granted) or answer.holder.entry.id not in sight.fences:
+            return None
+        token = answer.holder.entry.id
+        lease = line.holds.get(token)
+        if not isinstance(lease, RunLease) or lease.since != answer.holder.granted_at:
+            lease = RunLease(self._lines, line, self, answer.holder, sight.fences[token])
+            line.holds[token] = lease
+        lease.extend(sight.asked_at, length, _end_of(answer.holder))
+        if lease.is_lost:
+            raise LeaseTooShortError(length, "it was over before the store's answer arrived")
+        return lease
+
+    async def _withdraw(self, line: LocalLine, token: str, length: float) -> None:
+        """Take back what may have been written, as long as it may last."""
+        pause, end = 0.0, later(self._lines.clock.elapsed(), length)
+        while not self._lines.is_closing and self._lines.clock.elapsed() < end:
+            try:
+                await line.driver.ask(Leave(token, SLOT), RUN_LOCK)
+            except StoreError:
+                pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    # --- keeping it and giving it up -----------------------------------------------------------------------------
+
+    async def renew(self, token: str, lease: Duration | None) -> Renewal:
+        """Prolong the lease with that token."""
+        line, length = self._line(), self._length(lease)
+        known = line.holds.get(token)
+        ours = known if isinstance(known, RunLease) else None
+        if ours is not None:
+            ours.expect(self._lines.clock.elapsed(), length)
+        answered = await line.driver.do(Renew(token, length, SLOT), RUN_LOCK)
+        answer, sight = answered.answer, answered.sight
+        if not isinstance(answer, Granted):
+            return self._not_renewed(ours, sight.line.holders)
+        expires_at = _end_of(answer.holder)
+        if ours is not None and not ours.reason:
+            ours.extend(sight.asked_at, length, expires_at)
+        if ours is not None and ours.is_lost:  # the answer came too late to be relied on
+            self._lines.own(self._withdraw(line, token, length))
+            return Renewal(renewed=False)
+        return Renewal(renewed=True, fence=sight.fences.get(token, 0), lease_expires_at=expires_at)
+
+    def _not_renewed(self, ours: RunLease | None, holders: tuple[Holder, ...]) -> Renewal:
+        if ours is not None:
+            ours.lose(LAPSED)
+        taken_by = tuple(holder.entry.owner for holder in holders)
+        return Renewal(renewed=False, free=not taken_by, taken_by=taken_by)
+
+    async def lapsed(self, token: str) -> Renewal:
+        """Return what is to be said to whoever has lost the lease with that token."""
+        sight = await self._line().look()
+        holders = [holder for holder in sight.line.holders if await self._expiry(holder, sight.at) is not None]
+        taken_by = tuple(holder.entry.owner for holder in holders if holder.entry.id != token)
+        return Renewal(renewed=False, free=not holders, taken_by=taken_by)
+
+    async def release(self, token: str) -> bool:
+        """Give up the lease with that token."""
+        line = self._line()
+        known = line.holds.get(token)
+        if isinstance(known, RunLease):
+            known.end(RELEASED)
+        left = (await line.driver.ask(Leave(token, SLOT), RUN_LOCK)).answer
+        return isinstance(left, Left) and left.was_holding
+
+    # --- for the length of a block -------------------------------------------------------------------------------
+
+    def holding(self, options: HoldOptions) -> Holding:
+        """Return what holds it for the length of a block."""
+        return self._holding(options, waits=False, depth=3)
+
+    async def held(self, refusal: WouldWaitError | ReentryError) -> RunHeldError:
+        """Return the error that says who holds it."""
+        info = await self.get()
+        if info is not None:
+            return RunHeldError(*self.names, info.holder, info.expires_at)
+        holders = refusal.holders if isinstance(refusal, WouldWaitError) else ("this task",)
+        return RunHeldError(*self.names, ", ".join(holders), None)
+
+    # --- looking at it -------------------------------------------------------------------------------------------
+
+    async def get(self) -> RunLockInfo | None:
+        """Return who holds it; None: nobody."""
+        keys = self._line().driver.keys
+        seen = await self._lines.scope.read(keys.head, keys.grant(SLOT))
+        head, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
+        if head is None or grant is None:
+            return None
+        [holder] = HEADS.decode(head.value).holders
+        expires_at = await self._expiry(holder, seen.at)
+        if expires_at is None:
+            return None
+        backend = self._lines.scope.store.capabilities.backend
+        return RunLockInfo(*self.names, holder.entry.owner, holder.granted_at, expires_at, grant.version, backend)
+
+    async def _expiry(self, holder: Holder, at: Instant) -> Instant | None:
+        """Return when a holder's lease ends; None: it is over."""
+        anchor = holder.entry.anchor
+        attended = await self._presence_end(anchor.presence) if isinstance(anchor, Attended) else None
+        ends = [_end_of(holder) if attended is None else attended]
+        if holder.ends_at is not None:
+            ends.append(holder.ends_at)
+        end = min(ends)
+        return end if end > at else None
+
+    async def _presence_end(self, name: str) -> Instant:
+        scope = self._lines.scope
+        key = self._lines.line(self._address).driver.keys.presence(name)
+        record = (await scope.read(key)).get(key)
+        if record is None or scope.store.is_severed(PRESENCES.decode(record.value).lifeline):
+            return Instant(0)
+        return record.expires_at or Instant(0)
+
+
+def _end_of(holder: Holder) -> Instant:
+    anchor = holder.entry.anchor
+    return anchor.at if isinstance(anchor, Until) else Instant(0)
