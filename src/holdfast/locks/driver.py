@@ -271,7 +271,8 @@ class LineDriver:
                 pairs = zip(requests, answers, strict=True)
                 answers = tuple(refused if isinstance(each, Enter) else answer for each, answer in pairs)
             markers = tuple(self._markers(requests, answers, snapshot.at))
-            found = _Step(view.head, answers, line, fences, granted, disagrees=_disagrees(view.head, site, requests))
+            disagrees = refused is None and _disagrees(view.head, site, requests)
+            found = _Step(view.head, answers, line, fences, granted, disagrees=disagrees)
             return Decision(found, (*changes, *markers), wake=self._wakes(view, line, requests))
 
         return decide

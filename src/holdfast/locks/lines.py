@@ -19,7 +19,7 @@ from holdfast.locks.line import Rules
 from holdfast.locks.local_line import LocalLine
 from holdfast.locks.presence import PRESENCES
 from holdfast.locks.records import LineKeys, Site, presences_of
-from holdfast.locks.requests import Poke
+from holdfast.locks.requests import Leave, Poke
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.protocol import Decision, Delete
 
@@ -252,6 +252,8 @@ class Lines:
             for hold in tuple(line.holds.values()):
                 hold.lose("the space was closed")
             for wait in tuple(line.waits.values()):
+                if not wait.turn.done():  # else it holds, and leaves like everyone who does
+                    line.driver.ask(Leave(wait.entry.id, ticket=wait.ticket), wait.site)
                 wait.settle(None)
         await self._let_bodies_end()
         if self._starting is not None:
