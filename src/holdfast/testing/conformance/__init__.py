@@ -1,7 +1,8 @@
-"""The store contract as a test suite. It needs pytest, and any plugin that runs ``async def`` tests."""
+"""The contracts as test suites. They need pytest, and any plugin that runs ``async def`` tests."""
 
 from __future__ import annotations
 
+from holdfast.testing.conformance.locks import LockConformance
 from holdfast.testing.conformance.store import StoreConformance
 
-__all__ = ["StoreConformance"]
+__all__ = ["LockConformance", "StoreConformance"]

@@ -1,0 +1,33 @@
+"""The promises of durable locks as tests."""
+
+from __future__ import annotations
+
+from holdfast.testing.conformance.locks.cancellation import CancellationCases
+from holdfast.testing.conformance.locks.exclusion import ExclusionCases
+from holdfast.testing.conformance.locks.order import OrderCases
+
+
+class LockConformance(
+    ExclusionCases,
+    OrderCases,
+    CancellationCases,
+):
+    """The promises of durable locks as tests: subclass it and provide an ``open_another`` fixture.
+
+    A store that passes :class:`~holdfast.testing.conformance.StoreConformance` passes it too. It is run over each
+    store all the same, with every kind of lock. The data need not be empty: each test uses a namespace of its own.
+
+        class TestMyLocks(LockConformance):
+            @pytest.fixture
+            def open_another(self):
+                async def open_it():
+                    return GroupedStore(MyBackend(...))
+                return open_it
+
+    Tests of leases wait for real fractions of a second. One more fixture lets it look closer; tests that need it are
+    skipped otherwise:
+
+    ``clock``
+        returns the :class:`~holdfast.testing.VirtualClock` that the store goes by, made with the running loop, so
+        that it follows real time and tests can let more of it pass.
+    """

@@ -1,0 +1,35 @@
+"""Durable locks keep their promises on the store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.stores import GroupedStore
+from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.testing import VirtualClock
+from holdfast.testing.conformance import LockConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class TestMemoryLocks(LockConformance):
+    """By a clock that follows the loop, and that tests can advance."""
+
+    @pytest.fixture
+    async def clock(self) -> VirtualClock:
+        """Real time, and whatever a test adds to it."""
+        return VirtualClock(asyncio.get_running_loop())
+
+    @pytest.fixture
+    def open_another(self, clock: VirtualClock) -> Callable[[], Awaitable[GroupedStore]]:
+        """Handles on the same data."""
+        memory = Memory(clock=clock)
+
+        async def open_it() -> GroupedStore:
+            return GroupedStore(MemoryBackend(memory))
+
+        return open_it
