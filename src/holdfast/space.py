@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.durations import DAY, seconds
 from holdfast.events import NO_HOOKS, Hooks
+from holdfast.locks.explaining import LISTED, explain, lines
 from holdfast.locks.lines import Lines
 from holdfast.locks.mode_lock import ModeLock
 from holdfast.locks.mutex import Mutex
@@ -15,16 +16,17 @@ from holdfast.locks.rate_limiter import RateLimiter
 from holdfast.locks.run_locks import RunLocks
 from holdfast.locks.semaphore import Semaphore
 from holdfast.locks.slots import Slots
-from holdfast.scope import Scope, checked_name
+from holdfast.scope import Scope, address_of, checked_name
 from holdfast.stores.opening import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import AsyncIterator, Generator, Iterable
 
     from holdfast.clock import Clock
     from holdfast.durations import Duration
     from holdfast.events import Hook
     from holdfast.keys import Key
+    from holdfast.locks.explanation import Explanation, LineSummary
     from holdfast.stores.protocol import Store
 
 
@@ -93,6 +95,22 @@ class Space(Scope):
     def run_locks(self) -> RunLocks:
         """Leases on runs of workflows: ``await space.run_locks.try_acquire("checkout", "run-1", lease="30s")``."""
         return RunLocks(self._lines, self.lease)
+
+    async def explain(self, key: Key | str, *, limit: int = LISTED) -> Explanation:
+        """Say who holds ``key`` and who waits for it, whatever kind of lock it is. Nothing is changed by looking.
+
+        Args:
+            key: The key of a lock.
+            limit: How many waiters to list; the others are counted.
+        """
+        return await explain(self, address_of(key), limit=limit)
+
+    def lines(self) -> AsyncIterator[LineSummary]:
+        """Return all keys that are held or waited for, in the order of the keys: ``async for line in space.lines()``.
+
+        They are read in pages: what comes or goes meanwhile may or may not be among them.
+        """
+        return lines(self)
 
     async def aclose(self) -> None:
         """Give up everything that is held, then close the store."""

@@ -41,6 +41,7 @@ from holdfast.errors._locks import (
     LineFullError,
     LockKindError,
     TooHeavyError,
+    WithdrawnError,
 )
 from holdfast.errors._rates import (
     CostTooHighError,
@@ -162,6 +163,7 @@ __all__ = [
     "UnknownModeError",
     "UnsuitableStoreError",
     "WaitCycleError",
+    "WithdrawnError",
     "WorkTimeoutError",
     "WouldWaitError",
     "WrongLoopError",

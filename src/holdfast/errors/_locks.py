@@ -56,6 +56,20 @@ class LeaseLostError(HoldfastError):
         return f"{self.key} is no longer held with fence {self.fence}: {self.reason}"
 
 
+class WithdrawnError(HoldfastError):
+    """An operator took this waiter out of the line. Nothing is held and nobody waits.
+
+    Find out why before asking again: a program that asks again at once defeats the operator.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"an operator took this waiter out of the line of {self.key}; find out why before asking again"
+
+
 class LeaseTooShortError(HoldfastError, ValueError):
     """The lease is too short to be kept: it would lapse before a renewal can be answered. Choose a longer one."""
 

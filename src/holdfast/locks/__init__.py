@@ -6,6 +6,7 @@ from holdfast.locks.acquiring import PermitsWarning
 from holdfast.locks.atomic_state import AtomicState
 from holdfast.locks.bucket import Pass
 from holdfast.locks.by_hand import DurableMutex, DurableSemaphore, LockByHand
+from holdfast.locks.explanation import ExplainedEntry, ExplainedHolder, ExplainedWaiter, Explanation, LineSummary
 from holdfast.locks.hold import Hold, Holding, OnLost
 from holdfast.locks.mode_lock import ModeLock
 from holdfast.locks.mutex import Mutex
@@ -34,12 +35,17 @@ __all__ = [
     "AtomicState",
     "DurableMutex",
     "DurableSemaphore",
+    "ExplainedEntry",
+    "ExplainedHolder",
+    "ExplainedWaiter",
+    "Explanation",
     "Guard",
     "Hold",
     "HoldGuard",
     "HoldOptions",
     "Holding",
     "Keep",
+    "LineSummary",
     "LockByHand",
     "LockHolder",
     "LockPosition",

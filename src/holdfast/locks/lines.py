@@ -20,11 +20,12 @@ from holdfast.locks.local_line import LocalLine
 from holdfast.locks.presence import PRESENCES
 from holdfast.locks.records import LineKeys, Site, presences_of
 from holdfast.locks.requests import Leave, Poke
+from holdfast.locks.turning_out import entry_of
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.protocol import Decision, Delete
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterable, Iterator
 
     from holdfast.clock import Clock, Instant
     from holdfast.events import Hooks
@@ -130,8 +131,15 @@ class Lines:
                 for line in lines:
                     if line.waits or line.holds:
                         await self._safely(line.look())
+                self._turn_out(entry_of(self.scope, key) for key in hint.about)
         finally:
             await watch.__aexit__()
+
+    def _turn_out(self, entries: Iterable[str | None]) -> None:
+        """Tell waiters that an operator took out: far back in a line they would see it only much later."""
+        for entry_id in filter(None, entries):
+            for wait in [line.waits[entry_id] for line in self._lines.values() if entry_id in line.waits]:
+                wait.settle(None)
 
     async def _safely(self, work: Coroutine[Any, Any, object]) -> None:
         try:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from holdfast.durations import optional_seconds
 from holdfast.errors import InvalidLockArgumentError
 from holdfast.locks.acquiring import Wish
+from holdfast.locks.explaining import LISTED, explain
 from holdfast.locks.hold import Holding
 from holdfast.locks.options import KNOWN, LONGEST_NOTE, LONGEST_OWNER, check_lease, check_text
-from holdfast.locks.requests import Leave, Left
+from holdfast.locks.turning_out import turn_out
 from holdfast.scope import address_of
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from holdfast.keys import Key
+    from holdfast.locks.explanation import Explanation
     from holdfast.locks.hold import OnLost
     from holdfast.locks.lines import Lines
     from holdfast.locks.options import HoldOptions
@@ -65,16 +67,26 @@ class DurableLock:
         """Turn out a holder or a waiter by its entry's id, for an operator; tell whether it was there.
 
         Its fence is void from then on: what it still writes with it is refused. If its process lives, its body is
-        cancelled with :class:`~holdfast.errors.LeaseLostError`. Get the id from :meth:`explain`.
+        cancelled with :class:`~holdfast.errors.LeaseLostError`; a waiter is told with
+        :class:`~holdfast.errors.WithdrawnError`. Get the id from :meth:`explain`.
+        """
+        return await turn_out(self._lines.scope, self._lines.line(self._address), self._site, entry_id)
+
+    async def withdraw(self, entry_id: str) -> bool:
+        """Turn out a waiter by its entry's id, for an operator; tell whether it waited. One that holds by now stays.
+
+        If its process lives, it is told with :class:`~holdfast.errors.WithdrawnError`.
         """
         line = self._lines.line(self._address)
-        sight = await line.look()
-        waiter, holder = sight.line.waiter(entry_id), sight.line.holder(entry_id)
-        leave = Leave(
-            entry_id, None if holder is None else holder.slot, None if waiter is None else waiter.ticket, by_force=True
-        )
-        answer = (await line.driver.ask(leave, self._site)).answer
-        return isinstance(answer, Left) and (answer.was_holding or answer.was_waiting)
+        return await turn_out(self._lines.scope, line, self._site, entry_id, only_waiting=True)
+
+    async def explain(self, *, limit: int = LISTED) -> Explanation:
+        """Say who holds it and who waits, since when, and how long it may take. Nothing is changed by looking.
+
+        Args:
+            limit: How many waiters to list; the others are counted.
+        """
+        return await explain(self._lines.scope, self._address, limit=limit)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} in {self._lines.scope!r}>"

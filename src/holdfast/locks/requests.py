@@ -41,13 +41,14 @@ class Renew(Struct, frozen=True):
 class Leave(Struct, frozen=True):
     """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known.
 
-    ``by_force``: it is not its owner who asks, so its owner has to be told.
+    ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
     """
 
     entry_id: str
     slot: int | None = None
     ticket: int | None = None
     by_force: bool = False
+    only_waiting: bool = False
 
 
 class Resize(Struct, frozen=True):
@@ -119,7 +120,8 @@ def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
         return line, granted or Refused(line)
     if isinstance(request, Leave):
         left = Left(line.holder(request.entry_id) is not None, line.waiter(request.entry_id) is not None)
-        return leave(line, request.entry_id), left
+        stays = request.only_waiting and left.was_holding
+        return (line if stays else leave(line, request.entry_id)), left
     if isinstance(request, Resize):
         line = resize(line, request.permits)
     return line, Done(line)
