@@ -134,7 +134,7 @@ async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
     return left if isinstance(left, Left) else None
 
 
-async def _leave_later(lines: Lines, line: LocalLine, leave: Leave, presence: Presence, wish: Wish) -> None:
+async def _leave_later(lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, wish: Wish) -> None:
     """Leave a line for certain: as long as this process is present, nobody else would take its entry away."""
     pause = 0.0
     try:
@@ -149,7 +149,8 @@ async def _leave_later(lines: Lines, line: LocalLine, leave: Leave, presence: Pr
             else:
                 return
     finally:
-        lines.keeper.dismiss(presence)
+        if presence is not None:
+            lines.keeper.dismiss(presence)
 
 
 @final
@@ -164,11 +165,20 @@ class _Attempt:
         may_circle = wish.waits and (wish.owner is not None or holds_something(self._owner))
         self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
         self._ticket: int | None = None
+        self._may_stand = False
         self._withdrawal: asyncio.Task[Any] | None = None
 
     async def run(self) -> Place:
         """Return the place, once it is at the front."""
         await self._lines.listen()
+        try:
+            return await self._run()
+        except BaseException:
+            if self._may_stand and self._withdrawal is None:  # it failed on the way to asking again
+                self._withdraw(None)
+            raise
+
+    async def _run(self) -> Place:
         has_looked = False
         while True:
             if self._lines.is_closing:
@@ -201,20 +211,27 @@ class _Attempt:
         wait = Wait(self._entry(presence), presence, wish.site)
         self._line.waits[self._id] = wait
         try:
+            self._may_stand = True
             enter = Enter(wait.entry, wish.waits, self._marker, self._ticket)
             outcome = await self._wait(wait, await self._line.driver.do(enter, wish.site))
         except BaseException:
-            leave = Leave(self._id, ticket=wait.ticket)
-            self._withdrawal = lines.own(_leave_later(lines, self._line, leave, presence, wish))
+            self._withdraw(presence)
             raise
         finally:
             del self._line.waits[self._id]
             if wait.ticket is not None and self._marker is not None:
                 lines.own(_remove(lines, self._marker))
-        if isinstance(outcome, Turn):
+        if isinstance(outcome, Turn) and presence.left() > 0:
             return Place(self._line, wait.entry, presence, outcome)
         lines.keeper.dismiss(presence)
+        if isinstance(outcome, Turn):  # its presence lapsed before this was known; by another one it may still keep it
+            return None
+        self._may_stand = outcome is None
         return outcome
+
+    def _withdraw(self, presence: Presence | None) -> None:
+        leave = Leave(self._id, ticket=self._ticket)
+        self._withdrawal = self._lines.own(_leave_later(self._lines, self._line, leave, presence, self._wish))
 
     def _entry(self, presence: Presence) -> Entry:
         wish = self._wish

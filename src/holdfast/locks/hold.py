@@ -7,7 +7,7 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, final
 
-from holdfast.clock import MICROSECONDS
+from holdfast.clock import MICROSECONDS, Instant
 from holdfast.errors import HoldMisuseError, LeaseLostError, NotAsyncError
 from holdfast.events import LeaseLost
 from holdfast.locks.acquiring import Wish, acquire, give_back
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-    from holdfast.clock import Instant
     from holdfast.keys import RecordKey
     from holdfast.locks.acquiring import Place
     from holdfast.locks.lines import Lines
@@ -31,6 +30,8 @@ T = TypeVar("T")
 
 OnLost: TypeAlias = Literal["cancel", "tell"]
 """What happens to the body of a hold that is lost: it is cancelled, or only told by ``hold.lost``."""
+
+HELD_TOO_LONG: Final = "it was held for longer than max_hold"
 
 
 @final
@@ -47,6 +48,7 @@ class Hold:
     """
 
     __slots__ = (
+        "_ends_at",
         "_lines",
         "_on_lost",
         "_place",
@@ -73,11 +75,11 @@ class Hold:
         self.reason = ""
         self._lines, self._place, self._on_lost = lines, place, lost
         self._timer: asyncio.TimerHandle | None = None
+        self._ends_at: Instant | None = None  # by this process's clock: perhaps too early, never too late
         if holder.ends_at is not None:
-            passed = (lines.clock.elapsed() - place.turn.asked_at) / MICROSECONDS
-            left = (holder.ends_at - place.turn.at) / MICROSECONDS - passed
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, left), self.lose, "it was held for longer than max_hold")
+            self._ends_at = Instant(place.turn.asked_at + holder.ends_at - place.turn.at)
+            left = max(0.0, (self._ends_at - lines.clock.elapsed()) / MICROSECONDS)
+            self._timer = asyncio.get_running_loop().call_later(left, self.lose, HELD_TOO_LONG)
 
     @property
     def guard(self) -> Check:
@@ -86,9 +88,11 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lock is no longer held, as far as this process can tell; also when its lease is over by now."""
+        """Whether the lock is no longer held, as far as this process can tell; also when its time is over by now."""
         if not self.reason and self.presence.left() <= 0:
             self.lose("its lease lapsed: this process could not renew it in time")
+        if not self.reason and self._ends_at is not None and self._ends_at <= self._lines.clock.elapsed():
+            self.lose(HELD_TOO_LONG)
         return bool(self.reason)
 
     def check(self) -> None:

@@ -70,7 +70,10 @@ class Keeper:
     async def _fresh(self, lease: float) -> Presence:
         presence = self._presences.get(lease)
         if presence is not None and not presence.over:
-            if presence.left() >= lease / 2 or await presence.renew(self._scope.store):
+            if presence.left() >= lease / 2:
+                return presence
+            # A renewal that took too long may have been answered after everybody was told that it had failed.
+            if await presence.renew(self._scope.store) and presence.left() > 0:
                 return presence
             self.tell(presence)
         return await self._new(lease)

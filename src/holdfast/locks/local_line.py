@@ -46,11 +46,12 @@ def turn_of(holder: Holder, sight: Sight) -> Turn | None:
 class Wait:
     """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone."""
 
-    __slots__ = ("entry", "presence", "since", "site", "ticket", "turn")
+    __slots__ = ("entry", "joined", "presence", "since", "site", "ticket", "turn")
 
     def __init__(self, entry: Entry, presence: Presence, site: Site) -> None:
         self.entry, self.presence, self.site = entry, presence, site
         self.ticket: int | None = None
+        self.joined = 0
         loop = asyncio.get_running_loop()
         self.since: Final = loop.time()
         self.turn: Final[asyncio.Future[Turn | None]] = loop.create_future()
@@ -88,7 +89,7 @@ class Tenure(Protocol):
 class LocalLine:
     """The waiters and holds of this process on one key."""
 
-    __slots__ = ("_latest_ticket", "driver", "due_in", "holds", "last", "lifelines", "waits")
+    __slots__ = ("_joined", "driver", "due_in", "holds", "last", "lifelines", "waits")
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, Wait]] = {}
@@ -96,7 +97,7 @@ class LocalLine:
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
         self.due_in = 0.0
-        self._latest_ticket = -1
+        self._joined = 0
         self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw)
 
     @property
@@ -117,30 +118,32 @@ class LocalLine:
 
     def note_ticket(self, wait: Wait, ticket: int) -> None:
         """Note the place that one who waits here has got."""
-        wait.ticket = self._latest_ticket = ticket
+        self._joined += 1  # tickets would not do: those of another life of the line begin anew
+        wait.ticket, wait.joined = ticket, self._joined
 
     async def look(self) -> Sight:
         """Read the line and tell those who wait and hold here."""
         # One that joins after the line was read is not in what was read: its fate cannot be told from it.
-        latest, held = self._latest_ticket, tuple(self.holds)
+        joined, held = self._joined, tuple(self.holds)
         sight = await self.driver.look()
-        self._tell_waits(sight, latest)
+        self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
         return sight
 
     def _saw(self, sight: Sight) -> None:
-        self._tell_waits(sight, self._latest_ticket)
+        self._tell_waits(sight, self._joined)
         self._tell_holds(sight, tuple(self.holds))
 
-    def _tell_waits(self, sight: Sight, latest: int) -> None:
+    def _tell_waits(self, sight: Sight, joined: int) -> None:
         self.last = sight
         holders = {holder.entry.id: holder for holder in sight.line.holders}
         for entry_id in sight.fences.keys() & self.waits.keys():
-            self.waits[entry_id].settle(turn_of(holders[entry_id], sight))
-        waiting = {waiter.entry.id for waiter in sight.line.waiters}
-        reach = sight.line.next_ticket if sight.line.horizon is None else sight.line.horizon
+            wait, holder = self.waits[entry_id], holders[entry_id]
+            if holder.entry.anchor == wait.entry.anchor:  # by another one it holds only until that is noticed
+                wait.settle(turn_of(holder, sight))
+        waiting, horizon = {waiter.entry.id for waiter in sight.line.waiters}, sight.line.horizon
         for entry_id, wait in self.waits.items():  # in the order in which they joined
-            if wait.ticket is None or wait.ticket >= reach or wait.ticket > latest:
+            if wait.ticket is None or wait.joined > joined or (horizon is not None and wait.ticket >= horizon):
                 return
             if entry_id not in holders and entry_id not in waiting:
                 wait.settle(None)
