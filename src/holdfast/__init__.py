@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast import blocking
     from holdfast.errors import HoldfastError
     from holdfast.keys import Key, KeyFamily
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
     from holdfast.space import Space, open
 
-__all__ = ["Exclusion", "HoldfastError", "Key", "KeyFamily", "LogHook", "Space", "attempt_under", "open"]
+__all__ = ["Exclusion", "HoldfastError", "Key", "KeyFamily", "LogHook", "Space", "attempt_under", "blocking", "open"]
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
@@ -26,6 +27,7 @@ _HOMES = {
     "LogHook": "holdfast.logs",
     "Space": "holdfast.space",
     "attempt_under": "holdfast.local",
+    "blocking": "holdfast.blocking",
     "open": "holdfast.space",
 }
 
@@ -34,7 +36,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    found = getattr(import_module(home), name)  # rule: the module comes from the fixed table above
+    module = import_module(home)  # rule: the module comes from the fixed table above
+    found = module if home == f"holdfast.{name}" else getattr(module, name)
     globals()[name] = found
     return found
 

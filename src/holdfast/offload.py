@@ -93,13 +93,10 @@ def run_beside(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> asyncio
 
 
 def _run_loop(main: Callable[[], Coroutine[Any, Any, T]], future: asyncio.Future[T]) -> None:
-    async def called_here() -> T:
-        return await main()
-
     deliver: Callable[[], None]
     try:
         with asyncio.Runner() as runner:
-            result = runner.run(called_here(), context=contextvars.Context())
+            result = runner.run(_called(main), context=contextvars.Context())
     except BaseException as problem:  # noqa: BLE001 -- it belongs to whoever waits for the result
         deliver = functools.partial(_fail, future, problem)
     else:
@@ -121,6 +118,30 @@ def _fail(future: asyncio.Future[Any], problem: BaseException) -> None:
         future.cancel()
     else:
         future.set_exception(problem)
+
+
+def start_loop(main: Callable[[], Coroutine[Any, Any, object]], name: str) -> threading.Thread:
+    """Run ``main()`` on an event loop of its own in a thread of its own, for code that has no loop to call from.
+
+    Return the thread. It ends when ``main`` returns; tasks that are left behind are cancelled then, and the loop is
+    closed. The end of the program does not wait for it.
+
+    Args:
+        main: Called on the new loop, with an empty context.
+        name: What the thread is called, after ``holdfast-``.
+    """
+
+    def run() -> None:
+        with asyncio.Runner() as runner:
+            runner.run(_called(main), context=contextvars.Context())
+
+    thread = threading.Thread(target=run, name=f"holdfast-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+async def _called(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await main()
 
 
 @final

@@ -8,6 +8,10 @@ is refused before anything is written. Losing a race is never an error: it is an
 
 from __future__ import annotations
 
+from holdfast.errors._blocking import (
+    BlockingInLoopError,
+    PatchedThreadsError,
+)
 from holdfast.errors._exclusion import (
     HoldMisuseError,
     HoldTimeoutError,
@@ -102,6 +106,7 @@ from holdfast.errors._values import (
 __all__ = [
     "AtomicStateConflictError",
     "AttemptClosedError",
+    "BlockingInLoopError",
     "CostTooHighError",
     "DeadlockError",
     "DecodeError",
@@ -141,6 +146,7 @@ __all__ = [
     "NotLinearizableError",
     "NotSimulatedError",
     "OutcomeUnknownError",
+    "PatchedThreadsError",
     "PermitsDisagreeError",
     "RateMismatchError",
     "RateTimeoutError",

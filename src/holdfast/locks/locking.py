@@ -99,4 +99,7 @@ def _on_lost(value: object) -> OnLost:
 
 
 def _place(frame: FrameType) -> str:
+    """Return where user code stands; the blocking face of a lock is none of it."""
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("holdfast.blocking."):
+        frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
