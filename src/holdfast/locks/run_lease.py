@@ -11,7 +11,6 @@ from holdfast.events import LeaseLost
 from holdfast.locks.line import Rules
 from holdfast.locks.presence import MARGIN
 from holdfast.locks.records import Site
-from holdfast.locks.requests import Leave
 from holdfast.stores.protocol import Check
 
 if TYPE_CHECKING:
@@ -195,8 +194,6 @@ class RunLease:
         if self.reason:
             return
         self.end(reason)
-        if self._lines.is_closing:
-            self._line.driver.ask(Leave(self.token, SLOT), RUN_LOCK)  # closing waits for it
         if self._lines.hooks:
             at = self._lines.clock.wall()
             self._lines.hooks.emit(LeaseLost(at=at, key=str(self._run.key), fence=self.fence, reason=reason))

@@ -1,0 +1,14 @@
+"""The promises of run locks as tests."""
+
+from __future__ import annotations
+
+from holdfast.testing.conformance.runs.holding import FencingCases, HoldingCases, InspectionCases
+from holdfast.testing.conformance.runs.leasing import LapsingCases, LeasingCases, TokenCases
+
+
+class RunLockConformance(LeasingCases, TokenCases, LapsingCases, FencingCases, InspectionCases, HoldingCases):
+    """The promises of run locks as tests: subclass it and provide a ``store`` fixture.
+
+    A store that passes :class:`~holdfast.testing.conformance.StoreConformance` passes it too. It takes the same
+    fixtures: ``store``, and if it can be, ``open_another`` and ``clock``. The data need not be empty.
+    """

@@ -1,0 +1,1 @@
+"""The promises of run locks as tests, in parts."""
