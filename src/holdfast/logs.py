@@ -74,9 +74,15 @@ class LogHook:
         level = _LEVELS[event.level]
         if self._logger.isEnabledFor(level):
             facts: dict[str, Fact] = {"event": event_name(type(event))}
-            facts |= {name: self._fact(value) for name, value in asdict(event).items() if name != "at"}
+            facts |= {name: self._shown(name, value) for name, value in asdict(event).items() if name != "at"}
             line = as_json(facts) if self._style == "json" else as_logfmt(facts)
             self._logger.log(level, "%s", line, extra={"holdfast": facts})
+
+    def _shown(self, name: str, value: object) -> Fact:
+        # Durable locks name their keys by text.
+        if name == "key" and isinstance(value, str) and not self._show_keys:
+            return key_digest(value, self._secret)
+        return self._fact(value)
 
     def _fact(self, value: object) -> Fact:
         """Turn a field into plain data. What is not known to be harmless is shown by its type alone."""
@@ -96,15 +102,18 @@ def event_name(kind: type[Event]) -> str:
     return _WORD_START.sub("-", kind.__name__).lower()
 
 
-def key_digest(key: Key | RecordKey, secret: bytes = b"") -> str:
+def key_digest(key: Key | RecordKey | str, secret: bytes = b"") -> str:
     """Return what the log shows in place of ``key``: its family, which is code, and a digest of the rest.
+
+    Events of durable locks name their keys by text, ``str(key)``; of that there is only a digest.
 
     >>> from holdfast.keys import KeyFamily
     >>> key_digest(KeyFamily("customer")("Ada"))
     'customer(#689d7320dac1f96b)'
     """
-    digest = blake2b(key if isinstance(key, RecordKey) else key.encoded, digest_size=8, key=secret[:64]).hexdigest()
-    if isinstance(key, RecordKey):
+    data = key.encoded if isinstance(key, Key) else key.encode() if isinstance(key, str) else key
+    digest = blake2b(data, digest_size=8, key=secret[:64]).hexdigest()
+    if not isinstance(key, Key):
         return f"#{digest}"
     return f"{key.family.name}(#{digest})" if key.parts else str(key)
 

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.clock import Instant
-from holdfast.events import Checkpointed, Event, LockOrderInverted, OutcomeSettled, OutcomeUnknown, SlowCommit
+from holdfast.events import (
+    Checkpointed,
+    Event,
+    LockOrderInverted,
+    OutcomeSettled,
+    OutcomeUnknown,
+    Requeued,
+    SlowCommit,
+)
 from holdfast.keys import Key, KeyFamily, RecordKey
 from holdfast.logs import LogHook, as_json, as_logfmt, event_name, key_digest
 
@@ -78,6 +86,15 @@ def test_keys_are_digests_unless_asked_for(caplog: pytest.LogCaptureFixture) -> 
     assert "Ada" not in line
     assert re.search(r"held=person\(#[0-9a-f]{16}\) wanted=person\(#[0-9a-f]{16}\)", line)
     assert "held=\"person('Ada Lovelace')\"" in logged(caplog, INVERTED, LogHook(show_keys=True))
+
+
+def test_the_key_of_a_lock_is_a_digest_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Keys of durable locks are text in events, and are hidden all the same."""
+    event = Requeued(at=AT, key=str(PERSON("Ada Lovelace")))
+    line = logged(caplog, event, LogHook(secret=b"s"))
+    assert line == f"event=requeued key={key_digest(str(PERSON('Ada Lovelace')), b's')}"
+    assert "Ada" not in line
+    assert "Ada Lovelace" in logged(caplog, event, LogHook(show_keys=True))
 
 
 def test_the_same_key_has_the_same_digest_and_another_key_another() -> None:
