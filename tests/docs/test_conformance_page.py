@@ -1,6 +1,6 @@
-"""The reference lists exactly what the conformance suite checks.
+"""The reference lists exactly what the conformance suites check.
 
-After a change of the suite, ``python tests/docs/test_conformance_page.py`` writes the list anew.
+After a change of a suite, ``python tests/docs/test_conformance_page.py`` writes the lists anew.
 """
 
 from __future__ import annotations
@@ -8,10 +8,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.testing.conformance import StoreConformance
+import pytest
+
+from holdfast.testing.conformance import RunLockConformance, StoreConformance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
-LIST = re.compile(r"(?<=<!-- cases -->\n).*?(?=<!-- /cases -->)", re.DOTALL)
+SUITES: dict[str, tuple[type, str]] = {
+    "cases": (StoreConformance, "##"),
+    "run lock cases": (RunLockConformance, "###"),
+}
+
+
+def listing(marker: str) -> re.Pattern[str]:
+    """Return what finds the list between its marks."""
+    return re.compile(rf"(?<=<!-- {marker} -->\n).*?(?=<!-- /{marker} -->)", re.DOTALL)
 
 
 def sentence(name: str) -> str:
@@ -19,21 +29,26 @@ def sentence(name: str) -> str:
     return name.removeprefix("test_").replace("_", " ").capitalize()
 
 
-def cases() -> str:
+def cases(suite: type, heading: str) -> str:
     """Return the list as it should be on the page."""
     lines: list[str] = []
-    for group in StoreConformance.__bases__:
+    for group in suite.__bases__:
         tests = {name: test for name, test in vars(group).items() if name.startswith("test_")}
-        lines += ["", f"## {group.__name__.removesuffix('Cases')}", "", str(group.__doc__), ""]
+        lines += ["", f"{heading} {group.__name__.removesuffix('Cases')}", "", str(group.__doc__), ""]
         lines += [f"{sentence(name)}\n: {test.__doc__}\n" for name, test in tests.items()]
     return "\n".join([*lines, ""])
 
 
-def test_the_page_lists_every_case() -> None:
+@pytest.mark.parametrize("marker", SUITES)
+def test_the_page_lists_every_case(marker: str) -> None:
     """Whoever writes a store can read what it will be held to."""
-    [listed] = LIST.findall(PAGE.read_text(encoding="utf-8"))
-    assert listed == cases()
+    [listed] = listing(marker).findall(PAGE.read_text(encoding="utf-8"))
+    assert listed == cases(*SUITES[marker])
 
 
 if __name__ == "__main__":
-    PAGE.write_text(LIST.sub(lambda _: cases(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    for mark, wanted in SUITES.items():
+        before, after = listing(mark).split(text)
+        text = before + cases(*wanted) + after
+    PAGE.write_text(text, encoding="utf-8")
