@@ -23,6 +23,7 @@ from holdfast.stores.protocol import Record
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
+    from holdfast.codec import Codec
     from holdfast.scope import Scope
 
 LISTED: Final = 100
@@ -71,8 +72,9 @@ async def stored_records(scope: Scope, address: tuple[str, ...], *, limit: int =
     """Return the records of a line as they are stored: its head, grants, presences and the first waiters."""
     keys = LineKeys(scope, address)
     seen = await _look(scope, keys, _checked_limit(limit))
-    shown = [_shown_record(record) for record in seen.records.values()]
-    return [*shown, *({"kind": "ticket", **msgspec.to_builtins(waiter)} for waiter in seen.waiters)]
+    wanted = [*seen.records, *(keys.ticket(waiter.ticket) for waiter in seen.waiters)]
+    records, _ = await _read_all(scope, wanted)
+    return [_shown(record) for record in records.values()]
 
 
 def _checked_limit(limit: int) -> int:
@@ -81,16 +83,15 @@ def _checked_limit(limit: int) -> int:
     return limit
 
 
-def _shown_record(record: Record) -> dict[str, Any]:
+def _shown(record: Record) -> dict[str, Any]:
     _, _, kind, *parts = record.key.parts
-    codecs: dict[str, Any] = {"line": HEADS, "grant": GRANTS, "presence": PRESENCES}
-    value = msgspec.to_builtins(codecs[kind].decode(record.value))
+    codecs: dict[str, Codec[Any]] = {"line": HEADS, "grant": GRANTS, "presence": PRESENCES, "ticket": WAITERS}
     return {
-        "kind": kind,
-        "key": parts,
+        "record": kind,
+        "parts": parts,
         "version": record.version,
         "expires_at": record.expires_at,
-        "value": value,
+        "value": msgspec.to_builtins(codecs[kind].decode(record.value)),
     }
 
 

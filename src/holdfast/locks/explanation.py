@@ -184,7 +184,7 @@ class LineSummary(Struct, frozen=True, kw_only=True):
     held_for: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON-shaped data: what ``holdfast locks list --json`` prints, one on each line."""
+        """Return it as JSON-shaped data: what ``holdfast locks list --json`` prints of it."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 

@@ -60,6 +60,15 @@ async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, hooks: Iterable[H
     return await _open_sqlite(url, parts, clock, Hooks(hooks))
 
 
+def file_of(url: str) -> str | None:
+    """Return the file that a URL names, without looking for it; None if it names none.
+
+    Raises:
+        InvalidUrlError: The URL of a file cannot be used.
+    """
+    return _sqlite_path(url, urllib.parse.urlsplit(url)) if url.startswith("sqlite://") else None
+
+
 def _what_to_type(url: str, scheme: str) -> str:
     if "://" not in url:
         return f"it has no scheme; for a file write {f'sqlite:///{url}'!r}"

@@ -1,0 +1,48 @@
+"""The command itself: its global options, and what can be asked of it."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from typing import Any, final
+
+import click
+
+from holdfast.cli.completion import completion
+from holdfast.cli.exits import failure
+from holdfast.cli.locks import locks
+from holdfast.cli.run import run
+from holdfast.cli.targets import Target, target_options
+from holdfast.errors import HoldfastError
+
+
+@final
+class _Application(click.Group):
+    """Shows errors of ours as messages; a traceback is for what nobody expected."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- whatever a command returns
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as problem:
+            raise failure(problem) from problem
+
+
+@click.group(cls=_Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(metadata.version("holdfast"), prog_name="holdfast", message="%(prog)s %(version)s")
+@target_options
+@click.pass_context
+def application(context: click.Context) -> None:
+    """Durable locks: look at them, operate on them, and run programs under them."""
+    context.ensure_object(Target)
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+
+
+application.add_command(completion)
+application.add_command(locks)
+application.add_command(run)
+
+
+def main() -> None:
+    """Run the command with the arguments of this process, and exit."""
+    application(prog_name="holdfast")

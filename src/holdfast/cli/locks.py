@@ -1,0 +1,20 @@
+"""``holdfast locks``: look at locks, and operate on them."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.locks_explain import explain_lock
+from holdfast.cli.locks_inspect import inspect_lock
+from holdfast.cli.locks_list import list_locks
+from holdfast.cli.locks_release import release_lock
+from holdfast.cli.locks_withdraw import withdraw_waiter
+
+
+@click.group()
+def locks() -> None:
+    """Look at locks, and operate on them."""
+
+
+for _command in (list_locks, inspect_lock, explain_lock, release_lock, withdraw_waiter):
+    locks.add_command(_command)

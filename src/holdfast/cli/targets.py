@@ -1,0 +1,71 @@
+"""Which store, namespace and tenant a command works on."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import click
+
+import holdfast as hf
+from holdfast.cli.exits import Ended
+from holdfast.stores.opening import EXAMPLES, file_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+STORE_VARIABLE: Final = "HOLDFAST_STORE"
+
+
+@final
+class Target:
+    """What the options say, before or after the name of a command."""
+
+    def __init__(self) -> None:
+        self.store = ""
+        self.namespace = self.tenant = "default"
+
+    def _url(self) -> str:
+        url = self.store or os.environ.get(STORE_VARIABLE, "")
+        if not url:
+            raise click.UsageError(f"Say which store: --store {EXAMPLES['sqlite']}, or set {STORE_VARIABLE}.")
+        if url.startswith("memory:"):
+            raise click.UsageError("A memory store is seen only by the process that made it; name another store.")
+        return url
+
+    @asynccontextmanager
+    async def opened(self, *, create: bool = False) -> AsyncGenerator[hf.Space]:
+        """Open it. A store that is not there is made only if that is asked for."""
+        url = self._url()
+        if not create:
+            _refuse_missing(url)
+        async with hf.open(url, namespace=self.namespace, tenant=self.tenant) as space:
+            yield space
+
+
+def _refuse_missing(url: str) -> None:
+    file = file_of(url)
+    if file is not None and not (os.path.exists(file) and os.path.getsize(file)):  # noqa: PTH110, PTH202 -- plain text, as the store has it
+        advice = f"Check --store and {STORE_VARIABLE}. The first program that uses a lock makes the file."
+        raise Ended(f"there is no store at {file}", advice=advice)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and parameter.name:
+        setattr(context.ensure_object(Target), parameter.name, value)
+
+
+def target_options(command: F) -> F:
+    """Let a command take ``--store``, ``--namespace`` and ``--tenant``."""
+    texts = {
+        "tenant": ("NAME", "Whose locks; 'default' if not given."),
+        "namespace": ("NAME", "In which namespace; 'default' if not given."),
+        "store": ("URL", f"Which store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}."),
+    }
+    for name, (metavar, text) in texts.items():
+        option = click.option(f"--{name}", metavar=metavar, help=text, callback=_remember, expose_value=False)
+        command = option(command)
+    return command
