@@ -193,10 +193,10 @@ class RunLease:
         """Hear that it is no longer held."""
         if self.reason:
             return
-        self.end(reason)
+        self.end(LAPSED if self._lines.clock.elapsed() >= self.deadline else reason)
         if self._lines.hooks:
             at = self._lines.clock.wall()
-            self._lines.hooks.emit(LeaseLost(at=at, key=str(self._run.key), fence=self.fence, reason=reason))
+            self._lines.hooks.emit(LeaseLost(at=at, key=str(self._run.key), fence=self.fence, reason=self.reason))
 
     def end(self, reason: str) -> None:
         """Be over, for that reason."""

@@ -20,9 +20,11 @@ from holdfast.locks.presence import PRESENCES
 from holdfast.locks.record import Renewal
 from holdfast.locks.records import HEADS
 from holdfast.locks.requests import Enter, Leave, Left, Renew
-from holdfast.locks.run_lease import LAPSED, RELEASED, RUN_LOCK, SLOT, RunLease
+from holdfast.locks.run_lease import RELEASED, RUN_LOCK, SLOT, RunLease
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.durations import Duration
     from holdfast.locks.driver import Answered
     from holdfast.locks.entries import Holder
@@ -104,7 +106,7 @@ class RunLine(DurableLock):
             return None
         token = answer.holder.entry.id
         lease = line.holds.get(token)
-        if not isinstance(lease, RunLease) or lease.since != answer.holder.granted_at:
+        if not isinstance(lease, RunLease):  # an earlier one that is over was told so by the line
             lease = RunLease(self._lines, line, self, answer.holder, sight.fences[token])
             line.holds[token] = lease
         lease.extend(sight.asked_at, length, _end_of(answer.holder))
@@ -136,7 +138,7 @@ class RunLine(DurableLock):
         answered = await line.driver.do(Renew(token, length, SLOT), RUN_LOCK)
         answer, sight = answered.answer, answered.sight
         if not isinstance(answer, Granted):
-            return self._not_renewed(ours, sight.line.holders)
+            return _not_renewed(sight.line.holders, token)
         expires_at = _end_of(answer.holder)
         if ours is not None and not ours.reason:
             ours.extend(sight.asked_at, length, expires_at)
@@ -145,18 +147,11 @@ class RunLine(DurableLock):
             return Renewal(renewed=False)
         return Renewal(renewed=True, fence=sight.fences.get(token, 0), lease_expires_at=expires_at)
 
-    def _not_renewed(self, ours: RunLease | None, holders: tuple[Holder, ...]) -> Renewal:
-        if ours is not None:
-            ours.lose(LAPSED)
-        taken_by = tuple(holder.entry.owner for holder in holders)
-        return Renewal(renewed=False, free=not taken_by, taken_by=taken_by)
-
     async def lapsed(self, token: str) -> Renewal:
         """Return what is to be said to whoever has lost the lease with that token."""
         sight = await self._line().look()
-        holders = [holder for holder in sight.line.holders if await self._expiry(holder, sight.at) is not None]
-        taken_by = tuple(holder.entry.owner for holder in holders if holder.entry.id != token)
-        return Renewal(renewed=False, free=not holders, taken_by=taken_by)
+        alive = [holder for holder in sight.line.holders if await self._expiry(holder, sight.at) is not None]
+        return _not_renewed(alive, token)
 
     async def release(self, token: str) -> bool:
         """Give up the lease with that token."""
@@ -214,6 +209,11 @@ class RunLine(DurableLock):
         if record is None or scope.store.is_severed(PRESENCES.decode(record.value).lifeline):
             return Instant(0)
         return record.expires_at or Instant(0)
+
+
+def _not_renewed(holders: Sequence[Holder], token: str) -> Renewal:
+    taken_by = tuple(holder.entry.owner for holder in holders if holder.entry.id != token)
+    return Renewal(renewed=False, free=not holders, taken_by=taken_by)
 
 
 def _end_of(holder: Holder) -> Instant:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import MICROSECONDS
+from holdfast.clock import MICROSECONDS, later
 from holdfast.errors import (
     InvalidDurationError,
     InvalidLockArgumentError,
@@ -158,6 +158,18 @@ async def test_a_renewal_that_fails_is_an_error_and_the_lease_goes_on(space: Spa
     assert await lease.renew()
 
 
+async def test_a_longer_lease_that_was_refused_is_not_relied_on(
+    space: Space, locks: RunLocks, clock: VirtualClock
+) -> None:
+    """The deadline stays where it was."""
+    lease = await taken(locks, lease="10s")
+    with Trouble(space, refuse), pytest.raises(StoreUnavailableError):
+        await lease.renew("60s")
+    clock.advance(9)
+
+    assert lease.is_lost
+
+
 async def test_a_shorter_lease_of_unknown_outcome_is_taken_for_granted(
     space: Space, locks: RunLocks, clock: VirtualClock
 ) -> None:
@@ -204,6 +216,18 @@ async def test_a_holder_stops_before_the_store_lets_others_in(locks: RunLocks, c
     assert await locks.try_acquire("checkout", "1") is None
 
 
+async def test_a_lost_lease_does_not_come_back(locks: RunLocks, clock: VirtualClock) -> None:
+    """Not even while the store still keeps it; then the run is neither free nor taken by another."""
+    lease = await taken(locks, lease="10s")
+    clock.advance(9)
+    early = await lease.renew()
+    clock.advance(1)
+    late = await lease.renew()
+
+    assert (bool(early), early.free, early.taken_by) == (False, False, ())
+    assert (bool(late), late.free, late.taken_by) == (False, True, ())
+
+
 async def test_a_lost_lease_is_told(locks: RunLocks, clock: VirtualClock, told: list[Event]) -> None:
     """By ``check``, by the event to wait for, and to hooks; once."""
     lease = await taken(locks, lease="10s")
@@ -233,6 +257,7 @@ async def test_who_is_taken_over_in_the_same_process_is_told(locks: RunLocks, cl
     await taken(locks)
 
     assert old.lost.is_set()
+    assert "lapsed" in old.reason
 
 
 async def test_releasing_is_no_loss(locks: RunLocks, told: list[Event]) -> None:
@@ -303,6 +328,15 @@ async def test_a_run_of_a_process_that_ended_is_free_at_once(space: Space, clock
 
         assert await space.run_locks.get("checkout", "1") is None
         assert (await taken(space.run_locks)).fence > hold.fence
+
+
+async def test_a_hold_is_shown_to_end_when_it_will_be_taken_away(locks: RunLocks) -> None:
+    """Its longest time counts, however often it is renewed."""
+    async with locks.hold("checkout", "1", lease="30s", max_hold="5s") as hold:
+        info = await locks.get("checkout", "1")
+
+    assert info is not None
+    assert info.expires_at == later(hold.since, 5)
 
 
 # --- nonsense ---------------------------------------------------------------------------------------------------------

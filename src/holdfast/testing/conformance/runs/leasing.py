@@ -142,6 +142,17 @@ class TokenCases(RunLockGround):
         assert info is not None
         assert info.expires_at == lease.expires_at
 
+    async def test_a_released_token_begins_anew(self, two: Two) -> None:
+        """A token can be used again; it is another lease then, with a higher fence."""
+        first = await two.here.run_locks.try_acquire(FLOW, RUN, token=OWNER)
+        assert first is not None
+        await first.release()
+        second = await two.here.run_locks.try_acquire(FLOW, RUN, token=OWNER)
+
+        assert second is not None
+        assert second.fence > first.fence
+        assert [first.is_lost, second.is_lost] == [True, False]
+
     async def test_a_lapsed_token_begins_anew(self, two: Two) -> None:
         """After the end the same token is another lease, with a higher fence; the old one stays lost."""
         first = await two.here.run_locks.try_acquire(FLOW, RUN, token=OWNER, lease=two.brief)
