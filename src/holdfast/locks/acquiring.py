@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.events import PermitsDisagree, ReleaseDelayed, Requeued
 from holdfast.locks.entries import Attended, Entry
+from holdfast.locks.explaining import find_waiter
 from holdfast.locks.line import Granted, TooHeavy, Waiting
 from holdfast.locks.local_line import Turn, Wait, turn_of
 from holdfast.locks.owners import holds_something, owner_of_task
@@ -141,16 +142,29 @@ async def _leave_later(lines: Lines, line: LocalLine, leave: Leave, presence: Pr
         while True:
             await asyncio.sleep(pause)
             try:
-                await line.driver.ask(leave, wish.site)
+                answered = await line.driver.ask(leave, wish.site)
+                hidden = await _out_of_sight(lines, line, leave, answered)
             except StoreError:
                 if lines.is_closing:  # the presence goes, and the entry with it
                     return
                 pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
-            else:
+                continue
+            if hidden is None:
                 return
+            leave = structs.replace(leave, ticket=hidden)
     finally:
         if presence is not None:
             lines.keeper.dismiss(presence)
+
+
+async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: Answered) -> int | None:
+    """Return the ticket of one who may still wait far back: it was cancelled before it was told its place."""
+    left = answered.answer
+    was_there = isinstance(left, Left) and (left.was_holding or left.was_waiting)
+    if was_there or answered.sight.line.horizon is None:
+        return None
+    waiter = await find_waiter(lines.scope, line.driver.keys, leave.entry_id)
+    return None if waiter is None else waiter.ticket
 
 
 @final
