@@ -46,6 +46,9 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 """Seconds between two tries to leave a line while the store does not answer: doubled from the first to the longest."""
 
+LONGEST_GOODBYE: Final = 0.5
+"""Seconds that one whose time is up is kept for leaving the line. What takes longer goes on without it."""
+
 
 class PermitsWarning(UserWarning):
     """A call site says another number of permits than the line has. The line's counts while it is in use."""
@@ -210,9 +213,9 @@ class _Attempt:
                 raise WithdrawnError(self._wish.name)
 
     async def withdrawn(self) -> None:
-        """Wait until nothing of the attempt is left in the line."""
+        """Wait until nothing of the attempt is left in the line; a while at most, if the store does not answer."""
         if self._withdrawal is not None:
-            await asyncio.shield(self._withdrawal)
+            await asyncio.wait({self._withdrawal}, timeout=LONGEST_GOODBYE)
 
     def holders(self) -> tuple[str, ...]:
         """Return who held when the line was last seen."""
