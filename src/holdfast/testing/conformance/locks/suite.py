@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from holdfast.testing.conformance.locks.cancellation import CancellationCases
 from holdfast.testing.conformance.locks.exclusion import ExclusionCases
+from holdfast.testing.conformance.locks.expiry import ExpiryCases
+from holdfast.testing.conformance.locks.fences import FenceCases
+from holdfast.testing.conformance.locks.losing import LosingCases
 from holdfast.testing.conformance.locks.order import OrderCases
+from holdfast.testing.conformance.locks.timeouts import TimeoutCases
 
 
 class LockConformance(
     ExclusionCases,
     OrderCases,
     CancellationCases,
+    TimeoutCases,
+    ExpiryCases,
+    FenceCases,
+    LosingCases,
 ):
     """The promises of durable locks as tests: subclass it and provide an ``open_another`` fixture.
 
