@@ -140,7 +140,7 @@ class RunLine(DurableLock):
         if not isinstance(answer, Granted):
             return _not_renewed(sight.line.holders, token)
         expires_at = _end_of(answer.holder)
-        if ours is not None and not ours.reason:
+        if ours is not None:
             ours.extend(sight.asked_at, length, expires_at)
         if ours is not None and ours.is_lost:  # the answer came too late to be relied on
             self._lines.own(self._withdraw(line, token, length))
