@@ -1,9 +1,10 @@
 """See Holdfast at work: ``make demo``.
 
-Tasks of one process contend for keys, then several processes for the records of one SQLite file, and one of them is
-killed. It ends by itself, and its exit code says whether every promise was kept: 0 if so.
+Tasks of one process contend for keys, then several processes for the records of one SQLite file and for a durable
+mutex; some are killed, one is stopped for too long. It ends by itself, and its exit code says whether every promise
+was kept: 0 if so.
 
-    python examples/demo.py            the show, about 15 seconds
+    python examples/demo.py            the show, about 20 seconds
     python examples/demo.py --quick    the same in a hurry
     python examples/demo.py --json     no show, but a summary for machines
 """
@@ -24,6 +25,7 @@ from demonstration.findings import Report, explain
 from demonstration.hints import play_hints
 from demonstration.processes import play_processes
 from demonstration.screen import Screen
+from demonstration.takeover import play_takeover
 from demonstration.tasks import play_first_come, play_modes
 
 import holdfast as hf
@@ -37,6 +39,7 @@ async def play(screen: Screen, report: Report, folder: Path, pace: float) -> Non
     async with hf.open(url, namespace="demo") as space:
         await play_processes(space, url, folder, screen, report, pace)
         await play_hints(space, url, screen, report, pace)
+        await play_takeover(space, url, folder, screen, report, pace)
 
 
 def show(*, quick: bool, as_json: bool) -> Report:

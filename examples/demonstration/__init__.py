@@ -1,1 +1,1 @@
-"""The parts of ``examples/demo.py``: four scenes, the screen they are drawn on, and what they found."""
+"""The parts of ``examples/demo.py``: five scenes, the screen they are drawn on, and what they found."""

@@ -1,4 +1,4 @@
-"""The last scene: one process commits, another one wakes up."""
+"""The fourth scene: one process commits, another one wakes up."""
 
 from __future__ import annotations
 

@@ -37,9 +37,10 @@ class Glyphs:
     kept: str = "✔"
     broken: str = "✘"
     steps: str = "▁▂▃▄▅▆▇█"
+    cut: str = "…"
 
 
-PLAIN_GLYPHS: Final = Glyphs("#", ".", "ok", "NO", "_.-=+*#@")
+PLAIN_GLYPHS: Final = Glyphs("#", ".", "ok", "NO", "_.-=+*#@", "..")
 
 
 class Screen:

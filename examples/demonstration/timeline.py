@@ -26,6 +26,8 @@ class Track:
     entered: float | None = None
     left: float | None = None
     note: str = ""
+    fate: str = ""
+    colour: str = ""
 
     def glyph_at(self, moment: float, now: float) -> str:
         """Tell what the task was doing at a moment: hold, wait, or nothing."""
@@ -67,5 +69,5 @@ class Timeline:
         if mark not in cells:
             return screen.paint(cells, "dim")
         first, last = cells.index(mark), cells.rindex(mark) + 1
-        held = screen.paint(cells[first:last], MODE_COLOURS[track.mode])
+        held = screen.paint(cells[first:last], track.colour or MODE_COLOURS[track.mode])
         return f"{screen.paint(cells[:first], 'dim')}{held}{cells[last:]}"

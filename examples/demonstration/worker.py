@@ -1,4 +1,4 @@
-"""What the other processes do: transfer money until told to stop, or ring now and then."""
+"""What the other processes do: transfer money until told to stop, ring now and then, or contend for a mutex."""
 
 from __future__ import annotations
 
@@ -13,28 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import holdfast as hf
 from demonstration.bank import Bank, Ledger, any_transfer
+from demonstration.fenced import contend
+from demonstration.talking import reach, say
 from holdfast.stores import Commit, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from holdfast.keys import RecordKey
-
 TASKS: Final = 3
 REPORT_EVERY: Final = 0.05
 LONGEST_LIFE: Final = 60.0  # seconds, should nobody be left to tell it to stop
-
-
-def say(**facts: object) -> None:
-    """Tell the process that started this one."""
-    print(json.dumps(facts), flush=True)
-
-
-async def reach(space: hf.Space, phase: RecordKey, wanted: bytes) -> None:
-    """Wait until the phase is what is wanted, woken by hints."""
-    async with space.watch(phase) as watch:
-        while (record := (await space.read(phase)).get(phase)) is None or record.value != wanted:
-            await watch.wait(timeout=1)
 
 
 class Worker:
@@ -102,6 +90,7 @@ async def ring(url: str, times: int) -> None:
 
 def main(role: str, orders: str) -> None:
     """Do what another process has ordered."""
-    work: dict[str, Callable[..., Coroutine[None, None, None]]] = {"transfer": transfer, "ring": ring}
+    roles = (transfer, ring, contend)
+    work: dict[str, Callable[..., Coroutine[None, None, None]]] = {each.__name__: each for each in roles}
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
         asyncio.run(asyncio.wait_for(work[role](**json.loads(orders)), LONGEST_LIFE))

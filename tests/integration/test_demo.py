@@ -11,6 +11,9 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEMO = [sys.executable, "-W", "error", str(EXAMPLES / "demo.py"), "--quick"]
@@ -21,6 +24,21 @@ from demonstration import processes
 
 read = processes.read_ledger
 processes.read_ledger = lambda path: read(path) | {"Z/1": 0}
+sys.argv = ["demo.py", "--quick", "--json"]
+sys.exit(demo.main())
+"""
+
+GULLIBLE_LEDGER = """
+import sys
+import demo
+from demonstration.fenced import FencedLedger
+
+def write(self, name, fence):
+    with self._database:
+        self._database.execute("INSERT INTO entries (name, fence) VALUES (?, ?)", (name, fence))
+    return True
+
+FencedLedger.write = write
 sys.argv = ["demo.py", "--quick", "--json"]
 sys.exit(demo.main())
 """
@@ -72,22 +90,58 @@ def test_without_a_terminal_it_prints_plain_lines_and_leaves_nothing_behind(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_summary_for_machines_is_json(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """What ``--json`` prints."""
+    return run([*DEMO, "--json"], tmp_path_factory.mktemp("demo"))
+
+
+def reported(answer: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the report that was printed as JSON."""
+    assert answer.stdout, answer.stderr
+    report: dict[str, Any] = json.loads(answer.stdout)
+    return report
+
+
+def broken_promises(answer: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the promises that were not kept."""
+    return [finding["promise"] for finding in reported(answer)["findings"] if not finding["kept"]]
+
+
+def test_its_summary_for_machines_is_json(summary: subprocess.CompletedProcess[str]) -> None:
     """With ``--json`` nothing but the findings and their figures is printed."""
-    answer = run([*DEMO, "--json"], tmp_path)
-    report = json.loads(answer.stdout)
-    assert answer.returncode == 0
+    report = reported(summary)
+    assert summary.returncode == 0, report
     assert report["kept"] is True
     assert {finding["kept"] for finding in report["findings"]} == {True}
     assert report["figures"]["transfers"] > 0
 
 
+def test_it_shows_a_killed_holder_followed_and_late_writers_refused(
+    summary: subprocess.CompletedProcess[str],
+) -> None:
+    """It closes with who took over from the killed one and the stopped one, how soon, and that both were refused."""
+    report = reported(summary)
+    kept = {finding["promise"]: finding["kept"] for finding in report["findings"]}
+    assert kept["A durable lock outlives its holder: the next in line has it at once."]
+    assert kept["A process that is not heard of for a whole lease makes way."]
+    assert kept["Whoever has lost a lock cannot write any more."]
+    assert 0 < report["figures"]["takeover_after_kill_ms"] < 1000
+    assert 0 < report["figures"]["takeover_after_stop_s"] < 2
+
+
 def test_a_broken_promise_is_its_exit_code(tmp_path: Path) -> None:
     """If the ledger names a commit that the store does not have, the demonstration fails."""
     answer = run([sys.executable, "-c", LYING_LEDGER], tmp_path)
-    broken = [finding["promise"] for finding in json.loads(answer.stdout)["findings"] if not finding["kept"]]
     assert answer.returncode == 1
-    assert broken == ["What was acknowledged is durable, whoever dies."]
+    assert broken_promises(answer) == ["What was acknowledged is durable, whoever dies."]
+
+
+def test_a_stale_write_that_is_accepted_is_its_exit_code(tmp_path: Path) -> None:
+    """If the ledger takes what the killed holder had sent, the demonstration fails."""
+    answer = run([sys.executable, "-c", GULLIBLE_LEDGER], tmp_path)
+    assert answer.returncode == 1
+    assert broken_promises(answer) == ["Whoever has lost a lock cannot write any more."]
 
 
 def test_on_a_terminal_it_redraws_in_place() -> None:
