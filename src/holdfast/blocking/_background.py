@@ -159,9 +159,9 @@ class Call(Generic[T]):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is over, for so many seconds at most; tell whether it is."""
-        deadline = None if seconds is None else monotonic() + seconds
-        while not self._over.acquire(timeout=WAKES_EVERY):
-            if deadline is not None and monotonic() >= deadline:
+        deadline = float("inf") if seconds is None else monotonic() + seconds
+        while not self._over.acquire(timeout=max(0.0, min(WAKES_EVERY, deadline - monotonic()))):
+            if monotonic() >= deadline:
                 return False
             if not self._background.is_alive:
                 raise _ended()

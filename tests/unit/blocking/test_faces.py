@@ -1,0 +1,135 @@
+"""Both faces have the same names: what the async one offers, the blocking one offers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any, get_args
+
+import pytest
+
+import holdfast
+from holdfast import blocking, locks, stores
+from holdfast.locks.run_lease import RunLease
+from holdfast.space import open as open_async
+
+PAIRS: dict[str, tuple[Any, Any]] = {
+    "Space": (holdfast.Space, blocking.Space),
+    "Mutex": (locks.Mutex, blocking.Mutex),
+    "Semaphore": (locks.Semaphore, blocking.Semaphore),
+    "ModeLock": (locks.ModeLock, blocking.ModeLock),
+    "Hold": (locks.Hold, blocking.Hold),
+    "Holding": (locks.Holding, blocking.Holding),
+    "RateLimiter": (locks.RateLimiter, blocking.RateLimiter),
+    "RunLocks": (locks.RunLocks, blocking.RunLocks),
+    "RunLease": (RunLease, blocking.RunLease),
+    "Slots": (locks.Slots, blocking.Slots),
+    "AtomicState": (locks.AtomicState, blocking.AtomicState),
+    "StateEvents": (locks.StateEvents, blocking.StateEvents),
+    "DurableMutex": (locks.DurableMutex, blocking.DurableMutex),
+    "DurableSemaphore": (locks.DurableSemaphore, blocking.DurableSemaphore),
+    "Watch": (stores.Watch, blocking.Watch),
+}
+
+RENAMED = {"aclose": "close"}
+
+# What the blocking face leaves out, and why.
+LEFT_OUT = {
+    "Space.store": "an async object; space.run(...) reaches it",
+    "Hold.close": "for the lock itself",
+    "Hold.lose": "for the lock itself",
+    "Hold.grant": "for the lock itself; hold.guard is made of it",
+    "Hold.granted_at": "for the lock itself; users have hold.since",
+    "Hold.presence": "for the lock itself",
+    "RunLease.called_from": "for the lock itself",
+    "RunLease.end": "for the lock itself",
+    "RunLease.expect": "for the lock itself",
+    "RunLease.extend": "for the lock itself",
+    "RunLease.grant": "for the lock itself; lease.guard is made of it",
+    "RunLease.granted_at": "for the lock itself; users have lease.since",
+    "RunLease.lose": "for the lock itself",
+    "RunLease.presence": "for the lock itself",
+}
+ADDED = {
+    "Space.run": "reaches what has no blocking name",
+    "AtomicState.bound": "where locks by hand find the async state",
+}
+# Parameters that only the async face has.
+ONLY_ASYNC = {
+    "DurableMutex.acquire": {"sleep"},
+    "DurableSemaphore.acquire": {"sleep"},
+}
+
+
+async def attributes_of_a_space() -> set[str]:
+    """Return what a space has that its class does not show."""
+    async with holdfast.open("memory://") as space:
+        return set(vars(space))
+
+
+def names(kind: type) -> set[str]:
+    """Return the public names of a class, those of its slots included."""
+    slots = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
+    hinted = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
+    made = asyncio.run(attributes_of_a_space()) if kind is holdfast.Space else set[str]()
+    found = {name for name in {*dir(kind), *slots, *hinted, *made} if not name.startswith("_")}
+    return {RENAMED.get(name, name) for name in found}
+
+
+def parameters(kind: type, name: str) -> list[tuple[str, object]]:
+    """Return the names and defaults of a method's parameters."""
+    found = inspect.signature(getattr(kind, name)).parameters.values()
+    return [(each.name, each.default) for each in found]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_no_name_is_forgotten(name: str) -> None:
+    """Every public name of the async class is there without await, except those left out with a reason."""
+    ours, theirs = PAIRS[name]
+    missing = {f"{name}.{each}" for each in names(ours) - names(theirs)}
+    added = {f"{name}.{each}" for each in names(theirs) - names(ours)}
+
+    assert missing <= LEFT_OUT.keys()
+    assert added <= ADDED.keys()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_calls_take_the_same_arguments(name: str) -> None:
+    """Parameters have the same names, order and defaults on both faces."""
+    ours, theirs = PAIRS[name]
+    back = {new: old for old, new in RENAMED.items()}
+    for each in names(theirs) & names(ours):
+        method = getattr(theirs, each, None)
+        if inspect.isfunction(method):
+            left_out = ONLY_ASYNC.get(f"{name}.{each}", set())
+            expected = [pair for pair in parameters(ours, back.get(each, each)) if pair[0] not in left_out]
+            assert parameters(theirs, each) == expected, each
+
+
+def test_opening_takes_the_same_arguments() -> None:
+    """``blocking.open`` is called as ``hf.open`` is."""
+    ours = inspect.signature(open_async).parameters
+    theirs = inspect.signature(blocking.open).parameters
+
+    assert {name: each.default for name, each in ours.items()} == {name: each.default for name, each in theirs.items()}
+
+
+def test_holds_have_the_same_options() -> None:
+    """No option of a hold is forgotten; ``on_lost`` alone has other values."""
+    ours, theirs = locks.HoldOptions.__annotations__, blocking.HoldOptions.__annotations__
+
+    assert ours.keys() == theirs.keys()
+    assert get_args(blocking.OnLost) == ("raise", "tell")
+
+
+def test_every_lock_of_the_package_has_a_blocking_face() -> None:
+    """A class of ``holdfast.locks`` with something to await is paired above."""
+    awaited = {
+        name
+        for name in locks.__all__
+        if inspect.isclass(kind := getattr(locks, name))
+        and not issubclass(kind, BaseException | Warning)
+        and any(inspect.iscoroutinefunction(each) for each in vars(kind).values())
+    }
+
+    assert awaited - PAIRS.keys() == {"LockByHand", "RunHolding"} & awaited

@@ -1,0 +1,225 @@
+"""A thread that is interrupted while it waits leaves nothing behind: no ghost in line, and no permit."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import blocking
+from holdfast.blocking import _background as background_module
+from holdfast.blocking._background import Call, background, call
+from holdfast.locks import Hold
+from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
+
+if TYPE_CHECKING:
+    from holdfast.blocking import Space
+
+
+class Stopped(BaseException):
+    """What a task queue raises in a thread whose time is over."""
+
+
+def interrupt_main_thread() -> None:
+    """Press Ctrl-C."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def stop(thread: threading.Thread) -> None:
+    """Raise in another thread, as task queues do."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
+
+
+def test_ctrl_c_takes_a_waiter_out_of_the_line(space: Space) -> None:
+    """When KeyboardInterrupt arrives, nobody waits any more, and the lock can be had once it is free."""
+
+    def interrupt() -> None:
+        until_waiting(space, "m")
+        interrupt_main_thread()
+
+    with space.mutex("m").hold(owner="another"):
+        done = beside(interrupt)
+        with pytest.raises(KeyboardInterrupt), space.mutex("m").hold():
+            pass
+        assert space.explain("m").waiting == 0
+    done.result(PATIENCE)
+    with space.mutex("m").try_hold():
+        pass
+
+
+def test_an_exception_from_another_thread_takes_a_waiter_out_of_the_line(space: Space) -> None:
+    """A time limit of a task queue works on a thread that waits for a lock."""
+    seen: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            with space.mutex("m").hold():
+                pass
+        except Stopped as stopped:
+            seen.append(stopped)
+            assert space.explain("m").waiting == 0
+
+    with space.mutex("m").hold():
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until_waiting(space, "m")
+        stop(thread)
+        thread.join(PATIENCE)
+
+    assert len(seen) == 1
+
+
+def test_a_rate_limiters_waiter_leaves_its_line_too(space: Space) -> None:
+    """Whatever is waited for, an interruption ends the wait cleanly."""
+    limiter = space.rate_limiter("r", interval="1 hour")
+    limiter.acquire()
+
+    def interrupt() -> None:
+        until(lambda: len(limiter.inspect().waiters) == 1)
+        interrupt_main_thread()
+
+    done = beside(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        limiter.acquire()
+
+    assert limiter.inspect().waiters == ()
+    done.result(PATIENCE)
+
+
+def test_what_was_granted_to_an_interrupted_thread_is_given_back(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption between the grant and the block gives the lock back."""
+    result = Call.result
+
+    def interrupted(self: Call[Any]) -> object:
+        found = result(self)
+        if isinstance(found, Hold):
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Call, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt), space.mutex("m").hold():
+            pass
+
+    assert space.explain("m").holders == ()
+
+
+def test_a_block_that_could_not_be_left_is_left_all_the_same(space: Space) -> None:
+    """An interruption that keeps ``__exit__`` from running does not keep the lock."""
+    holding = space.mutex("m").hold()
+    holding.__enter__()
+    del holding
+    gc.collect()
+
+    until(lambda: space.explain("m").holders == ())
+
+
+def test_an_interrupted_release_is_finished_before_the_interruption_is_raised(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a lock is given back: it is given back."""
+    wait = Call.wait
+    pressed: list[Call[Any]] = []
+
+    def interrupted(self: Call[Any], seconds: float | None = None) -> bool:
+        if self._shielded and not pressed:
+            pressed.append(self)
+            raise KeyboardInterrupt
+        return wait(self, seconds)
+
+    with pytest.raises(KeyboardInterrupt), space.mutex("m").hold():
+        monkeypatch.setattr(Call, "wait", interrupted)
+    monkeypatch.undo()
+
+    assert space.explain("m").holders == ()
+
+
+def test_an_impatient_user_need_not_wait_for_the_withdrawal(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A withdrawal that takes long goes on by itself; the thread waits for it only for so long."""
+    monkeypatch.setattr(background_module, "WITHDRAWN_WITHIN", 0.01)
+    release = threading.Event()
+    here = background()
+    left: list[str] = []
+
+    async def stubborn() -> None:
+        try:
+            await _forever()
+        finally:
+            while not release.is_set():
+                await _turn()
+            left.append("at last")
+
+    asked = Call(here, stubborn)
+    asked.begin()
+    asked.abandon()
+    assert left == []
+
+    release.set()
+    until(lambda: left == ["at last"])
+    assert space.explain("m").holders == ()
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _turn() -> None:
+    await asyncio.sleep(0.001)
+
+
+def test_a_withdrawal_waits_for_what_the_cancelled_call_has_left_to_others() -> None:
+    """A task that a cancelled call starts, to clean up after it, is waited for."""
+    here = background()
+    began, cleaned = threading.Event(), threading.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def clean() -> None:
+        for _ in range(20):
+            await _turn()
+        cleaned.set()
+
+    async def work() -> None:
+        try:
+            began.set()
+            await _forever()
+        finally:
+            tasks.append(here.loop.create_task(clean()))
+
+    asked = Call(here, work)
+    asked.begin()
+    assert began.wait(PATIENCE)
+    asked.abandon()
+
+    assert cleaned.is_set()
+
+
+def test_an_error_inside_is_raised_outside_as_it_is() -> None:
+    """What the loop raises reaches the thread that asked, whatever kind it is."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        call(background(), leave)
+
+
+def test_an_interrupted_opening_closes_what_it_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a space is opened leaves no open store."""
+    before = set(background().spaces)
+    result = Call.result
+
+    def interrupted(self: Call[Any]) -> object:
+        result(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Call, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            blocking.open("memory://")
+
+    assert background().spaces == before
