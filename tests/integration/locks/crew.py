@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from holdfast.clock import monotonic
 from holdfast.errors import StoreBusyError
-from holdfast.locks.records import WAITERS, LineKeys
 from holdfast.scope import address_of
 from holdfast.stores import Put
 from tests.integration.locks.programs.contend import MUTEX, RESOURCE
@@ -75,7 +74,6 @@ class Crew:
         self.space, self.ledger, self.lease = space, ledger, lease
         self._url, self._path = url, path
         self._numbers: Final = count(1)
-        self._tickets: Final = LineKeys(space, address_of(MUTEX))
         self._checked = self._fence = 0
         self.members: list[Member] = []
         self._started: Final[list[Member]] = []
@@ -110,8 +108,7 @@ class Crew:
 
     async def line(self) -> list[str]:
         """Return who waits, by their tickets."""
-        page = await self.space.scan(*self._tickets.tickets_from(0), limit=100)
-        return [WAITERS.decode(record.value).entry.note for record in page.records.values()]
+        return [waiter.note for waiter in (await self.space.explain(MUTEX)).waiters]
 
     async def lined_up(self, *members: Member) -> list[Member]:
         """Wait until all of these and nobody else wait in line; return them in the order of their tickets."""
