@@ -1,0 +1,94 @@
+"""Real processes of ``holdfast``, and what they run: started, listened to and ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.clock import monotonic
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+PATIENCE: Final = 40.0
+"""How many seconds a healthy process may take on a busy machine."""
+
+# Become the owner of the terminal on stdin, as a shell does, and run the arguments.
+OWN_TERMINAL: Final = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+HOLDFAST: Final = (sys.executable, "-m", "holdfast")
+
+
+@final
+class Program:
+    """One process of ``holdfast``."""
+
+    def __init__(self, url: str, *arguments: str, owns_terminal: bool = False, **options: Any) -> None:
+        before = [sys.executable, "-c", OWN_TERMINAL] if owns_terminal else []
+        self.process: Final = subprocess.Popen(
+            [*before, *HOLDFAST, *arguments],
+            stdin=options.pop("stdin", subprocess.PIPE),
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            env={**os.environ, "HOLDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")},
+            **options,
+        )
+        self._heard = b""
+
+    def hear(self) -> str:
+        """Return the next line that it, or what it runs, says on stdout."""
+        assert self.process.stdout is not None
+        while b"\n" not in self._heard:
+            more = read_some(self.process.stdout.fileno())
+            assert more, f"it ended: {self.process.communicate(timeout=PATIENCE)}"
+            self._heard += more
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
+
+    def hear_the_end(self) -> None:
+        """Return when nobody is left who could say anything."""
+        assert self.process.stdout is not None
+        while read_some(self.process.stdout.fileno()):
+            pass
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """Wait until it has ended; return its exit code and what it said on stderr."""
+        _, said = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, "" if said is None else said.decode()
+
+
+def read_some(descriptor: int) -> bytes:
+    """Return what comes next from a descriptor; nothing at its end."""
+    deadline = monotonic() + PATIENCE
+    ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - monotonic()))
+    assert ready, f"nothing was said for {PATIENCE:g} s"
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # the other end of a terminal was closed
+        return b""
+
+
+def python(code: str) -> Sequence[str]:
+    """Return a command that runs some Python."""
+    return ["--", sys.executable, "-c", code]
+
+
+def answer(url: str, *arguments: str) -> tuple[int, str]:
+    """Run ``holdfast`` to its end; return its exit code and what it printed."""
+    program = Program(url, *arguments, stdin=subprocess.DEVNULL)
+    out, err = program.process.communicate(timeout=PATIENCE)
+    return program.process.returncode, (out + err).decode()

@@ -1,0 +1,120 @@
+"""``holdfast run`` on a terminal: what is typed there reaches the command, and a wait is told."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+from typing import TYPE_CHECKING, Final, final
+
+import pytest
+
+from tests.integration.cli.programs import Program, python, read_some
+from tests.integration.cli.test_run import HOLD, UNTIL_KILLED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.cli.conftest import Start
+
+CONTROL_C, CONTROL_Z = b"\x03", b"\x1a"
+
+
+@final
+class Terminal:
+    """A terminal of our own."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = pty.openpty()
+        self.shown: bytes = b""
+
+    def type(self, keys: bytes) -> None:
+        """Press some keys."""
+        os.write(self.ours, keys)
+
+    def read_until(self, words: bytes) -> None:
+        """Return when some words were shown."""
+        while words not in self.shown:
+            more = read_some(self.ours)
+            assert more, self.shown
+            self.shown += more
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """A terminal that is closed after the test."""
+    opened: Final = Terminal()
+    yield opened
+    os.close(opened.ours)
+    os.close(opened.theirs)
+
+
+def begin(start: Start, terminal: Terminal, *arguments: str) -> Program:
+    """Start ``holdfast`` alone on a terminal."""
+    side = terminal.theirs
+    return start(*arguments, stdin=side, stdout=side, stderr=side, start_new_session=True, owns_terminal=True)
+
+
+def test_control_c_reaches_the_command_once(start: Start, terminal: Terminal) -> None:
+    """The command is interrupted as usual, and we end as it does."""
+    handler = "import signal; signal.signal(signal.SIGINT, lambda *_: print('once', flush=True))"
+    code = f"{handler}; {UNTIL_KILLED}; signal.pause()"
+    program = begin(start, terminal, *HOLD, *python(code))
+    terminal.read_until(b"ready")
+    terminal.type(CONTROL_C)
+    terminal.read_until(b"once")
+    program.send(signal.SIGTERM)
+
+    assert program.end()[0] == 128 + signal.SIGTERM
+    assert terminal.shown.count(b"once") == 1
+
+
+def test_control_c_ends_the_wait(start: Start, terminal: Terminal) -> None:
+    """Somebody who waits is told for whom, and can give up."""
+    holder = start(*HOLD, "--note", "backup", *python(UNTIL_KILLED))
+    assert holder.hear() == "ready"
+    program = begin(start, terminal, *HOLD, "--", "true")
+    terminal.read_until(b"(backup)")
+    terminal.type(CONTROL_C)
+
+    assert program.end()[0] == 128 + signal.SIGINT
+    assert b"holdfast: waiting for a: 0 in front, held by" in terminal.shown
+
+
+def test_the_command_can_be_typed_to(start: Start, terminal: Terminal) -> None:
+    """It has the terminal, so that reading from it does not stop it."""
+    program = begin(start, terminal, *HOLD, *python("print('ready', flush=True); print('got', input())"))
+    terminal.read_until(b"ready")
+    terminal.type(b"hello\n")
+    terminal.read_until(b"got hello")
+    assert program.end()[0] == 0
+
+
+def test_control_z_stops_both_and_both_go_on(start: Start, terminal: Terminal) -> None:
+    """A shell sees its job stop; when it goes on, so does the command, since the lock is still held."""
+    code = "print('ready', flush=True); print('got', input())"
+    program = begin(start, terminal, *HOLD, *python(code))
+    terminal.read_until(b"ready")
+    terminal.type(CONTROL_Z)
+    assert os.waitid(os.P_PID, program.process.pid, os.WSTOPPED | os.WNOWAIT) is not None
+    program.send(signal.SIGCONT)
+    terminal.type(b"hello\n")
+    terminal.read_until(b"got hello")
+    assert program.end()[0] == 0
+
+
+def test_a_command_that_slept_past_its_lease_does_not_go_on(start: Start, terminal: Terminal) -> None:
+    """Stopped for longer than the lease, it is ended before it can do anything more."""
+    code = "print('ready', flush=True); input(); print('went on', flush=True)"
+    program = begin(start, terminal, *HOLD, "--lease", "300ms", "--grace", "0s", *python(code))
+    terminal.read_until(b"ready")
+    terminal.type(CONTROL_Z)
+    assert os.waitid(os.P_PID, program.process.pid, os.WSTOPPED | os.WNOWAIT) is not None
+    terminal.type(b"hello\n")
+    successor = start(*HOLD, "--", "true")  # it gets the lock when the lease is over
+    assert successor.end() == (0, "")
+    program.send(signal.SIGCONT)
+
+    assert program.end()[0] == 123
+    terminal.read_until(b"the lock was lost")
+    assert b"went on" not in terminal.shown

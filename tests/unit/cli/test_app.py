@@ -1,0 +1,129 @@
+"""The command as a whole: its errors, version and completion scripts, and what it costs those who do not use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.cli.exits import failure
+from holdfast.cli.waiting import described
+from holdfast.clock import Instant
+from holdfast.errors import LeaseLostError, WithdrawnError
+from holdfast.locks import ExplainedHolder, ExplainedWaiter, Explanation
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Ask
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+async def test_the_version_is_that_of_the_package(ask: Ask) -> None:
+    """``--version`` tells it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (await ask("--version")).stdout == f"holdfast {project['version']}\n"
+
+
+@pytest.mark.parametrize(
+    ("store", "message"), [("", "HOLDFAST_STORE"), ("memory://", "only by the process"), ("memory://x", "name another")]
+)
+async def test_a_store_must_be_named(ask: Ask, store: str, message: str) -> None:
+    """Without one that others can see, the usage is shown."""
+    shown = await ask("locks", "list", HOLDFAST_STORE=store)
+    assert shown.exit_code == 2
+    assert message in shown.stderr
+
+
+@pytest.mark.parametrize("store", ["sqlite://host/x", "oracle://x", "store.db"])
+async def test_an_error_of_ours_is_a_message(ask: Ask, store: str) -> None:
+    """What went wrong and what to do next, on stderr, and no traceback."""
+    shown = await ask("--store", store, "locks", "list")
+
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("holdfast: ")
+    assert "Traceback" not in shown.output
+    assert shown.stdout == ""
+
+
+def test_advice_has_no_markup() -> None:
+    """What an error's documentation says is shown as plain words."""
+    assert failure(WithdrawnError("a"), 7).exit_code == 7
+    for error in (WithdrawnError("a"), LeaseLostError("a", 1, "x")):
+        assert "`" not in failure(error).advice
+        assert failure(error).advice
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_there_is_a_completion_script_for_each_shell(ask: Ask, shell: str) -> None:
+    """It names the command and the variable by which it asks."""
+    shown = await ask("completion", shell)
+    assert shown.exit_code == 0
+    assert f"_HOLDFAST_COMPLETE={shell}_complete" in shown.stdout
+
+
+async def test_an_unknown_shell_is_refused(ask: Ask) -> None:
+    """The usage names those that are known."""
+    shown = await ask("completion", "tcsh")
+    assert shown.exit_code == 2
+    assert "'bash', 'zsh', 'fish'" in shown.stderr
+
+
+def test_the_library_does_not_load_the_command() -> None:
+    """``import holdfast`` with all its names loads neither click nor the command."""
+    code = (
+        "import sys; from holdfast import *; print([n for n in sys.modules if n.startswith(('click', 'holdfast.cli'))])"
+    )
+    assert subprocess.check_output([sys.executable, "-P", "-c", code], text=True) == "[]\n"
+
+
+def test_the_module_is_the_command() -> None:
+    """``python -m holdfast`` does the same."""
+    shown = subprocess.check_output([sys.executable, "-P", "-m", "holdfast", "--help"], text=True)
+    assert shown.startswith("Usage: holdfast [OPTIONS] COMMAND [ARGS]...")
+
+
+PERSON: dict[str, Any] = {
+    "note": "",
+    "mode": "",
+    "weight": 1,
+    "is_alive": True,
+    "process": 1,
+    "host": "h",
+    "program": "p",
+}
+
+
+def told(*, more: bool = False) -> Explanation:
+    """Return a line with one holder and two waiters."""
+    holder = ExplainedHolder(
+        entry="1", owner="ann", since=Instant(0), held_for=1, lease_left=1, ends_at=None, fence=1, slot=0,
+        **{**PERSON, "note": "backup"},
+    )  # fmt: skip
+    waiters = tuple(
+        ExplainedWaiter(
+            entry=str(place), owner=owner, since=Instant(0), place=place, ticket=place, waited=1, estimate=estimate,
+            **PERSON,
+        )
+        for place, (owner, estimate) in enumerate([("ben", None), ("cat", 90.0)])
+    )  # fmt: skip
+    return Explanation(
+        key="a", family="", parts=("a",), at=Instant(0), kind="mutex", holders=(holder,), waiters=waiters, more=more
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "more", "words"),
+    [
+        ("ben", False, "waiting for a: 0 in front, held by ann (backup)"),
+        ("cat", False, "waiting for a: 1 in front, held by ann (backup), likely 90 s more"),
+        ("dan", True, "waiting for a: 2 or more in front, held by ann (backup)"),
+        ("dan", False, ""),
+    ],
+)
+def test_a_wait_is_described(owner: str, words: str, *, more: bool) -> None:
+    """Who is in front, who holds, and how long it may take; nothing for one that does not wait any more."""
+    assert described(told(more=more), owner) == words
