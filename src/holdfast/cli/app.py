@@ -9,7 +9,7 @@ from typing import Any, final
 import click
 
 from holdfast.cli.completion import completion
-from holdfast.cli.exits import failure
+from holdfast.cli.exits import fail
 from holdfast.cli.locks import locks
 from holdfast.cli.run import run
 from holdfast.cli.targets import Target, target_options
@@ -24,7 +24,7 @@ class _Application(click.Group):
         try:
             return super().invoke(ctx)
         except HoldfastError as problem:
-            raise failure(problem) from problem
+            fail(problem)
 
 
 @click.group(cls=_Application, context_settings={"help_option_names": ["-h", "--help"]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import IO, TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -33,28 +33,20 @@ SIGNALLED: Final = 128
 """Added to the number of the signal that ended the command."""
 
 
-@final
-class Ended(click.ClickException):
-    """A command ends with a message on stderr and an exit code; no traceback."""
-
-    def __init__(self, message: str, code: int = FAILED, advice: str = "") -> None:
-        super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue] -- click reads it there
-        self.advice: Final = advice
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print it."""
-        click.echo(f"{click.style('holdfast:', fg='red')} {self.message}", file=file, err=True)
-        if self.advice:
-            click.echo(click.style(self.advice, dim=True), file=file, err=True)
+def end(message: str, code: int = FAILED, advice: str = "") -> NoReturn:
+    """End the command with a message on stderr and an exit code; no traceback."""
+    click.echo(f"{click.style('holdfast:', fg='red')} {message}", err=True)
+    if advice:
+        click.echo(click.style(advice, dim=True), err=True)
+    raise click.exceptions.Exit(code)
 
 
-def failure(problem: HoldfastError, code: int = FAILED) -> Ended:
-    """Return an error as the end of a command: what happened, and what to do next."""
-    return Ended(str(problem), code, _advice(problem))
+def fail(problem: HoldfastError, code: int = FAILED) -> NoReturn:
+    """End the command with an error: what happened, and what to do next."""
+    end(str(problem), code, advice_of(problem))
 
 
-def _advice(problem: HoldfastError) -> str:
+def advice_of(problem: HoldfastError) -> str:
     """Return what the documentation of an error says, which is what to do next, without its markup."""
     words = " ".join((inspect.getdoc(type(problem)) or "").split())
     words = re.sub(r":\w+:`[~!]?(?:[\w.]*\.)?(\w+)`", r"\1", words)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.asking import confirm, yes_option
-from holdfast.cli.exits import NOT_THERE, Ended
+from holdfast.cli.exits import NOT_THERE, end
 from holdfast.cli.naming import key_arguments, key_of
 from holdfast.cli.printing import json_option, print_json
 from holdfast.cli.targets import Target, target_options
@@ -61,7 +61,7 @@ def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHol
         advice = "One that waits is turned out by: holdfast locks withdraw" if entry else ""
         named: str = entry or owner or ""
         who = f"{one_line(named)} does not hold" if named else "nobody holds"
-        raise Ended(f"{who} {one_line(told.key)}", NOT_THERE, advice)
+        end(f"{who} {one_line(told.key)}", NOT_THERE, advice)
     if len(chosen) > 1 and not everybody:
         entries = ", ".join(holder.entry for holder in chosen[:10])
         raise click.UsageError(f"There are {len(chosen)} holders; choose with --entry ID, or take --all: {entries}")
@@ -77,4 +77,4 @@ def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> 
             f"released {one_line(key)}: {one_line(holder.owner)} no longer holds it; fence {holder.fence} is void"
         )
     if not released:
-        raise Ended(f"nobody was turned out of {one_line(key)}: whoever held it left meanwhile", NOT_THERE)
+        end(f"nobody was turned out of {one_line(key)}: whoever held it left meanwhile", NOT_THERE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking import confirm, yes_option
-from holdfast.cli.exits import NOT_THERE, Ended
+from holdfast.cli.exits import NOT_THERE, end
 from holdfast.cli.naming import key_arguments, key_of
 from holdfast.cli.printing import json_option, print_json
 from holdfast.cli.targets import Target, target_options
@@ -36,7 +36,7 @@ def withdraw_waiter(
     confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
     if not asyncio.run(_withdraw(target, key, entry)):
         advice = "See who does with: holdfast locks explain. One that holds it is turned out by: holdfast locks release"
-        raise Ended(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
+        end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
     if as_json:
         print_json({"key": str(key), "withdrawn": entry})
     else:

@@ -47,8 +47,9 @@ def key_arguments(command: F) -> F:
 def complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Return the keys in use that begin so; nothing if the store cannot be asked."""
     del parameter
+    target = context.ensure_object(Target)
     try:
-        found = asyncio.run(_keys(context.ensure_object(Target)))
+        found = asyncio.run(_keys(target)) if target.is_there() else []
     except (HoldfastError, click.ClickException):
         return []
     return [CompletionItem(key) for key in islice((key for key in found if key.startswith(incomplete)), MOST_COMPLETED)]

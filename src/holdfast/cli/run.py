@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.exits import NOT_EXECUTABLE, NOT_FOUND, NOT_FREE, NOT_RUN, Ended, failure
+from holdfast.cli.exits import NOT_EXECUTABLE, NOT_FOUND, NOT_FREE, NOT_RUN, end, fail
 from holdfast.cli.naming import complete_key, family_option, key_of
 from holdfast.cli.running import Job, run_job
 from holdfast.cli.targets import Target, target_options
@@ -61,9 +61,9 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
         job = Job(command, key, _holding(key, options), seconds(options["grace"], what="grace"))
         code = asyncio.run(run_job(context.ensure_object(Target), job))
     except (HoldTimeoutError, WouldWaitError, WithdrawnError) as problem:
-        raise failure(problem, NOT_FREE) from problem
+        fail(problem, NOT_FREE)
     except HoldfastError as problem:
-        raise failure(problem, NOT_RUN) from problem
+        fail(problem, NOT_RUN)
     context.exit(code)
 
 
@@ -81,8 +81,8 @@ def _find(name: str) -> None:
     if shutil.which(name) is not None:
         return
     if "/" in name and os.path.exists(name):  # noqa: PTH110 -- what the user typed, as it is
-        raise Ended(f"{name} cannot be run: it is not an executable file", NOT_EXECUTABLE)
-    raise Ended(f"there is no command {name}", NOT_FOUND, "Check its name and PATH.")
+        end(f"{name} cannot be run: it is not an executable file", NOT_EXECUTABLE)
+    end(f"there is no command {name}", NOT_FOUND, "Check its name and PATH.")
 
 
 def _holding(key: Key | str, options: dict[str, Any]) -> Callable[[hf.Space], Holding]:

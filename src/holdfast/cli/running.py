@@ -13,7 +13,7 @@ from msgspec import Struct
 
 import holdfast as hf
 from holdfast.cli.children import PASSED_ON, Child
-from holdfast.cli.exits import LOST, SIGNALLED, Ended
+from holdfast.cli.exits import LOST, SIGNALLED, end
 from holdfast.cli.terminals import arrange
 from holdfast.cli.waiting import tell_of_wait
 from holdfast.keys import Key
@@ -82,7 +82,7 @@ async def _run_under(hold: Hold, job: Job, signals: _Signals) -> int:
         await child.end(job.grace)
     if hold.is_lost:
         message = f"the lock was lost while the command ran: {one_line(hold.key)}, fence {hold.fence}: {hold.reason}"
-        raise Ended(message, LOST, "The command was ended. What it protects may be in other hands.")
+        end(message, LOST, "The command was ended. What it protects may be in other hands.")
     return child.ended.result()
 
 

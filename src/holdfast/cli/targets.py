@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import click
 
 import holdfast as hf
-from holdfast.cli.exits import Ended
+from holdfast.cli.exits import end
 from holdfast.stores.opening import EXAMPLES, file_of
 
 if TYPE_CHECKING:
@@ -36,21 +36,20 @@ class Target:
             raise click.UsageError("A memory store is seen only by the process that made it; name another store.")
         return url
 
+    def is_there(self) -> bool:
+        """Tell whether there is a store, as far as that can be told without making one."""
+        file = file_of(self._url())
+        return file is None or (os.path.exists(file) and os.path.getsize(file) > 0)  # noqa: PTH110, PTH202 -- plain text, as the store has it
+
     @asynccontextmanager
     async def opened(self, *, create: bool = False) -> AsyncGenerator[hf.Space]:
         """Open it. A store that is not there is made only if that is asked for."""
         url = self._url()
-        if not create:
-            _refuse_missing(url)
+        if not create and not self.is_there():
+            advice = f"Check --store and {STORE_VARIABLE}. The first program that uses a lock makes the file."
+            end(f"there is no store at {file_of(url)}", advice=advice)
         async with hf.open(url, namespace=self.namespace, tenant=self.tenant) as space:
             yield space
-
-
-def _refuse_missing(url: str) -> None:
-    file = file_of(url)
-    if file is not None and not (os.path.exists(file) and os.path.getsize(file)):  # noqa: PTH110, PTH202 -- plain text, as the store has it
-        advice = f"Check --store and {STORE_VARIABLE}. The first program that uses a lock makes the file."
-        raise Ended(f"there is no store at {file}", advice=advice)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
