@@ -1,0 +1,307 @@
+"""What must be true of durable locks, looked at after every commit: the invariants of the simulation.
+
+It sees the records themselves, and what each contender believes; it knows nothing of how a line is driven.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Struct, field
+
+from holdfast.keys import RecordKey
+from holdfast.locks.entries import Attended, Entry, Holder, Waiter
+from holdfast.locks.records import GRANTS, HEADS, WAITERS, Head
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.clock import Instant
+    from holdfast.locks.hold import Hold
+    from holdfast.stores.backend import Applied
+    from holdfast.stores.memory import Memory
+    from tests.simulation.lock_process import Process
+
+LATE: Final = 0.005
+"""Seconds by which a callback may be late on a simulated loop."""
+
+
+class Attempt(Struct):
+    """One try of a contender to hold a lock, known in the records by its note."""
+
+    note: str
+    process: Any
+    waits: bool = True
+    entry: str = ""
+    hold: Any = None
+    is_inside: bool = False
+    is_forced: bool = False
+    has_left: bool = False
+
+    def believes(self) -> bool:
+        """Tell whether it goes by its own clock on holding the lock."""
+        hold: Hold | None = self.hold
+        lives = self.is_inside and not self.process.is_dead
+        if hold is None or not lives or hold.reason or hold.presence.left() <= 0:
+            return False
+        return hold._ends_at is None or hold._ends_at > self.process.clock.elapsed()
+
+
+class LineState(Struct, frozen=True):
+    """The records of one line."""
+
+    head: Head | None = None
+    waiters: dict[str, Waiter] = field(default_factory=dict)
+    grants: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Everyone who holds, in order of their grants."""
+        return () if self.head is None else self.head.holders
+
+
+class Grants(Struct):
+    """The grants of one slot in their order, what fence each was told, and the highest that a writer came with."""
+
+    order: list[tuple[str, int]] = field(default_factory=list)
+    version: int = 0
+    fences: dict[int, int] = field(default_factory=dict)
+    highest_fence: int = -(2**60)
+    latest: int = -1
+
+
+@final
+class LockWatch:
+    """Looks at every commit, and at every contender that comes in, writes, or is refused."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory: Final = memory
+        self.problems: Final[list[str]] = []
+        self.attempts: Final[dict[str, Attempt]] = {}
+        self.permits: Final[dict[str, int | None]] = {}
+        self.alone: Final[dict[str, tuple[str, ...]]] = {}
+        self.lines: Final[dict[str, LineState]] = {}
+        self._slots: Final[dict[tuple[str, int], Grants]] = {}
+        self._presences: Final[dict[RecordKey, Instant]] = {}
+
+    def demand(self, holds: object, problem: str) -> None:
+        """Note a problem unless something holds."""
+        if not holds:
+            self.problems.append(problem)
+
+    # --- every commit --------------------------------------------------------------------------------------------
+
+    def saw(self, process: Process, applied: Applied) -> None:
+        """Look at what a commit of ``process`` has left behind."""
+        touched: dict[str, LineState] = {}
+        for key in applied.changed:
+            _, _, kind, *parts = _parts(key)
+            if kind == "presence":
+                self._saw_presence(key)
+            elif kind == "effect":
+                self._saw_effect(key)
+            elif kind in ("line", "ticket", "grant"):
+                name = parts[2]
+                touched[name] = self._changed(touched.get(name) or self._line(name), kind, key, parts[-1])
+        for name, after in touched.items():
+            before, self.lines[name] = self._line(name), after
+            self._check(name, process, before, after)
+
+    def _line(self, name: str) -> LineState:
+        return self.lines.get(name) or LineState()
+
+    def _changed(self, state: LineState, kind: str, key: RecordKey, last: str) -> LineState:
+        record = self._memory._records.get(key)
+        if kind == "line":
+            return LineState(None if record is None else HEADS.decode(record.value), state.waiters, state.grants)
+        if kind == "grant":
+            grants = {slot: grant for slot, grant in state.grants.items() if slot != int(last)}
+            if record is not None:
+                grants[int(last)] = (record.version, GRANTS.decode(record.value).entry)
+            return LineState(state.head, state.waiters, grants)
+        waiters = {name: each for name, each in state.waiters.items() if each.ticket != int(last)}
+        if record is not None:
+            waiter = WAITERS.decode(record.value)
+            waiters[waiter.entry.id] = waiter
+        return LineState(state.head, waiters, state.grants)
+
+    def _saw_presence(self, key: RecordKey) -> None:
+        record, now, known = self._memory._records.get(key), self._memory.now(), self._presences.get(key)
+        if record is None:
+            self._presences[key] = now
+        else:
+            self.demand(known is None or known > now, "a presence that had lapsed came back")
+            self._presences[key] = record.expires_at or now
+
+    def _saw_effect(self, key: RecordKey) -> None:
+        """What a guard let through was written by one who held when it was committed."""
+        name, note = _parts(key)[3:5]
+        held = any(holder.entry.note == note for holder in self._line(name).holders)
+        self.demand(held, f"stale write: the guard of {note} let it through after {name} had changed hands")
+
+    def _check(self, name: str, process: Process, before: LineState, after: LineState) -> None:
+        old = {_grant_of(holder) for holder in before.holders}
+        new = [holder for holder in after.holders if _grant_of(holder) not in old]
+        same_life = before.head is not None and after.head is not None and before.head.life == after.head.life
+        fallen = self._check_departures(name, process, before, after)
+        together = all(_presence_of(holder.entry) not in fallen for holder in new)
+        self.demand(together, f"expiry: one who is known to be dead was given {name}")
+        self._check_order(name, new, before, after, same_life=same_life)
+        self._check_room(name, new, after)
+        self._check_grants(name, new, after)
+        self._check_places(name, before, after, same_life=same_life)
+
+    def _check_departures(self, name: str, process: Process, before: LineState, after: LineState) -> set[str]:
+        """Nobody is dropped who lives, holds in time, and did not leave. Return the presences that were found dead."""
+        stayed = {holder.entry.id for holder in after.holders} | after.waiters.keys()
+        permits, now = None if after.head is None else after.head.rules.permits, self._memory.now()
+        gone = [
+            *((each.entry, each.ends_at is not None and each.ends_at <= now) for each in before.holders),
+            *((each.entry, permits is not None and each.entry.weight > permits) for each in before.waiters.values()),
+        ]
+        departed = [(entry, excused) for entry, excused in gone if entry.id not in stayed]
+        return {
+            _presence_of(each) for each, excused in departed if self._departed(name, process, each, excused=excused)
+        }
+
+    def _departed(self, name: str, process: Process, entry: Entry, *, excused: bool) -> bool:
+        """Check one departure; tell whether somebody else found it dead."""
+        attempt = self.attempts[entry.note]
+        if attempt.is_forced:
+            return False
+        self.demand(not attempt.believes(), f"exclusion: {entry.note} lost {name} and still relies on it")
+        if excused or not self._is_present(entry):
+            return not excused and attempt.process is not process
+        by_itself = attempt.process is process and not attempt.is_inside
+        self.demand(by_itself, f"dropped alive: {entry.note} was put out of {name} by {process.name}")
+        attempt.has_left = True
+        return False
+
+    def _is_present(self, entry: Entry) -> bool:
+        key = RecordKey("default", "default", "presence", *_presence_of(entry).split("."))
+        return self._presences.get(key, 0) > self._memory.now()
+
+    def _check_order(
+        self, name: str, new: list[Holder], before: LineState, after: LineState, *, same_life: bool
+    ) -> None:
+        """Grants go in the order of the tickets: nobody passes one who asked earlier and still waits."""
+        waited = before.waiters if same_life else {}
+        order = [waited[each.entry.id].ticket if each.entry.id in waited else 2**60 for each in new]
+        self.demand(order == sorted(order), f"FIFO: of {name}, a later one was served before an earlier one")
+        still = [waiter.ticket for waiter in after.waiters.values() if waiter.entry.id in waited]
+        passed = order and still and max(order) > min(still)
+        self.demand(not passed, f"FIFO: somebody passed a waiter of {name}")
+
+    def _check_room(self, name: str, new: list[Holder], after: LineState) -> None:
+        """Those who hold together may hold together."""
+        holders, limit = after.holders, self.permits[name]
+        modes = {holder.entry.mode for holder in holders}
+        self.demand(len(modes) <= 1, f"permits: {name} is held in several modes at once")
+        single = any(mode in self.alone[name] for mode in modes)
+        self.demand(not single or len(holders) == 1, f"permits: {name} is shared with one who holds it alone")
+        weight = sum(holder.entry.weight for holder in holders)
+        self.demand(not new or limit is None or weight <= limit, f"permits: {weight} of {limit} of {name} are held")
+
+    def _check_grants(self, name: str, new: list[Holder], after: LineState) -> None:
+        """Each holder has a slot and a grant of its own; a grant that changes hands has a version never seen."""
+        for holder in new:
+            slot, version = self.slot(name, holder.slot), after.grants.get(holder.slot, (0, ""))[0]
+            self.demand(version > slot.version, f"fence: that of {name} did not grow")
+            slot.version = max(slot.version, version)
+            slot.order.append(_grant_of(holder))
+        held = {holder.slot: holder.entry.id for holder in after.holders}
+        self.demand(len(held) == len(after.holders), f"permits: two hold one slot of {name}")
+        granted = {slot: entry for slot, (_, entry) in after.grants.items()}
+        self.demand(granted == held, f"grants: those of {name} are not those of its holders")
+
+    def _check_places(self, name: str, before: LineState, after: LineState, *, same_life: bool) -> None:
+        """Tickets are given once, kept, and lie where the head says that waiters are."""
+        head = after.head
+        for waiter in after.waiters.values():
+            ticket = waiter.ticket
+            self.demand(
+                head and head.front <= ticket < head.next_ticket, f"line: nobody sees ticket {ticket} of {name}"
+            )
+            self.demand(self.attempts[waiter.entry.note].waits, f"line: {waiter.entry.note} waits but did not want to")
+            if not same_life or before.head is None:
+                continue
+            old = before.waiters.get(waiter.entry.id)
+            is_new = ticket >= before.head.next_ticket and (old is None or not self._is_present(old.entry))
+            kept = is_new or (old is not None and ticket == old.ticket)
+            self.demand(kept, f"FIFO: {waiter.entry.note} got an old ticket of {name}")
+
+    # --- every contender -----------------------------------------------------------------------------------------
+
+    def slot(self, name: str, number: int) -> Grants:
+        """Return what is known of one slot."""
+        return self._slots.setdefault((name, number), Grants())
+
+    def came_in(self, name: str, attempt: Attempt) -> None:
+        """A contender is told that it holds: then it does, and its fence fits into the order of the grants."""
+        hold: Hold = attempt.hold
+        self.demand(not attempt.has_left, f"FIFO: {attempt.note} was put out of {name} on the way, and never told")
+        held = any(_grant_of(each) == (attempt.entry, hold.since) for each in self._line(name).holders)
+        told = attempt.is_forced or not attempt.believes()
+        self.demand(held or told, f"exclusion: {attempt.note} came in and does not hold {name}")
+        slot, number = self._place(name, attempt)
+        later = {each: fence for each, fence in slot.fences.items() if (each > number) != (fence > hold.fence)}
+        self.demand(not later, f"fence: {attempt.note} has {hold.fence} on {name}, which is out of order")
+        slot.fences[number] = hold.fence
+
+    def _place(self, name: str, attempt: Attempt) -> tuple[Grants, int]:
+        slot = self.slot(name, int(_parts(attempt.hold.grant)[-1]))
+        grant = (attempt.entry, attempt.hold.since)
+        places = [number for number, each in enumerate(slot.order) if each == grant]  # time may stand still between two
+        return slot, places[-1] if places else -1
+
+    def writes(self, name: str, attempt: Attempt) -> None:
+        """Let a contender write where only fences are compared: a stale one is refused, and no other one is."""
+        slot, number = self._place(name, attempt)
+        fence = attempt.hold.fence
+        if fence >= slot.highest_fence:
+            self.demand(number >= slot.latest, f"stale write: {attempt.note} wrote to {name} after a later holder")
+            slot.highest_fence = fence
+            slot.latest = max(slot.latest, number)
+        else:
+            self.demand(number < slot.latest, f"fence: the latest holder of {name} was refused")
+
+    def was_refused(self, name: str, attempt: Attempt) -> None:
+        """A guard has refused a write: then the grant has changed hands."""
+        grant = (attempt.entry, attempt.hold.since)
+        held = any(_grant_of(holder) == grant for holder in self._line(name).holders)
+        self.demand(not held, f"guard: {attempt.note} holds {name}, and its write was refused")
+
+    def goes_on(self, name: str, attempt: Attempt) -> None:
+        """A contender is still inside: then it has been told by its own deadline, if that is over."""
+        hold: Hold = attempt.hold
+        late = not hold.reason and hold.presence.left() < -LATE
+        self.demand(not late, f"exclusion: {attempt.note} was not told that its lease on {name} is over")
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def entries(self, name: str) -> list[Entry]:
+        """Return everyone in a line."""
+        state = self._line(name)
+        return [*(each.entry for each in state.holders), *(each.entry for each in state.waiters.values())]
+
+    def rows(self) -> Iterator[str]:
+        """Yield what is left in the store."""
+        now = self._memory.now()
+        for key, record in self._memory._records.items():
+            if _parts(key)[2] != "effect" and not record.is_expired(now):
+                yield str(key)
+
+
+def _grant_of(holder: Holder) -> tuple[str, int]:
+    return holder.entry.id, holder.granted_at
+
+
+def _presence_of(entry: Entry) -> str:
+    assert isinstance(entry.anchor, Attended)
+    return entry.anchor.presence
+
+
+@lru_cache(maxsize=1_000)
+def _parts(key: RecordKey) -> tuple[str, ...]:
+    return key.parts

@@ -1,0 +1,81 @@
+"""Durable locks under thousands of simulated schedules, in processes that die, stall and mishear."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.locks.owners import _held
+from holdfast.testing import simulate
+from tests.simulation.lock_mutants import MUTANTS, mutated
+from tests.simulation.lock_program import contend
+from tests.sizes import Tally, rounds, tallies
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "from tests.simulation.test_locks import digest; print(*map(digest, range(10)))"
+MOST_SEEDS = 500
+"""Within how many seeds each mutant is found; the right code does at least as many."""
+
+
+def digest(seed: int) -> str:
+    """Run one seed, and return what tells its steps from those of any other run."""
+    return simulate(seed, contend, seed)
+
+
+@dataclass
+class Hunt(Tally):
+    """The search for one mutant, and what gave it away."""
+
+    problem: str = ""
+
+    def __str__(self) -> str:
+        found = f"caught by seed {self.done}" if self.problem else f"not caught by {self.full} seeds"
+        return f"mutant {self.label}: {found} in {self.seconds:.0f} s ({self.problem})"
+
+    def run(self) -> None:
+        """Run seeds until one fails."""
+        started_at = time.monotonic()
+        for self.done in range(self.full):
+            try:
+                simulate(self.done, contend, self.done)
+            except AssertionError as wrong:
+                self.problem = str(wrong)
+                break
+        self.seconds = time.monotonic() - started_at
+
+
+@pytest.mark.heavy
+def test_durable_locks_keep_their_promises_on_every_schedule() -> None:
+    """One valid holder a permit, fences that grow, first come first served, everybody served, and nothing left."""
+    for seed in rounds("seeds of durable locks", full=20_000, quick=MOST_SEEDS, seconds=60):
+        simulate(seed, contend, seed)
+    assert not _held
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulation_finds_a_lock_that_is_wrong(name: str) -> None:
+    """The checks that the right code passes catch each mutant of it, within the seeds of a short run."""
+    hunt = Hunt(name, MOST_SEEDS)
+    tallies.append(hunt)
+    with mutated(name):
+        hunt.run()
+    assert hunt.problem
+
+
+def test_a_seed_of_durable_locks_takes_the_same_steps_everywhere() -> None:
+    """In another process and with other hashes, too: a failure that was seen once can be looked at again."""
+    runs = []
+    for hashes in "12":
+        path = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
+        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": path}
+        command = [sys.executable, "-c", PROGRAM]
+        runs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert runs[0] == runs[1]
+    assert len(set(runs[0].split())) == 10
