@@ -41,9 +41,10 @@ class Hunt(Tally):
     def run(self) -> None:
         """Run seeds until one fails."""
         started_at = time.monotonic()
-        for self.done in range(self.full):
+        for seed in range(self.full):
+            self.done = seed
             try:
-                simulate(self.done, contend, self.done)
+                simulate(seed, contend, seed)
             except AssertionError as wrong:
                 self.problem = str(wrong)
                 break
