@@ -236,8 +236,8 @@ class _Attempt:
             raise
         finally:
             del self._line.waits[self._id]
-            if wait.ticket is not None and self._marker is not None:
-                lines.own(_remove(lines, self._marker))
+        if outcome is not None and self._ticket is not None and self._marker is not None:
+            lines.own(_remove(lines, self._marker))
         if isinstance(outcome, Turn) and presence.left() > 0:
             return Place(self._line, wait.entry, presence, outcome)
         lines.keeper.dismiss(presence)
@@ -247,8 +247,13 @@ class _Attempt:
         return outcome
 
     def _withdraw(self, presence: Presence | None) -> None:
+        self._withdrawal = self._lines.own(self._leave(presence))
+
+    async def _leave(self, presence: Presence | None) -> None:
         leave = Leave(self._id, ticket=self._ticket)
-        self._withdrawal = self._lines.own(_leave_later(self._lines, self._line, leave, presence, self._wish))
+        await _leave_later(self._lines, self._line, leave, presence, self._wish)
+        if self._marker is not None:  # not earlier: the request that writes it may have been under way
+            await _remove(self._lines, self._marker)
 
     def _entry(self, presence: Presence) -> Entry:
         wish = self._wish
