@@ -108,6 +108,22 @@ class CancellationCases(LockGround):
             await passes(kind.alone(other))
         assert cancelled >= 2
 
+    async def test_a_cancelled_waiter_that_holds_something_else_leaves_nothing(
+        self, space: Space, other: Space, kind: Kind, moment: Moment
+    ) -> None:
+        """It might have been part of a circle: what was noted of that is gone, too."""
+
+        async def wait_for_it(interruption: Interruption) -> None:
+            holder = await entered(kind.alone(other))
+            async with kind.alone(space, "outer", owner="me"):
+                task = asyncio.create_task(enter_and_leave(kind.one(space, owner="me"), interruption))
+                await _queued_or_done(space, task)
+                await holder.leave()
+                await task
+
+        async for _ in each_cancellation(wait_for_it, moment):
+            await at_rest(other)
+
     async def test_the_next_gets_what_a_cancelled_one_was_given(
         self, space: Space, other: Space, kind: Kind, moment: Moment
     ) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from holdfast.testing.conformance.locks.cancellation import CancellationCases
+from holdfast.testing.conformance.locks.deadlocks import DeadlockCases
 from holdfast.testing.conformance.locks.exclusion import ExclusionCases
 from holdfast.testing.conformance.locks.expiry import ExpiryCases
 from holdfast.testing.conformance.locks.fences import FenceCases
 from holdfast.testing.conformance.locks.losing import LosingCases
+from holdfast.testing.conformance.locks.modes import ModeCases
 from holdfast.testing.conformance.locks.order import OrderCases
+from holdfast.testing.conformance.locks.resting import RestCases
 from holdfast.testing.conformance.locks.timeouts import TimeoutCases
+from holdfast.testing.conformance.locks.weights import ResizingCases, WeightCases
 
 
 class LockConformance(
@@ -19,6 +23,11 @@ class LockConformance(
     ExpiryCases,
     FenceCases,
     LosingCases,
+    WeightCases,
+    ResizingCases,
+    ModeCases,
+    DeadlockCases,
+    RestCases,
 ):
     """The promises of durable locks as tests: subclass it and provide an ``open_another`` fixture.
 
