@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
+import random
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,14 @@ from holdfast import blocking
 from holdfast.blocking import _background as background_module
 from holdfast.blocking._background import Call, background, call
 from holdfast.locks import Hold
+from tests.sizes import rounds
 from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
 
 if TYPE_CHECKING:
     from holdfast.blocking import Space
+
+
+_never = threading.Event()
 
 
 class Stopped(BaseException):
@@ -136,6 +142,7 @@ def test_an_interrupted_release_is_finished_before_the_interruption_is_raised(
         monkeypatch.setattr(Call, "wait", interrupted)
     monkeypatch.undo()
 
+    assert pressed[0]._is_over
     assert space.explain("m").holders == ()
 
 
@@ -223,3 +230,27 @@ def test_an_interrupted_opening_closes_what_it_opened(monkeypatch: pytest.Monkey
             blocking.open("memory://")
 
     assert background().spaces == before
+
+
+@pytest.mark.heavy
+def test_interruptions_at_any_moment_leave_nothing_behind(seed: int) -> None:
+    """Threads that are stopped anywhere in taking, waiting, holding and giving back keep nobody out."""
+    chance = random.Random(seed)
+
+    def take_and_give_back(space: Space) -> None:
+        with contextlib.suppress(Stopped):
+            while True:
+                with space.mutex("m").hold():
+                    pass
+
+    with blocking.open("memory://") as space:
+        for _ in rounds("interruptions", full=5_000, quick=100, seconds=5):
+            threads = [threading.Thread(target=take_and_give_back, args=(space,)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            _never.wait(chance.random() / 200)
+            for thread in threads:
+                while thread.is_alive():  # one that is stopped in a destructor does not hear of it
+                    stop(thread)
+                    thread.join(0.6)
+            until(lambda: space.explain("m").holders == () and space.explain("m").waiting == 0)
