@@ -81,6 +81,7 @@ class RunLease:
         "_lines",
         "_run",
         "_timer",
+        "changing",
         "deadline",
         "expires_at",
         "fence",
@@ -104,6 +105,7 @@ class RunLease:
         self.since: Final = holder.granted_at
         self.grant: Final = line.driver.keys.grant(SLOT)
         self.lost: Final = asyncio.Event()
+        self.changing: Final = asyncio.Lock()  # one renewal at a time: answers come in order
         self.reason = ""
         self.length = 0.0
         self.expires_at = self.deadline = Instant(0)

@@ -85,20 +85,29 @@ class RunLine(DurableLock):
         entry = Entry(token or new_id(), holder, Until(Instant(0)), Instant(0))
         enter = Enter(entry, waits=False, lease=length)
         try:
-            answered = await self._enter(line, enter)
+            answered = await self._enter(line, enter, length)
             return self._granted(line, answered, length)
         except BaseException:
             if token is None:
                 self._lines.own(self._withdraw(line, entry.id, length))
             raise
 
-    async def _enter(self, line: LocalLine, enter: Enter) -> Answered:
-        answered = await line.driver.do(enter, RUN_LOCK)
+    async def _enter(self, line: LocalLine, enter: Enter, length: float) -> Answered:
+        answered = await self._ask(line, enter, enter.entry.id, length)
         holders = answered.sight.line.holders
         is_attended = any(isinstance(holder.entry.anchor, Attended) for holder in holders)
         if is_attended and not isinstance(answered.answer, Granted) and await self._lines.look_after(line):
-            return await line.driver.do(enter, RUN_LOCK)
+            return await self._ask(line, enter, enter.entry.id, length)
         return answered
+
+    async def _ask(self, line: LocalLine, request: Enter | Renew, token: str, length: float) -> Answered:
+        """Ask for a lease of that length, and rely on no longer one meanwhile: it may be granted and not answered."""
+        known = line.holds.get(token)
+        if not isinstance(known, RunLease):
+            return await line.driver.do(request, RUN_LOCK)
+        async with known.changing:
+            known.expect(self._lines.clock.elapsed(), length)
+            return await line.driver.do(request, RUN_LOCK)
 
     def _granted(self, line: LocalLine, answered: Answered, length: float) -> RunLease | None:
         answer, sight = answered.answer, answered.sight
@@ -133,9 +142,7 @@ class RunLine(DurableLock):
         line, length = self._line(), self._length(lease)
         known = line.holds.get(token)
         ours = known if isinstance(known, RunLease) else None
-        if ours is not None:
-            ours.expect(self._lines.clock.elapsed(), length)
-        answered = await line.driver.do(Renew(token, length, SLOT), RUN_LOCK)
+        answered = await self._ask(line, Renew(token, length, SLOT), token, length)
         answer, sight = answered.answer, answered.sight
         if not isinstance(answer, Granted):
             return _not_renewed(sight.line.holders, token)
