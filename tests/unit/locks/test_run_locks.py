@@ -21,12 +21,12 @@ from holdfast.events import Event, Hooks, LeaseLost, ReleaseDelayed
 from holdfast.space import Space
 from holdfast.stores import Delete
 from holdfast.stores.opening import open_store
-from holdfast.testing import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast.locks import RunLease, RunLocks
+    from holdfast.testing import VirtualClock
 
 OWNER = "owner-1"
 
