@@ -119,7 +119,8 @@ def test_a_lock_that_is_not_free_gives_124(url: str, start: Start, limit: list[s
 def test_five_processes_exclude_each_other(start: Start, tmp_path: Path) -> None:
     """Of five at a time, none finds another inside, and each gets its turn."""
     inside = tmp_path / "inside"
-    code = f"import os; os.mkdir({str(inside)!r}); os.listdir('/usr'); os.rmdir({str(inside)!r})"
+    busy = "[os.stat('/') for _ in range(100_000)]"  # long enough to be found inside
+    code = f"import os; os.mkdir({str(inside)!r}); {busy}; os.rmdir({str(inside)!r})"
     programs = [start(*HOLD, *python(code)) for _ in range(5)]
     assert [program.end() for program in programs] == [(0, "")] * 5
 
@@ -154,9 +155,10 @@ def test_a_lost_lock_ends_the_command(url: str, start: Start) -> None:
     assert "the lock was lost while the command ran: a, fence" in said
 
 
-def test_a_command_that_will_not_end_is_killed_with_all_its_own(url: str, start: Start) -> None:
-    """After the grace, and with what it has started."""
-    inner = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); {STUBBORN}"
+@pytest.mark.parametrize("code", [UNTIL_KILLED, STUBBORN])
+def test_what_will_not_end_is_killed_with_all_its_own(url: str, start: Start, code: str) -> None:
+    """After the grace the command, if it still runs, and what it has started, if that does."""
+    inner = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); {code}"
     program = start(*HOLD, "--grace", "200ms", *python(inner))
     assert {program.hear(), program.hear()} == {"ready"}
     assert answer(url, "locks", "release", "a", "--yes")[0] == 0

@@ -8,8 +8,11 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 
+from holdfast.cli import exits
+from holdfast.cli.app import application
 from holdfast.cli.exits import advice_of
 from holdfast.cli.waiting import described
 from holdfast.clock import Instant
@@ -17,6 +20,8 @@ from holdfast.errors import LeaseLostError, WithdrawnError
 from holdfast.locks import ExplainedHolder, ExplainedWaiter, Explanation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.unit.cli.conftest import Ask
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -126,3 +131,29 @@ def told(*, more: bool = False) -> Explanation:
 def test_a_wait_is_described(owner: str, words: str, *, more: bool) -> None:
     """Who is in front, who holds, and how long it may take; nothing for one that does not wait any more."""
     assert described(told(more=more), owner) == words
+
+
+def commands(group: click.Group, path: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its full name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(application)), ids=lambda part: str(part).split()[-1])
+def test_the_reference_names_every_command_and_option(name: str, command: click.Command) -> None:
+    """What can be typed is documented."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
+    assert name in page
+    assert [option for option in options if f"`{option}" not in page] == []
+
+
+def test_the_reference_names_every_exit_code() -> None:
+    """Each code of ours has its row."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    codes = [value for name, value in vars(exits).items() if name.isupper() and type(value) is int]
+    assert len(codes) == 8
+    assert [code for code in codes if f"| {code} " not in page] == []
