@@ -91,7 +91,10 @@ def plainly_at_least(bound: float) -> Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One question, asked of every contestant. A measure returns its figure in ``unit``."""
+    """One question, asked of every contestant. A measure returns its figure in ``unit``.
+
+    ``absent`` says of peers that could not be asked why that is so.
+    """
 
     what: str
     unit: str
@@ -100,6 +103,7 @@ class Row:
     peers: Mapping[str, Measure] = field(default_factory=dict)
     bar: Bar | None = None
     rounds: int = ROUNDS
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def contestants(self) -> dict[str, Measure]:
         """Return everyone who is measured, by name."""
@@ -137,7 +141,8 @@ class Outcome:
     def as_cells(self) -> list[str]:
         """Return the outcome as the cells of a table."""
         bar, medians, unit = self.row.bar, self.medians, self.row.unit
-        peers = (f"{name} {shown(medians[name])}" for name in self.row.peers if name in medians)
+        peers = [f"{name} {shown(medians[name])}" for name in self.row.peers if name in medians]
+        peers += [f"{name}: {why}" for name, why in self.row.absent.items()]
         ratio = (bar or at_least(0)).ratio(medians)  # without a bar, how it compares to the limit
         met = bar.met(medians) if bar else None
         return [

@@ -1,0 +1,113 @@
+"""What holding costs beyond taking: renewals while many locks are held, and what a key leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+import holdfast as hf
+from benchmarks._lock_contender import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.space import Space
+
+HEARTBEAT: Final = 0.05
+WATCHED_FOR: Final = 0.6
+COMMITS: Final = "SELECT sum(count) FROM counters WHERE handle <> ''"
+LEFT: Final = "SELECT count(*) FROM records WHERE expires_at IS NULL"
+WARM_UP, IDLE_KEYS, TOGETHER = 1_500, 500, 50
+
+
+def number(path: Path, query: str) -> int:
+    """Ask the file itself, past Holdfast."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        found: int = connection.execute(query).get
+        return found
+    finally:
+        connection.close()
+
+
+async def renewals(path: Path, locks: int) -> float:
+    """Return the transactions a second that it takes to go on holding so many locks."""
+    over = asyncio.Event()
+    held = 0
+
+    async def hold(name: str) -> None:
+        nonlocal held
+        async with space.mutex(name).hold():
+            held += 1
+            await over.wait()
+
+    async with hf.open(f"sqlite:///{path}", lease=1.0, heartbeat=HEARTBEAT) as space, asyncio.TaskGroup() as group:
+        for each in range(locks):
+            group.create_task(hold(f"held-{each}"))
+        await until(lambda: held == locks, every=0.01)
+        before, started = number(path, COMMITS), time.monotonic()
+        await asyncio.sleep(WATCHED_FOR)
+        rate = (number(path, COMMITS) - before) / (time.monotonic() - started)
+        over.set()
+    return rate
+
+
+async def _use(space: Space, numbers: range) -> None:
+    async def once(number: int) -> None:
+        async with space.mutex(f"idle-{number}").hold():
+            pass
+
+    for first in range(numbers.start, numbers.stop, TOGETHER):
+        await asyncio.gather(*map(once, range(first, first + TOGETHER)))
+    for _ in range(3):  # what is known of the last commits should not be of fifty keys
+        await once(-1)
+
+
+async def idle_records(path: Path) -> float:
+    """Return the records that stay in the store for each key that was held once."""
+    async with hf.open(f"sqlite:///{path}") as space:
+        await _use(space, range(200))
+        return number(path, LEFT) / 200
+
+
+class IdleKeys:
+    """What stays in the process for keys that were held once. The latest 1,000 are kept in mind, so they come first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._runner = path, asyncio.Runner()
+        self._space: Space | None = None
+        self._used = 0
+
+    def measure(self) -> float:
+        """Return the bytes for each of some keys; all is traced from the first time on, so measure this last."""
+        if self._space is None:
+            tracemalloc.start()
+            self._space = self._runner.run(self._open())
+            self._use(self._space, WARM_UP)
+        before = self._traced()
+        before = self._traced()  # and the number itself
+        self._use(self._space, IDLE_KEYS)
+        return max(0, self._traced() - before) / IDLE_KEYS
+
+    async def _open(self) -> Space:
+        return await hf.open(f"sqlite:///{self._path}")
+
+    def _use(self, space: Space, keys: int) -> None:
+        self._runner.run(_use(space, range(self._used, self._used + keys)))
+        self._used += keys
+
+    @staticmethod
+    def _traced() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    def close(self) -> None:
+        """Close the space."""
+        if self._space is not None:
+            self._runner.run(self._space.aclose())
+        self._runner.close()
