@@ -126,7 +126,7 @@ def test_it_shows_a_killed_holder_followed_and_late_writers_refused(
     assert kept["A durable lock outlives its holder: the next in line has it at once."]
     assert kept["A process that is not heard of for a whole lease makes way."]
     assert kept["Whoever has lost a lock cannot write any more."]
-    assert 0 < report["figures"]["takeover_after_kill_ms"] < 1000
+    assert 0 < report["figures"]["takeover_after_kill_ms"] < 2000
     assert 0 < report["figures"]["takeover_after_stop_s"] < 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -14,6 +15,8 @@ from tests.sizes import remark, rounds
 if TYPE_CHECKING:
     from tests.integration.locks.conftest import Gather
     from tests.integration.locks.crew import Crew, Member
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process has a lock")
 
 CREW: Final = 5
 AT_ONCE: Final = 1.0
