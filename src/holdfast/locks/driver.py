@@ -187,18 +187,20 @@ class LineDriver:
                 each.answer.set_result(Answered(answer, sight))
 
     async def _advance(self, requests: Sequence[Request], site: Site) -> tuple[Sight, tuple[Answer, ...]]:
+        dead = frozenset(self.dead)
         sight, answers = await self._step(requests, site)
         self._is_crowded = self._is_crowded and bool(sight.line.holders)
         while sight.line.is_cut_off:
-            sight = await self._look_further(sight, site)
+            sight = await self._look_further(sight, site, dead)
         return sight, answers
 
-    async def _look_further(self, sight: Sight, site: Site) -> Sight:
+    async def _look_further(self, sight: Sight, site: Site, dead: frozenset[str]) -> Sight:
         """Find the first who still waits behind all those who are gone, and let it move up."""
         start, end = self.keys.tickets_from(sight.line.front)
         page = await self._scope.scan(start, end, limit=1)
         first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
-        moved, _ = await self._step([Poke()], site, Facts(life=sight.life, front=min(first, sight.line.next_ticket)))
+        front = min(first, sight.line.next_ticket)
+        moved, _ = await self._step([Poke()], site, Facts(dead=dead, life=sight.life, front=front))
         return moved
 
     async def look(self) -> Sight:
@@ -221,7 +223,7 @@ class LineDriver:
         self, requests: Sequence[Request], site: Site, known: Facts | None = None
     ) -> tuple[Sight, tuple[Answer, ...]]:
         known = known or Facts()
-        dead = frozenset(self.dead)
+        dead = known.dead | self.dead
         tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
         self._lives += 1
         facts = Facts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
