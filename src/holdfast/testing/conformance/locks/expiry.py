@@ -27,6 +27,7 @@ from holdfast.testing.conformance.locks.ground import (
     head_of,
     look_after,
     passes,
+    queued,
     waiters_of,
     waiting,
 )
@@ -133,6 +134,27 @@ class ExpiryCases(LockGround):
         await last.leave()
         for client in dead:
             await client.end()
+
+    async def test_a_crowd_of_one_lost_process_falls_together(
+        self, open_space: OpenSpace, other: Space, wire: Wire
+    ) -> None:
+        """It had more waiters in the line than are looked at together: the one behind them waits no longer for that."""
+        lost = await open_space(through=wire.around, lease=SHORT)
+        holder = await entered(other.mutex(KEY).hold())
+        crowd = [asyncio.create_task(passes(lost.mutex(KEY).hold())) for _ in range(60)]
+        await queued(other, 60)
+        last = await waiting(other, other.mutex(KEY).hold())
+        wire.cut()
+
+        await holder.leave()
+        started = monotonic()
+        await last.hold()
+
+        assert monotonic() - started < 3 * SHORT
+        await last.leave()
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
 
     async def test_a_living_waiter_that_was_dropped_joins_anew(
         self, open_space: OpenSpace, space: Space, kind: Kind

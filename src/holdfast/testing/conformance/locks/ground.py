@@ -210,8 +210,8 @@ async def queued(space: Space, count: int, key: str = KEY) -> None:
 class Client:
     """A task that holds a lock until it is told to leave.
 
-        client = await entered(kind.one(space))
-        await client.leave()
+    client = await entered(kind.one(space))
+    await client.leave()
     """
 
     def __init__(self, holding: Holding) -> None:
