@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import metadata
 from typing import Any, final
 
 import click
@@ -28,7 +27,7 @@ class _Application(click.Group):
 
 
 @click.group(cls=_Application, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("holdfast"), prog_name="holdfast", message="%(prog)s %(version)s")
+@click.version_option(package_name="holdfast", prog_name="holdfast", message="%(prog)s %(version)s")
 @target_options
 @click.pass_context
 def application(context: click.Context) -> None:

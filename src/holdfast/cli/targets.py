@@ -10,10 +10,14 @@ import click
 
 import holdfast as hf
 from holdfast.cli.exits import end
+from holdfast.events import PermitsDisagree
+from holdfast.locks.explanation import one_line
 from holdfast.stores.opening import EXAMPLES, file_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
+
+    from holdfast.events import Event
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -48,8 +52,15 @@ class Target:
         if not create and not self.is_there():
             advice = f"Check --store and {STORE_VARIABLE}. The first program that uses a lock makes the file."
             end(f"there is no store at {file_of(url)}", advice=advice)
-        async with hf.open(url, namespace=self.namespace, tenant=self.tenant) as space:
+        async with hf.open(url, namespace=self.namespace, tenant=self.tenant, hooks=[_warn]) as space:
             yield space
+
+
+def _warn(event: Event) -> None:
+    """Tell people what they should know and no exit code says."""
+    if isinstance(event, PermitsDisagree):
+        words = f"{one_line(event.key)} is in use with {event.stored} permits; they count, and not {event.asked}"
+        click.echo(f"holdfast: {words}", err=True)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 LISTED: Final = 100
 """How many waiters are listed, if nothing else is asked for."""
 
-MOST_LISTED: Final = 10_000
+MOST_LISTED: Final = 1_000
+"""The most that can be listed: the estimates of many who share take long to work out."""
 
 PAGE: Final = 100
 """The most records that are read at once."""

@@ -131,6 +131,8 @@ def test_permits_let_several_in(url: str, start: Start) -> None:
     programs = [start(*permits, *python(UNTIL_KILLED)) for _ in range(2)]
     assert [program.hear() for program in programs] == ["ready", "ready"]
     assert answer(url, *permits, "--no-wait", "--", "true")[0] == 124
+    _, said = answer(url, "run", "--lock", "a", "--permits", "3", "--no-wait", "--", "true")
+    assert "holdfast: a is in use with 2 permits; they count, and not 3" in said
 
 
 def test_modes_are_shared_or_not(url: str, start: Start) -> None:
