@@ -201,6 +201,9 @@ class _Attempt:
             if self._lines.is_closing:
                 raise StoreClosedError(repr(self._lines.scope), "it was closed while somebody waited in it")
             outcome = await self._try_once()
+            if isinstance(outcome, Place) and self._lines.is_closing:  # nobody would tell its block
+                self._withdraw(outcome.presence)
+                continue
             if isinstance(outcome, Place):
                 return outcome
             if isinstance(outcome, WouldWaitError) and not has_looked:
