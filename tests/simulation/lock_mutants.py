@@ -166,6 +166,7 @@ async def come_back(presence: Presence, store: Store) -> bool:
 async def from_the_answer(presence: Presence, store: Store) -> bool:
     """Reckon the deadline from when the answer came, not from when it was asked for."""
     renewed = await _renew(presence, store)
+    presence.renewed_at = presence._clock.elapsed()
     presence.deadline = Instant(presence._clock.elapsed() + round(presence.lease * (1 - MARGIN) * MICROSECONDS))
     return renewed
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from msgspec import Struct
-
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.memory import Memory
-from holdfast.stores.protocol import Conflict, Put
 from holdfast.testing import VirtualClock
+from tests.simulation.lock_contender import Contender, Lock
 from tests.simulation.lock_process import Process, Roster
-from tests.simulation.lock_watch import Attempt, LockWatch
+from tests.simulation.lock_watch import LockWatch
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from holdfast.locks.hold import Hold, Holding
-    from holdfast.space import Space
     from holdfast.testing import SimulatedLoop
 
 CROWDED: Final = 0.02
@@ -28,22 +23,6 @@ CROWDED: Final = 0.02
 
 PATIENCE: Final = 120.0
 """Seconds after the last fault by which everybody has had a turn."""
-
-
-class Lock(Struct, frozen=True):
-    """A key and what is locked by it."""
-
-    name: str
-    kind: str
-    permits: int | None = 1
-
-    def on(self, space: Space) -> Any:
-        """Return the lock in one process's space."""
-        if self.kind == "mutex":
-            return space.mutex(self.name)
-        if self.kind == "semaphore":
-            return space.semaphore(self.name, permits=self.permits or 1)
-        return space.mode_lock(self.name, modes=("read", "append"), alone=("write",))
 
 
 @final
@@ -72,12 +51,13 @@ class World:
         self.lifelines: Final[dict[str, Process]] = {}
         self.locks: Final = [self._lock(number) for number in range(self.chance.choice((1, 1, 2, 3)))]
         self.sites: Final = [Site(self, number) for number in range(self.chance.choice((2, 2, 3, 4)))]
+        self.refuses: Final = any(site.process.faults.refuse for site in self.sites)
         crowd = range(self.chance.randint(20, 30) if self.chance.random() < CROWDED else self.chance.randint(3, 8))
         self.contenders: Final = [Contender(self, self.chance.choice(self.sites), f"{number}") for number in crowd]
 
     def _lock(self, number: int) -> Lock:
-        kind = self.chance.choice(("mutex", "mutex", "semaphore", "mode lock"))
-        permits = {"mutex": 1, "semaphore": self.chance.randint(1, 4), "mode lock": None}[kind]
+        kind = self.chance.choice(("mutex", "mutex", "semaphore", "semaphore", "mode lock"))
+        permits = {"mutex": 1, "semaphore": self.chance.randint(2, 4), "mode lock": None}[kind]
         lock = Lock(f"key {number}", kind, permits)
         self.watch.permits[lock.name] = permits
         self.watch.alone[lock.name] = ("write",) if permits is None else ()
@@ -93,17 +73,34 @@ class World:
         """Let a few things happen, one after the other."""
         for _ in range(self.chance.choice((0, 1, 1, 2, 3))):
             await asyncio.sleep(self.chance.uniform(0, 1.2))
-            await self.chance.choice((self._death, self._death, self._stall, self._stall, self._force, self._resize))()
+            faults = (self._death, self._death, self._stall, self._stall, self._stutter, self._force)
+            await self.chance.choice((*faults, self._resize, self._resize))()
+
+    def _victim(self) -> Site:
+        """Choose a process that lives; usually one that holds something."""
+        living = self.living()
+        busy = {attempt.process.name for attempt in self.watch.attempts.values() if attempt.is_inside}
+        holding = [site for site in living if site.process.name in busy]
+        return self.chance.choice(holding if holding and self.chance.random() < 0.7 else living)
 
     async def _death(self) -> None:
-        site = self.chance.choice(self.living())
+        site = self._victim()
         if len(self.living()) > 1:
             site.process.die()
 
     async def _stall(self) -> None:
-        site = self.chance.choice(self.living())
+        await self._cut_off(self._victim(), self.chance.uniform(0.2, 2.5))
+
+    async def _stutter(self) -> None:
+        """Stall twice: an answer gets through in between, and nothing that is asked because of it."""
+        site = self._victim()
+        await self._cut_off(site, self.chance.uniform(0.3, 0.9))
+        await asyncio.sleep(self.chance.choice((0, self.chance.uniform(0, 0.5 * self.lease))))
+        await self._cut_off(site, self.chance.uniform(0.5, 2))
+
+    async def _cut_off(self, site: Site, leases: float) -> None:
         site.process.stall()
-        await asyncio.sleep(self.lease * self.chance.uniform(0.2, 2.5))
+        await asyncio.sleep(self.lease * leases)
         site.process.resume()
 
     async def _force(self) -> None:
@@ -117,10 +114,12 @@ class World:
 
     async def _resize(self) -> None:
         """Change the number of permits; until that is done, the larger one counts."""
-        lock = self.chance.choice(self.locks)
-        if lock.kind != "semaphore":
+        semaphores = [lock for lock in self.locks if lock.kind == "semaphore"]
+        if not semaphores:
             return
-        before, permits = self.watch.permits[lock.name] or 0, self.chance.randint(1, 4)
+        lock = self.chance.choice(semaphores)
+        held = sum(holder.entry.weight for holder in self.watch.line(lock.name).holders)
+        before, permits = self.watch.permits[lock.name] or 0, self.chance.choice((max(1, held - 1), 1, 2, 3, 4))
         self.watch.permits[lock.name] = max(before, permits)
         if await self._operate(lock.on(self.chance.choice(self.living()).space).resize(permits)):
             self.watch.permits[lock.name] = permits
@@ -185,7 +184,8 @@ class World:
         self.watch.demand(not self.roster.left(), f"rest: tasks are left: {self.roster.left()}")
         await asyncio.sleep(self.lease)
         await self._tidy()
-        rows = [row for row in self.watch.rows() if not (dead and "waiting" in row) and "turned-out" not in row]
+        swept_later = {"turned-out", "waiting"} if dead or self.refuses else {"turned-out"}
+        rows = [str(row) for row in self.watch.rows() if row.parts[2] not in swept_later]
         self.watch.demand(not rows, f"rest: records are left: {rows[:5]}")
 
     async def _tidy(self) -> None:
@@ -205,79 +205,6 @@ class World:
             except HoldfastError as problem:
                 self.watch.demand(False, f"liveness: {lock.name} is not free at the end: {type(problem).__name__}")
         await last.space.aclose()
-
-
-@final
-class Contender:
-    """One task of one process that takes locks, writes by them, and gives up at times."""
-
-    def __init__(self, world: World, site: Site, name: str, *, asks_for_all: bool = False) -> None:
-        self.world, self.site, self.name, self._asks_for_all = world, site, name, asks_for_all
-        self.chance: Final = random.Random(world.chance.random())
-        self.task: asyncio.Task[None] | None = None
-        self._attempts = 0
-
-    async def run(self) -> None:
-        """Take a lock a few times."""
-        if self.chance.random() < 0.15:
-            asyncio.get_running_loop().call_later(self.chance.uniform(0, 4), self._give_up)
-        for _ in range(self.chance.choice((1, 1, 2))):
-            await asyncio.sleep(self.chance.choice((0.0, self.chance.uniform(0, 2))))
-            lock = self.chance.choice(self.world.locks)
-            with contextlib.suppress(HoldfastError):  # too late, too heavy, taken, lost: all of it may be
-                await self.take(lock, self._options())
-
-    def _give_up(self) -> None:
-        if self.task is not None and not self.site.process.is_dead:
-            self.task.cancel()
-
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"on_lost": self.chance.choice(("cancel", "tell"))}
-        if self.chance.random() < 0.4:
-            options["timeout"] = self.chance.uniform(0, 3)
-        if self.chance.random() < 0.1:
-            options["max_hold"] = self.chance.uniform(0.1, 1)
-        return options
-
-    async def take(self, lock: Lock, options: dict[str, Any]) -> None:
-        """Hold a lock for a while."""
-        attempt = Attempt(f"{self.name}.{self._attempts}", self.site.process)
-        self._attempts += 1
-        self.world.watch.attempts[attempt.note] = attempt
-        async with self._holding(lock, attempt, {**options, "note": attempt.note}) as hold:
-            attempt.hold, attempt.entry, attempt.is_inside = hold, hold._place.entry.id, True
-            try:
-                self.world.watch.came_in(lock.name, attempt)
-                await self._work(lock, attempt, hold)
-            finally:
-                attempt.is_inside = False
-
-    def _holding(self, lock: Lock, attempt: Attempt, options: dict[str, Any]) -> Holding:
-        on, most = lock.on(self.site.space), lock.permits or 1
-        arguments: tuple[Any, ...] = ()
-        if lock.kind == "semaphore":
-            arguments = (most if self._asks_for_all else self.chance.randint(1, most),)
-        elif lock.kind == "mode lock":
-            arguments = ("write" if self._asks_for_all else self.chance.choice(("read", "read", "append", "write")),)
-        attempt.waits = "timeout" in options or self.chance.random() < 0.8
-        return cast("Holding", on.hold(*arguments, **options) if attempt.waits else on.try_hold(*arguments, **options))
-
-    async def _work(self, lock: Lock, attempt: Attempt, hold: Hold) -> None:
-        watch, process = self.world.watch, self.site.process
-        longest = self.chance.choice((0.0, 0.3, 0.3, 1.5))
-        for number in range(self.chance.randint(1, 3)):
-            await asyncio.sleep(self.chance.uniform(0, longest))
-            if process.is_dead or self.chance.random() < 0.5:
-                await process.awake()  # not only its wire stands still, but all of it
-            watch.goes_on(lock.name, attempt)
-            watch.writes(lock.name, attempt)
-            key = self.site.space.key("effect", lock.name, attempt.note, str(number))
-            try:
-                answer = await self.site.space.commit(Put(key, b""), hold.guard)
-            except StoreError:
-                continue
-            if isinstance(answer, Conflict):
-                watch.was_refused(lock.name, attempt)
 
 
 async def contend(seed: int) -> str:

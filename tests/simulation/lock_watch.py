@@ -6,13 +6,12 @@ It sees the records themselves, and what each contender believes; it knows nothi
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, final
-
-from msgspec import Struct, field
+from typing import TYPE_CHECKING, Final, final
 
 from holdfast.keys import RecordKey
-from holdfast.locks.entries import Attended, Entry, Holder, Waiter
-from holdfast.locks.records import GRANTS, HEADS, WAITERS, Head
+from holdfast.locks.entries import Attended, Entry, Holder
+from holdfast.locks.records import GRANTS, HEADS, WAITERS
+from tests.simulation.lock_states import Attempt, Grants, LineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,50 +24,6 @@ if TYPE_CHECKING:
 
 LATE: Final = 0.005
 """Seconds by which a callback may be late on a simulated loop."""
-
-
-class Attempt(Struct):
-    """One try of a contender to hold a lock, known in the records by its note."""
-
-    note: str
-    process: Any
-    waits: bool = True
-    entry: str = ""
-    hold: Any = None
-    is_inside: bool = False
-    is_forced: bool = False
-    has_left: bool = False
-
-    def believes(self) -> bool:
-        """Tell whether it goes by its own clock on holding the lock."""
-        hold: Hold | None = self.hold
-        lives = self.is_inside and not self.process.is_dead
-        if hold is None or not lives or hold.reason or hold.presence.left() <= 0:
-            return False
-        return hold._ends_at is None or hold._ends_at > self.process.clock.elapsed()
-
-
-class LineState(Struct, frozen=True):
-    """The records of one line."""
-
-    head: Head | None = None
-    waiters: dict[str, Waiter] = field(default_factory=dict)
-    grants: dict[int, tuple[int, str]] = field(default_factory=dict)
-
-    @property
-    def holders(self) -> tuple[Holder, ...]:
-        """Everyone who holds, in order of their grants."""
-        return () if self.head is None else self.head.holders
-
-
-class Grants(Struct):
-    """The grants of one slot in their order, what fence each was told, and the highest that a writer came with."""
-
-    order: list[tuple[str, int]] = field(default_factory=list)
-    version: int = 0
-    fences: dict[int, int] = field(default_factory=dict)
-    highest_fence: int = -(2**60)
-    latest: int = -1
 
 
 @final
@@ -103,12 +58,13 @@ class LockWatch:
                 self._saw_effect(key)
             elif kind in ("line", "ticket", "grant"):
                 name = parts[2]
-                touched[name] = self._changed(touched.get(name) or self._line(name), kind, key, parts[-1])
+                touched[name] = self._changed(touched.get(name) or self.line(name), kind, key, parts[-1])
         for name, after in touched.items():
-            before, self.lines[name] = self._line(name), after
+            before, self.lines[name] = self.line(name), after
             self._check(name, process, before, after)
 
-    def _line(self, name: str) -> LineState:
+    def line(self, name: str) -> LineState:
+        """Return the records of a line."""
         return self.lines.get(name) or LineState()
 
     def _changed(self, state: LineState, kind: str, key: RecordKey, last: str) -> LineState:
@@ -137,7 +93,7 @@ class LockWatch:
     def _saw_effect(self, key: RecordKey) -> None:
         """What a guard let through was written by one who held when it was committed."""
         name, note = _parts(key)[3:5]
-        held = any(holder.entry.note == note for holder in self._line(name).holders)
+        held = any(holder.entry.note == note for holder in self.line(name).holders)
         self.demand(held, f"stale write: the guard of {note} let it through after {name} had changed hands")
 
     def _check(self, name: str, process: Process, before: LineState, after: LineState) -> None:
@@ -241,7 +197,7 @@ class LockWatch:
         """A contender is told that it holds: then it does, and its fence fits into the order of the grants."""
         hold: Hold = attempt.hold
         self.demand(not attempt.has_left, f"FIFO: {attempt.note} was put out of {name} on the way, and never told")
-        held = any(_grant_of(each) == (attempt.entry, hold.since) for each in self._line(name).holders)
+        held = any(_grant_of(each) == (attempt.entry, hold.since) for each in self.line(name).holders)
         told = attempt.is_forced or not attempt.believes()
         self.demand(held or told, f"exclusion: {attempt.note} came in and does not hold {name}")
         slot, number = self._place(name, attempt)
@@ -269,7 +225,7 @@ class LockWatch:
     def was_refused(self, name: str, attempt: Attempt) -> None:
         """A guard has refused a write: then the grant has changed hands."""
         grant = (attempt.entry, attempt.hold.since)
-        held = any(_grant_of(holder) == grant for holder in self._line(name).holders)
+        held = any(_grant_of(holder) == grant for holder in self.line(name).holders)
         self.demand(not held, f"guard: {attempt.note} holds {name}, and its write was refused")
 
     def goes_on(self, name: str, attempt: Attempt) -> None:
@@ -282,15 +238,15 @@ class LockWatch:
 
     def entries(self, name: str) -> list[Entry]:
         """Return everyone in a line."""
-        state = self._line(name)
+        state = self.line(name)
         return [*(each.entry for each in state.holders), *(each.entry for each in state.waiters.values())]
 
-    def rows(self) -> Iterator[str]:
+    def rows(self) -> Iterator[RecordKey]:
         """Yield what is left in the store."""
         now = self._memory.now()
         for key, record in self._memory._records.items():
             if _parts(key)[2] != "effect" and not record.is_expired(now):
-                yield str(key)
+                yield key
 
 
 def _grant_of(holder: Holder) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from tests.sizes import Tally, rounds, tallies
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "from tests.simulation.test_locks import digest; print(*map(digest, range(10)))"
-MOST_SEEDS = 500
+MOST_SEEDS = 1_000
 """Within how many seeds each mutant is found; the right code does at least as many."""
 
 

@@ -14,7 +14,8 @@ from holdfast.stores.protocol import Commit, Put
 from holdfast.testing import Faults, VirtualClock, simulate
 from holdfast.testing.faults import Dice
 from tests.simulation.lock_process import Process
-from tests.simulation.lock_watch import Attempt, LockWatch
+from tests.simulation.lock_states import Attempt
+from tests.simulation.lock_watch import LockWatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

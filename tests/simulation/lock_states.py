@@ -1,0 +1,57 @@
+"""What the simulation of durable locks keeps in mind: attempts of contenders, records of lines, grants of slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from holdfast.locks.entries import Holder, Waiter
+from holdfast.locks.records import Head
+
+if TYPE_CHECKING:
+    from holdfast.locks.hold import Hold
+
+
+class Attempt(Struct):
+    """One try of a contender to hold a lock, known in the records by its note."""
+
+    note: str
+    process: Any
+    waits: bool = True
+    entry: str = ""
+    hold: Any = None
+    is_inside: bool = False
+    is_forced: bool = False
+    has_left: bool = False
+
+    def believes(self) -> bool:
+        """Tell whether it goes by its own clock on holding the lock."""
+        hold: Hold | None = self.hold
+        lives = self.is_inside and not self.process.is_dead
+        if hold is None or not lives or hold.reason or hold.presence.left() <= 0:
+            return False
+        return hold._ends_at is None or hold._ends_at > self.process.clock.elapsed()
+
+
+class LineState(Struct, frozen=True):
+    """The records of one line."""
+
+    head: Head | None = None
+    waiters: dict[str, Waiter] = field(default_factory=dict)
+    grants: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Everyone who holds, in order of their grants."""
+        return () if self.head is None else self.head.holders
+
+
+class Grants(Struct):
+    """The grants of one slot in their order, what fence each was told, and the highest that a writer came with."""
+
+    order: list[tuple[str, int]] = field(default_factory=list)
+    version: int = 0
+    fences: dict[int, int] = field(default_factory=dict)
+    highest_fence: int = -(2**60)
+    latest: int = -1
