@@ -29,6 +29,10 @@ UNLIMITED: Final = None
 """As a number of permits: as many as fit by mode alone."""
 
 
+MOST_HOLDERS: Final = 500
+"""The most that hold at a time, whatever the permits: they share one record. Others wait until one of them leaves."""
+
+
 class Rules(Struct, frozen=True, omit_defaults=True):
     """What may be held together.
 
@@ -42,12 +46,15 @@ class Rules(Struct, frozen=True, omit_defaults=True):
 
     def admit(self, holders: Iterable[Holder], entry: Entry) -> bool:
         """Tell whether ``entry`` may hold together with ``holders``."""
-        taken = 0
+        taken = count = 0
         for holder in holders:
             other = holder.entry
             if other.mode != entry.mode or other.mode in self.alone:
                 return False
             taken += other.weight
+            count += 1
+        if count >= MOST_HOLDERS:
+            return False
         return self.permits is None or taken + entry.weight <= self.permits
 
     def ever_admit(self, entry: Entry) -> bool:

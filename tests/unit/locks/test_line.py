@@ -8,6 +8,7 @@ import pytest
 from holdfast.clock import Instant
 from holdfast.locks.entries import Attended, Entry, OfRun, Until
 from holdfast.locks.line import (
+    MOST_HOLDERS,
     UNLIMITED,
     Granted,
     Line,
@@ -110,6 +111,13 @@ def test_raising_permits_lets_in_all_who_fit_now() -> None:
     """Not one for each permit, but everyone up to the first that does not fit."""
     line = advance(resize(line_of(Rules(2), entry("a", 2), "b", entry("c", 2), entry("d", 2)), 5), NOW)
     assert (holding(line), waiting(line)) == (["a", "b", "c"], ["d"])
+
+
+def test_more_than_fit_into_one_record_wait_whatever_the_permits() -> None:
+    """Holders share a record: past its limit the next one waits, and gets its turn when one of them leaves."""
+    line = line_of(Rules(UNLIMITED), *(f"e{number}" for number in range(MOST_HOLDERS + 1)))
+    assert (len(line.holders), waiting(line)) == (MOST_HOLDERS, [f"e{MOST_HOLDERS}"])
+    assert waiting(without(line, "e7")) == []
 
 
 def test_dead_waiters_fall_together() -> None:
