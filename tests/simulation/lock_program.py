@@ -196,8 +196,9 @@ class World:
             if self.watch.lines.get(lock.name, None) is None or self.watch.lines[lock.name].head is None:
                 continue
             if lock.kind == "semaphore":
-                self.watch.permits[lock.name] = lock.permits
+                self.watch.permits[lock.name] = max(self.watch.permits[lock.name] or 0, lock.permits or 0)
                 await lock.on(last.space).forget_size()
+                self.watch.permits[lock.name] = lock.permits
             contender = Contender(self, last, f"last/{lock.name}", asks_for_all=True)
             contender.task = last.process.start(contender.take(lock, {"timeout": 10 * self.lease}))
             try:

@@ -145,7 +145,8 @@ class LockWatch:
         waited = before.waiters if same_life else {}
         order = [waited[each.entry.id].ticket if each.entry.id in waited else 2**60 for each in new]
         self.demand(order == sorted(order), f"FIFO: of {name}, a later one was served before an earlier one")
-        still = [waiter.ticket for waiter in after.waiters.values() if waiter.entry.id in waited]
+        kept = {waiter.ticket for waiter in waited.values()}  # one that was dead may have joined anew, with another
+        still = [waiter.ticket for waiter in after.waiters.values() if waiter.ticket in kept]
         passed = order and still and max(order) > min(still)
         self.demand(not passed, f"FIFO: somebody passed a waiter of {name}")
 
