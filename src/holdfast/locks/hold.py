@@ -57,6 +57,7 @@ class Hold:
         "fence",
         "grant",
         "key",
+        "known_at",
         "lost",
         "mode",
         "reason",
@@ -70,6 +71,7 @@ class Hold:
         self.fence: Final = place.turn.fence
         self.mode: Final = holder.entry.mode
         self.since: Final = holder.granted_at
+        self.known_at: Final = lines.clock.elapsed()
         self.grant: Final[RecordKey] = place.line.driver.keys.grant(holder.slot)
         self.lost: Final = asyncio.Event()
         self.reason = ""

@@ -76,6 +76,11 @@ class Tenure(Protocol):
         ...
 
     @property
+    def known_at(self) -> Instant:
+        """Since when this process knows of it, by its own clock."""
+        ...
+
+    @property
     def called_from(self) -> str:
         """Where in the code it was taken."""
         ...
@@ -152,5 +157,6 @@ class LocalLine:
         holders = {holder.entry.id: holder.granted_at for holder in sight.line.holders}
         for entry_id in held:
             hold = self.holds.get(entry_id)
-            if hold is not None and holders.get(entry_id) != hold.granted_at:
+            # What was asked for before the hold was known of may be older than its grant, and show it still waiting.
+            if hold is not None and sight.asked_at >= hold.known_at and holders.get(entry_id) != hold.granted_at:
                 hold.lose(TAKEN_AWAY)
