@@ -87,6 +87,7 @@ class RunLease:
         "fence",
         "grant",
         "holder",
+        "known_at",
         "length",
         "lost",
         "reason",
@@ -103,6 +104,7 @@ class RunLease:
         self.holder: Final = holder.entry.owner
         self.fence: Final = fence
         self.since: Final = holder.granted_at
+        self.known_at: Final = lines.clock.elapsed()
         self.grant: Final = line.driver.keys.grant(SLOT)
         self.lost: Final = asyncio.Event()
         self.changing: Final = asyncio.Lock()  # one renewal at a time: answers come in order
