@@ -17,6 +17,7 @@ from holdfast.errors import StoreBusyError
 from holdfast.keys import RecordKey
 from holdfast.locks.entries import Holder
 from holdfast.locks.line import Line, Rules, Waiting
+from holdfast.locks.quick_step import quick_step
 from holdfast.locks.records import WINDOW, Facts, Head, Site, View
 from holdfast.locks.requests import Answer, Enter, Leave, Poke, Renew, Request, Resize, WrongKind, step
 from holdfast.locks.waits_for import KEPT_FOR, MARKERS, Marker
@@ -259,6 +260,8 @@ class LineDriver:
         self, requests: Sequence[Request], site: Site, given: frozenset[RecordKey], facts: Facts
     ) -> Callable[[Snapshot], Decision[_Step]]:
         def decide(snapshot: Snapshot) -> Decision[_Step]:
+            if len(requests) == 1 and (quick := quick_step(self.keys, snapshot, given, site, facts, requests[0])):
+                return Decision(_Step(quick.head, (quick.answer,), quick.line, granted=quick.granted), quick.changes)
             view = View(self.keys, snapshot, given, site, facts)
             if view.missing:
                 return Decision(_Step(view.head, missing=frozenset(view.missing)))
@@ -335,11 +338,11 @@ class LineDriver:
     def _likely_keys(self, requests: Sequence[Request], head: Head, slack: int) -> frozenset[RecordKey]:
         """Return the keys that a step will need unless the line has moved since ``head`` was seen."""
         front, last = head.front, head.next_ticket
-        entering = sum(isinstance(each, Enter) for each in requests)
+        entering = sum(type(each) is Enter for each in requests)
         tickets: set[int] = set()
-        if head.holders or last > front or entering > 1:
+        if last > front or entering > 1 or (entering and head.holders) or self._is_crowded:
             tickets = {*range(front, min(front + WINDOW, last + slack)), *range(last, last + entering + slack)}
-        slots = range(min(len(head.holders) + entering + 1, FEW_SLOTS))
+        slots = range(min(len(head.holders) + entering, FEW_SLOTS))
         return frozenset((*map(self.keys.ticket, tickets), *map(self.keys.grant, slots)))
 
 

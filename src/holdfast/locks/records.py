@@ -187,7 +187,7 @@ class View:
                 yield from self._delete(self._keys.grant(slot))
             elif old is None or _grant_id(old) != _grant_id(new):
                 grant = Grant(new.entry.id, new.entry.owner, new.granted_at)
-                yield self._put(self._keys.grant(slot), GRANTS.encode(grant))
+                yield self._put(self._keys.grant(slot), GRANTS.encode_own(grant))
 
     def _waiter_changes(self, line: Line) -> Iterator[Change]:
         before = {waiter.ticket: waiter for waiter in self.line.waiters}
@@ -196,7 +196,7 @@ class View:
             yield from self._delete(self._keys.ticket(ticket))
         for ticket, waiter in after.items():
             if before.get(ticket) != waiter:
-                yield self._put(self._keys.ticket(ticket), WAITERS.encode(waiter))
+                yield self._put(self._keys.ticket(ticket), WAITERS.encode_own(waiter))
 
     def _head_change(self, line: Line, *, pinned: bool) -> Iterator[Change]:
         if not pinned and not line.holders and line.front == line.next_ticket:
@@ -207,7 +207,7 @@ class View:
             old.life, old.kind, line.rules, line.holders, line.front, line.next_ticket, pinned, self._pace(line)
         )
         if head != old or self._snapshot.get(self._keys.head) is None:
-            yield self._put(self._keys.head, HEADS.encode(head))
+            yield self._put(self._keys.head, HEADS.encode_own(head))
 
     def _pace(self, line: Line) -> float:
         pace, held = self.head.pace, {_grant_id(holder) for holder in line.holders}
