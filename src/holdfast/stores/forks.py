@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, final
 
@@ -29,8 +30,9 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _generation  # noqa: PLW0603 -- a process-wide fact, changed only here
     _generation += 1
-    for action in _in_child:
-        action()
+    with contextlib.ExitStack() as stack:  # all of them, also if one fails
+        for action in reversed(_in_child):
+            stack.callback(action)
 
 
 if hasattr(os, "register_at_fork"):

@@ -97,3 +97,14 @@ def test_a_fork_in_the_midst_of_a_transaction_harms_nobody(url: str, look: Look,
     assert parent.hear() == ["child", "ForkedError"]
     assert parent.hear() == ["parent", "done"]
     assert sorted(look()["records"]) == ["test/later", "test/parent"]
+
+
+def test_a_fork_waits_for_a_thread_that_opens_the_file(url: str, look: Look, start: Start) -> None:
+    """A child that was forked while its parent opened another handle can open the file, and both go on."""
+    parent = start("fork_while_opening", url)
+
+    assert parent.hear() == ["child", "wrote"]
+    assert parent.hear() == ["told", "the-child"]
+    assert parent.hear() == ["status", "0"]
+    assert parent.hear() == ["parent", "done"]
+    assert sorted(look()["records"]) == ["test/child"]

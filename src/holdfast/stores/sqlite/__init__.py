@@ -115,8 +115,9 @@ def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database
     try:
         ensure_schema(file, writer, busy_seconds=options.busy_seconds)
         file.identity.note_side_files()
-        time = read_anchor(writer, clock) or _anchor(file, writer, options, clock)
-        return Database(file, writer, time, CAPABILITIES)
+        with file.new_section():
+            time = read_anchor(writer, clock)
+        return Database(file, writer, time or _anchor(file, writer, options, clock), CAPABILITIES)
     except BaseException:
         disconnect(file, writer)
         raise

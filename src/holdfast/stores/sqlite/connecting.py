@@ -118,7 +118,9 @@ def disconnect(file: SharedFile, connection: Connection) -> None:
 
 def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: float) -> None:
     """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
-    if _is_ready(file.path, connection) and _log_is_grown(file.path):
+    with file.new_section():
+        is_ready = _is_ready(file.path, connection)
+    if is_ready and _log_is_grown(file.path):
         return
     if not file.turn.take_within(busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")

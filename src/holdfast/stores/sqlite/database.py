@@ -80,13 +80,14 @@ class Database:
     def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
         self._reader: Final = connect(file, busy_seconds=_LOOP_MAY_WAIT)
-        self._writer.set_busy_timeout(0)
         self._section: Final = file.new_section()
         self._applied: tuple[str, Applied] | None = None
         self._closed_attempt: str | None = None
         self.last_commit_seconds = 0.0
         self.log_pages = 0
-        writer.set_wal_hook(self._note_log)
+        with self._section:
+            writer.set_busy_timeout(0)
+            writer.set_wal_hook(self._note_log)
 
     def _note_log(self, _connection: Connection, _name: str, pages: int) -> int:
         self.log_pages = pages

@@ -77,16 +77,21 @@ class SharedFile:
     def new_section(self) -> threading.Lock:
         """Return a lock to hold inside SQLite where the turn is not held: a fork waits for it."""
         section = threading.Lock()
-        self._sections.add(section)
+        with self.lock:  # none is made while a fork stands still: it would be missed
+            self._sections.add(section)
         return section
 
     def stand_still(self, deadline: float) -> None:
         """Wait until no thread uses the file, and keep it so."""
-        wanted = (self.turn.here, self.lock, *self._sections)
-        for each in wanted:
-            if each.acquire(timeout=max(0.0, deadline - monotonic())):
-                self._held.append(each)
-        self.stands_still = len(self._held) == len(wanted)
+        is_still = [self._hold(each, deadline) for each in (self.turn.here, self.lock)]
+        is_still += [self._hold(each, deadline) for each in tuple(self._sections)]
+        self.stands_still = all(is_still)
+
+    def _hold(self, lock: threading.Lock, deadline: float) -> bool:
+        if not lock.acquire(timeout=max(0.0, deadline - monotonic())):
+            return False
+        self._held.append(lock)
+        return True
 
     def go_on(self) -> None:
         """Let the threads use the file again."""
