@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import blocking, locks, stores
-from holdfast.locks.run_lease import RunLease
+from holdfast.locks.runs.run_lease import RunLease
 from holdfast.space import open as open_async
 
 PAIRS: dict[str, tuple[Any, Any]] = {
@@ -37,16 +37,19 @@ RENAMED = {"aclose": "close"}
 LEFT_OUT = {
     "Space.store": "an async object; space.run(...) reaches it",
     "Hold.close": "for the lock itself",
+    "Hold.known_at": "for the lock itself",
     "Hold.lose": "for the lock itself",
     "Hold.grant": "for the lock itself; hold.guard is made of it",
     "Hold.granted_at": "for the lock itself; users have hold.since",
     "Hold.presence": "for the lock itself",
     "RunLease.called_from": "for the lock itself",
+    "RunLease.changing": "for the lock itself",
     "RunLease.end": "for the lock itself",
     "RunLease.expect": "for the lock itself",
     "RunLease.extend": "for the lock itself",
     "RunLease.grant": "for the lock itself; lease.guard is made of it",
     "RunLease.granted_at": "for the lock itself; users have lease.since",
+    "RunLease.known_at": "for the lock itself",
     "RunLease.lose": "for the lock itself",
     "RunLease.presence": "for the lock itself",
 }
