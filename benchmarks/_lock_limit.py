@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks._lock_ours import NAME
 from benchmarks._sqlite_limit import WRITE, Limit
-from holdfast.locks.records import LineKeys
+from holdfast.locks.driving.records import LineKeys
 from holdfast.scope import address_of
 
 if TYPE_CHECKING:

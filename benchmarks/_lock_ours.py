@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import holdfast as hf
 from benchmarks._lock_contender import heard, say, serve_orders, until
-from holdfast.locks.line import Granted, Waiting
-from holdfast.locks.requests import Enter
+from holdfast.locks.algebra.line import Granted, Waiting
+from holdfast.locks.driving.requests import Enter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from benchmarks._lock_contender import Lock
-    from holdfast.locks.driver import Answered
-    from holdfast.locks.hold import Holding
-    from holdfast.locks.local_line import LocalLine
+    from holdfast.locks.driving.driver import Answered
+    from holdfast.locks.driving.hold import Holding
+    from holdfast.locks.driving.local_line import LocalLine
+    from holdfast.locks.driving.records import Site
+    from holdfast.locks.driving.requests import Request
     from holdfast.locks.mutex import Mutex
-    from holdfast.locks.records import Site
-    from holdfast.locks.requests import Request
     from holdfast.space import Space
 
 NAME: Final = "bench"

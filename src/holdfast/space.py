@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, final
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.durations import DAY, seconds
 from holdfast.events import NO_HOOKS, Hooks
-from holdfast.locks.explaining import LISTED, explain, lines
-from holdfast.locks.lines import Lines
+from holdfast.locks.driving.lines import Lines
+from holdfast.locks.explaining.reading import LISTED, explain, lines
 from holdfast.locks.mode_lock import ModeLock
 from holdfast.locks.mutex import Mutex
 from holdfast.locks.options import DEFAULT_LEASE, check_heartbeat, check_lease
-from holdfast.locks.rate_limiter import RateLimiter
-from holdfast.locks.run_locks import RunLocks
+from holdfast.locks.rates.rate_limiter import RateLimiter
+from holdfast.locks.runs.run_locks import RunLocks
 from holdfast.locks.semaphore import Semaphore
-from holdfast.locks.slots import Slots
+from holdfast.locks.state.slots import Slots
 from holdfast.scope import Scope, address_of, checked_name
 from holdfast.stores.opening import open_store
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.events import Hook
     from holdfast.keys import Key
-    from holdfast.locks.explanation import Explanation, LineSummary
+    from holdfast.locks.explaining.explanation import Explanation, LineSummary
     from holdfast.stores.protocol import Store
 
 

@@ -25,7 +25,11 @@ PACKAGES = {name: module for name, module in MODULES.items() if hasattr(module, 
 # Test classes are made to be subclassed: that is how a store shows that it keeps the contract. A space is a scope with
 # everything that is built on it; the two are apart because imports point down. Locks by hand are documented where they
 # are alike.
-MADE_TO_BE_SUBCLASSED = ("holdfast.testing.conformance", "holdfast.scope.Scope", "holdfast.locks.by_hand.LockByHand")
+MADE_TO_BE_SUBCLASSED = (
+    "holdfast.testing.conformance",
+    "holdfast.scope.Scope",
+    "holdfast.locks.state.by_hand.LockByHand",
+)
 
 
 def exports() -> dict[str, Any]:

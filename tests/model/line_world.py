@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from msgspec import structs
 
 from holdfast.clock import Instant
-from holdfast.locks import line as algebra
-from holdfast.locks.entries import Attended, Entry, Until
-from holdfast.locks.line import Line, Rules
+from holdfast.locks.algebra import line as algebra
+from holdfast.locks.algebra.entries import Attended, Entry, Until
+from holdfast.locks.algebra.line import Line, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.locks.entries import Holder
+    from holdfast.locks.algebra.entries import Holder
 
 
 T = TypeVar("T")

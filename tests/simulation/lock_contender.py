@@ -14,7 +14,7 @@ from holdfast.stores.protocol import Conflict, Put
 from tests.simulation.lock_states import Attempt
 
 if TYPE_CHECKING:
-    from holdfast.locks.hold import Hold, Holding
+    from holdfast.locks.driving.hold import Hold, Holding
     from holdfast.space import Space
     from tests.simulation.lock_program import Site, World
 

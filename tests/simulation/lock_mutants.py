@@ -12,25 +12,25 @@ from unittest.mock import patch
 from msgspec import structs
 
 from holdfast.clock import MICROSECONDS, Instant
-from holdfast.locks import acquiring, requests
-from holdfast.locks.driver import LineDriver
-from holdfast.locks.entries import Waiter
-from holdfast.locks.hold import Hold
-from holdfast.locks.line import Granted, Line, Waiting, _grant, advance, enter, leave, renew, resize, sweep
-from holdfast.locks.lines import Lines
-from holdfast.locks.presence import MARGIN, Presence
-from holdfast.locks.records import View
-from holdfast.locks.requests import Leave, Left
+from holdfast.locks.algebra.entries import Waiter
+from holdfast.locks.algebra.line import Granted, Line, Waiting, _grant, advance, enter, leave, renew, resize, sweep
+from holdfast.locks.driving import acquiring, requests
+from holdfast.locks.driving.driver import LineDriver
+from holdfast.locks.driving.hold import Hold
+from holdfast.locks.driving.lines import Lines
+from holdfast.locks.driving.presence import MARGIN, Presence
+from holdfast.locks.driving.records import View
+from holdfast.locks.driving.requests import Leave, Left
 from holdfast.stores.protocol import Check, Put
 from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.locks.acquiring import Wish
-    from holdfast.locks.entries import Entry, Holder
-    from holdfast.locks.local_line import LocalLine
-    from holdfast.locks.requests import Answer, Request
+    from holdfast.locks.algebra.entries import Entry, Holder
+    from holdfast.locks.driving.acquiring import Wish
+    from holdfast.locks.driving.local_line import LocalLine
+    from holdfast.locks.driving.requests import Answer, Request
     from holdfast.stores.protocol import Change, Store
 
     Alive = Callable[[Entry], bool]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from holdfast.locks.entries import Holder, Waiter
-from holdfast.locks.records import Head
+from holdfast.locks.algebra.entries import Holder, Waiter
+from holdfast.locks.driving.records import Head
 
 if TYPE_CHECKING:
-    from holdfast.locks.hold import Hold
+    from holdfast.locks.driving.hold import Hold
 
 
 class Attempt(Struct):

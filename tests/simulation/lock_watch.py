@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.keys import RecordKey
-from holdfast.locks.entries import Attended, Entry, Holder
-from holdfast.locks.records import GRANTS, HEADS, WAITERS
+from holdfast.locks.algebra.entries import Attended, Entry, Holder
+from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS
 from tests.simulation.lock_states import Attempt, Grants, LineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.clock import Instant
-    from holdfast.locks.hold import Hold
+    from holdfast.locks.driving.hold import Hold
     from holdfast.stores.backend import Applied
     from holdfast.stores.memory import Memory
     from tests.simulation.lock_process import Process

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.locks.owners import _held
+from holdfast.locks.driving.owners import _held
 from holdfast.testing import simulate
 from tests.simulation.lock_mutants import MUTANTS, mutated
 from tests.simulation.lock_program import contend

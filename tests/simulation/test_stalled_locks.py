@@ -20,7 +20,7 @@ from tests.simulation.lock_watch import LockWatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.locks.hold import Hold
+    from holdfast.locks.driving.hold import Hold
     from holdfast.space import Space
 
 LEASE = 1.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.locks import DurableMutex as AsyncDurableMutex
 from holdfast.locks import DurableSemaphore as AsyncDurableSemaphore
-from holdfast.locks.by_hand import LEASE, POLL
+from holdfast.locks.state.by_hand import LEASE, POLL
 
 if TYPE_CHECKING:
     from holdfast.blocking.states import AtomicState

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, final, ove
 
 from holdfast.blocking._background import call
 from holdfast.blocking._link import Bound, Link
-from holdfast.locks.atomic_state import MAX_RETRIES
-from holdfast.locks.state_events import LONGEST_BACKLOG
+from holdfast.locks.state.atomic_state import MAX_RETRIES
+from holdfast.locks.state.events import LONGEST_BACKLOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ import click
 from holdfast.cli.naming import key_arguments, key_of
 from holdfast.cli.printing import json_option, print_explanation, print_json
 from holdfast.cli.targets import Target, target_options
-from holdfast.locks.explaining import LISTED, MOST_LISTED
+from holdfast.locks.explaining.reading import LISTED, MOST_LISTED
 
 if TYPE_CHECKING:
     from holdfast.keys import Key

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cli.naming import key_arguments, key_of
 from holdfast.cli.printing import json_option, print_json
 from holdfast.cli.targets import Target, target_options
-from holdfast.locks.explaining import LISTED, MOST_LISTED, stored_records
+from holdfast.locks.explaining.reading import LISTED, MOST_LISTED, stored_records
 from holdfast.scope import address_of
 
 if TYPE_CHECKING:

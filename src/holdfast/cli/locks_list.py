@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.printing import json_option, print_json, print_table
 from holdfast.cli.targets import Target, target_options
-from holdfast.locks.explanation import length, one_line
+from holdfast.locks.explaining.explanation import length, one_line
 
 if TYPE_CHECKING:
     from holdfast.locks import LineSummary

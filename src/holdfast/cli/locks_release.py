@@ -12,7 +12,7 @@ from holdfast.cli.exits import NOT_THERE, end
 from holdfast.cli.naming import key_arguments, key_of
 from holdfast.cli.printing import json_option, print_json
 from holdfast.cli.targets import Target, target_options
-from holdfast.locks.explanation import one_line
+from holdfast.locks.explaining.explanation import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ from holdfast.cli.terminals import arrange
 from holdfast.cli.waiting import tell_of_wait
 from holdfast.keys import Key
 from holdfast.locks import Holding
-from holdfast.locks.explanation import one_line
-from holdfast.locks.owners import owner_of_task
+from holdfast.locks.driving.owners import owner_of_task
+from holdfast.locks.explaining.explanation import one_line
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -11,7 +11,7 @@ import click
 import holdfast as hf
 from holdfast.cli.exits import end
 from holdfast.events import PermitsDisagree
-from holdfast.locks.explanation import one_line
+from holdfast.locks.explaining.explanation import one_line
 from holdfast.stores.opening import EXAMPLES, file_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.errors import HoldfastError
-from holdfast.locks.explanation import length, one_line
+from holdfast.locks.explaining.explanation import length, one_line
 
 if TYPE_CHECKING:
     import holdfast as hf

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.durations import optional_seconds
 from holdfast.errors import InvalidLockArgumentError
-from holdfast.locks.acquiring import Wish
-from holdfast.locks.explaining import LISTED, explain
-from holdfast.locks.hold import Holding
+from holdfast.locks.driving.acquiring import Wish
+from holdfast.locks.driving.hold import Holding
+from holdfast.locks.driving.turning_out import turn_out
+from holdfast.locks.explaining.reading import LISTED, explain
 from holdfast.locks.options import KNOWN, LONGEST_NOTE, LONGEST_OWNER, check_lease, check_text
-from holdfast.locks.turning_out import turn_out
 from holdfast.scope import address_of
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from holdfast.keys import Key
-    from holdfast.locks.explanation import Explanation
-    from holdfast.locks.hold import OnLost
-    from holdfast.locks.lines import Lines
+    from holdfast.locks.driving.hold import OnLost
+    from holdfast.locks.driving.lines import Lines
+    from holdfast.locks.driving.records import Site
+    from holdfast.locks.explaining.explanation import Explanation
     from holdfast.locks.options import HoldOptions
-    from holdfast.locks.records import Site
 
 # The documented way to learn where we are called from, and cheap.
 _frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

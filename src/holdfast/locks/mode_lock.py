@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Unpack, final
 
 from holdfast.errors import InvalidLockArgumentError, UnknownModeError
 from holdfast.keys import Key
-from holdfast.locks.line import UNLIMITED, Rules
+from holdfast.locks.algebra.line import UNLIMITED, Rules
+from holdfast.locks.driving.records import Site
 from holdfast.locks.locking import DurableLock
-from holdfast.locks.records import Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.locks.hold import Holding
-    from holdfast.locks.lines import Lines
+    from holdfast.locks.driving.hold import Holding
+    from holdfast.locks.driving.lines import Lines
     from holdfast.locks.options import HoldOptions
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Unpack, final
 
-from holdfast.locks.line import Rules
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.driving.records import Site
 from holdfast.locks.locking import DurableLock
-from holdfast.locks.records import Site
 
 if TYPE_CHECKING:
     from holdfast.keys import Key
-    from holdfast.locks.hold import Holding
-    from holdfast.locks.lines import Lines
+    from holdfast.locks.driving.hold import Holding
+    from holdfast.locks.driving.lines import Lines
     from holdfast.locks.options import HoldOptions
 
 MUTEX: Final = Site("mutex", Rules(1))

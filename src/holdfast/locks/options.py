@@ -9,7 +9,7 @@ from holdfast.errors import InvalidLockArgumentError, LeaseTooShortError
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration
-    from holdfast.locks.hold import OnLost
+    from holdfast.locks.driving.hold import OnLost
     from holdfast.stores.protocol import Capabilities
 
 DEFAULT_LEASE: Final = 30.0

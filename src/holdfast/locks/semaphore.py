@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack, final
 
-from holdfast.locks.line import Rules
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.algebra.record import check_permits
+from holdfast.locks.driving.records import Site
+from holdfast.locks.driving.requests import Resize
 from holdfast.locks.locking import DurableLock
-from holdfast.locks.record import check_permits
-from holdfast.locks.records import Site
-from holdfast.locks.requests import Resize
 
 if TYPE_CHECKING:
     from holdfast.keys import Key
-    from holdfast.locks.hold import Holding
-    from holdfast.locks.lines import Lines
+    from holdfast.locks.driving.hold import Holding
+    from holdfast.locks.driving.lines import Lines
     from holdfast.locks.options import HoldOptions
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.clock import MICROSECONDS, Instant, seconds_between
 from holdfast.errors import CostTooHighError, InvalidDurationError, InvalidRateError, LineFullError
-from holdfast.locks.bucket import (
+from holdfast.locks.rates.bucket import (
     MAX_WAITERS,
     Bucket,
     BucketWaiter,

@@ -9,16 +9,16 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreUnavailableError
-from holdfast.locks.driver import MOST_AT_ONCE, LineDriver
-from holdfast.locks.entries import Attended, Entry
-from holdfast.locks.line import Granted, Rules, Waiting
-from holdfast.locks.records import WINDOW, LineKeys, Site
-from holdfast.locks.requests import Enter, Leave, Left, Refused, WrongKind
+from holdfast.locks.algebra.entries import Attended, Entry
+from holdfast.locks.algebra.line import Granted, Rules, Waiting
+from holdfast.locks.driving.driver import MOST_AT_ONCE, LineDriver
+from holdfast.locks.driving.records import WINDOW, LineKeys, Site
+from holdfast.locks.driving.requests import Enter, Leave, Left, Refused, WrongKind
 from holdfast.scope import Scope
 from holdfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
-    from holdfast.locks.driver import Sight
+    from holdfast.locks.driving.driver import Sight
     from holdfast.testing import VirtualClock
 
 MUTEX = Site("mutex", Rules(1))

@@ -7,9 +7,9 @@ from math import inf
 import pytest
 
 from holdfast.clock import Instant
-from holdfast.locks.entries import Entry, Holder, Until
-from holdfast.locks.forecast import forecast, newcomer, remaining
-from holdfast.locks.line import Rules
+from holdfast.locks.algebra.entries import Entry, Holder, Until
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.explaining.forecast import forecast, newcomer, remaining
 
 NOW = Instant(0)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from holdfast.locks.hold import Holding
+    from holdfast.locks.driving.hold import Holding
     from holdfast.testing.conformance.locks.interrupting import Moment
 
 

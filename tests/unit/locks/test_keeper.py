@@ -11,7 +11,7 @@ import pytest
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import LeaseTooShortError
 from holdfast.events import Hooks, PresenceLost
-from holdfast.locks.keeper import Keeper
+from holdfast.locks.driving.keeper import Keeper
 from holdfast.scope import Scope
 from holdfast.stores.opening import open_store
 from holdfast.testing import VirtualClock, simulate
@@ -19,7 +19,7 @@ from holdfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
     from holdfast.events import Event
-    from holdfast.locks.presence import Presence
+    from holdfast.locks.driving.presence import Presence
 
 LEASE = 10.0
 MINUTES = 600.0

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.clock import Instant
-from holdfast.locks.entries import Attended, Entry, OfRun, Until
-from holdfast.locks.line import (
+from holdfast.locks.algebra.entries import Attended, Entry, OfRun, Until
+from holdfast.locks.algebra.line import (
     MOST_HOLDERS,
     UNLIMITED,
     Granted,

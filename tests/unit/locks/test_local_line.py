@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.clock import Instant
-from holdfast.locks.driver import Sight
-from holdfast.locks.entries import Attended, Entry, Holder, Waiter
-from holdfast.locks.line import Line, Rules
-from holdfast.locks.local_line import LocalLine
-from holdfast.locks.presence import Presence, this_process
-from holdfast.locks.records import LineKeys
+from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
+from holdfast.locks.algebra.line import Line, Rules
+from holdfast.locks.driving.driver import Sight
+from holdfast.locks.driving.local_line import LocalLine
+from holdfast.locks.driving.presence import Presence, this_process
+from holdfast.locks.driving.records import LineKeys
 from holdfast.scope import Scope, address_of
 
 if TYPE_CHECKING:

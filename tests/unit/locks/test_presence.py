@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.clock import MICROSECONDS, later
-from holdfast.locks.presence import PRESENCES, Presence, this_process
+from holdfast.locks.driving.presence import PRESENCES, Presence, this_process
 from holdfast.scope import Scope
 from holdfast.stores import Decision, Put
 from holdfast.stores.opening import open_store

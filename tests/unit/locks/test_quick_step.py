@@ -9,11 +9,11 @@ import pytest
 from msgspec import structs
 
 from holdfast.clock import Instant
-from holdfast.locks.entries import Anchor, Attended, Entry, Holder, OfRun, Until, Waiter
-from holdfast.locks.line import UNLIMITED, Rules
-from holdfast.locks.quick_step import quick_step
-from holdfast.locks.records import GRANTS, HEADS, WAITERS, Facts, Grant, Head, LineKeys, Site, View
-from holdfast.locks.requests import Enter, Leave, Poke, Renew, Request, step
+from holdfast.locks.algebra.entries import Anchor, Attended, Entry, Holder, OfRun, Until, Waiter
+from holdfast.locks.algebra.line import UNLIMITED, Rules
+from holdfast.locks.driving.quick_step import quick_step
+from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS, Facts, Grant, Head, LineKeys, Site, View
+from holdfast.locks.driving.requests import Enter, Leave, Poke, Renew, Request, step
 from holdfast.scope import Scope, address_of
 from holdfast.stores import Record, Snapshot
 from holdfast.stores.opening import open_store

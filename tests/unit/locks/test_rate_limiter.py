@@ -17,8 +17,8 @@ from holdfast.errors import (
     StoreClosedError,
     StoreError,
 )
-from holdfast.locks import bucket
-from holdfast.locks.rate_limiter import RateLimiter
+from holdfast.locks.rates import bucket
+from holdfast.locks.rates.rate_limiter import RateLimiter
 from holdfast.scope import Scope
 from holdfast.stores import Put
 from holdfast.stores.grouped import GroupedStore
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.locks.bucket import Bucket, Pass
+    from holdfast.locks.rates.bucket import Bucket, Pass
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.clock import MICROSECONDS, Instant
 from holdfast.errors import InvalidDurationError, InvalidLockArgumentError, LineFullError
-from holdfast.locks.record import (
+from holdfast.locks.algebra.record import (
     MAX_WAITERS,
     LockPosition,
     force_release,
@@ -20,7 +20,7 @@ from holdfast.locks.record import (
     try_acquire,
     withdraw,
 )
-from holdfast.locks.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter
+from holdfast.locks.algebra.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 
 NAN, INF = float("nan"), float("inf")
 

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from holdfast.clock import Instant
 from holdfast.keys import KeyFamily
-from holdfast.locks.entries import Attended, Entry, Until
-from holdfast.locks.line import Line, Rules, advance, enter, leave
-from holdfast.locks.records import WINDOW, Facts, LineKeys, Site, View, presences_of
+from holdfast.locks.algebra.entries import Attended, Entry, Until
+from holdfast.locks.algebra.line import Line, Rules, advance, enter, leave
+from holdfast.locks.driving.records import WINDOW, Facts, LineKeys, Site, View, presences_of
 from holdfast.scope import Scope, address_of
 from holdfast.stores import Delete, Put, Record, Snapshot
 from holdfast.stores.opening import open_store

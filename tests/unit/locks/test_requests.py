@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.clock import Instant, later
-from holdfast.locks.entries import Attended, Entry, Until
-from holdfast.locks.line import Granted, Line, Rules, Waiting
-from holdfast.locks.requests import (
+from holdfast.locks.algebra.entries import Attended, Entry, Until
+from holdfast.locks.algebra.line import Granted, Line, Rules, Waiting
+from holdfast.locks.driving.requests import (
     Answer,
     Done,
     Enter,

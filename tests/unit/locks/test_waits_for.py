@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.clock import Instant
-from holdfast.locks.entries import Attended, Entry, Holder, Waiter
-from holdfast.locks.line import Rules
-from holdfast.locks.records import HEADS, WAITERS, Head, LineKeys
-from holdfast.locks.waits_for import MARKERS, MOST_OWNERS, Marker, find_circle, marker_key
+from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.driving.records import HEADS, WAITERS, Head, LineKeys
+from holdfast.locks.driving.waits_for import MARKERS, MOST_OWNERS, Marker, find_circle, marker_key
 from holdfast.scope import Scope, address_of
 from holdfast.stores import Delete, Put
 from holdfast.stores.opening import open_store

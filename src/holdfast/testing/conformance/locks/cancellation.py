@@ -23,7 +23,7 @@ from holdfast.testing.conformance.locks.interrupting import MOMENTS, cancellatio
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from holdfast.locks.hold import Holding
+    from holdfast.locks.driving.hold import Holding
     from holdfast.space import Space
     from holdfast.testing.conformance.locks.ground import Kind
     from holdfast.testing.conformance.locks.interrupting import Interruption, Moment

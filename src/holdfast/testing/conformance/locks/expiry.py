@@ -11,8 +11,8 @@ import pytest
 from holdfast.clock import monotonic
 from holdfast.errors import LeaseLostError, WouldWaitError
 from holdfast.events import EntriesFell, PresenceLost, PresenceNotRenewed, Requeued
-from holdfast.locks.entries import Attended
-from holdfast.locks.records import LineKeys
+from holdfast.locks.algebra.entries import Attended
+from holdfast.locks.driving.records import LineKeys
 from holdfast.scope import address_of
 from holdfast.stores import Decision, Delete
 from holdfast.testing.conformance.locks.ground import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from holdfast.events import Event
     from holdfast.keys import RecordKey
-    from holdfast.locks.entries import Waiter
+    from holdfast.locks.algebra.entries import Waiter
     from holdfast.space import Space
     from holdfast.stores import Snapshot
     from holdfast.testing.clock import VirtualClock

@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.clock import SYSTEM_CLOCK, monotonic
 from holdfast.events import Hooks
 from holdfast.keys import RecordKey
-from holdfast.locks.records import HEADS, WAITERS, LineKeys
+from holdfast.locks.driving.records import HEADS, WAITERS, LineKeys
 from holdfast.scope import address_of
 from holdfast.space import Space
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable
 
     from holdfast.events import Event
-    from holdfast.locks.entries import Waiter
-    from holdfast.locks.hold import Hold, Holding
-    from holdfast.locks.records import Head
+    from holdfast.locks.algebra.entries import Waiter
+    from holdfast.locks.driving.hold import Hold, Holding
+    from holdfast.locks.driving.records import Head
     from holdfast.stores import Store
     from holdfast.testing.clock import VirtualClock
 

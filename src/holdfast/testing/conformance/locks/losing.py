@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from holdfast.events import Event
-    from holdfast.locks.hold import Holding
+    from holdfast.locks.driving.hold import Holding
     from holdfast.space import Space
     from holdfast.testing.conformance.locks.ground import Kind, OpenSpace
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.stores import Store
     from holdfast.testing.conformance.locks.ground import Kind, OpenSpace
 
-LOOK = "holdfast.locks.lines.LOOK_EVERY"
+LOOK = "holdfast.locks.driving.lines.LOOK_EVERY"
 """How often a process looks by itself. Tests make it never happen, or soon."""
 
 

@@ -28,7 +28,7 @@ from holdfast.testing.conformance.locks.interrupting import MOMENTS, Interruptio
 from holdfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
-    from holdfast.locks.hold import Holding
+    from holdfast.locks.driving.hold import Holding
     from holdfast.space import Space
     from holdfast.testing.conformance.locks.ground import Kind, OpenSpace
     from holdfast.testing.conformance.locks.interrupting import Moment
@@ -45,7 +45,7 @@ class _Limits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._last: Any = None
         self._timeout = asyncio.timeout
-        monkeypatch.setattr("holdfast.locks.acquiring.asyncio.timeout", self._note)
+        monkeypatch.setattr("holdfast.locks.driving.acquiring.asyncio.timeout", self._note)
 
     def _note(self, delay: float | None) -> asyncio.Timeout:
         limit = self._timeout(delay)

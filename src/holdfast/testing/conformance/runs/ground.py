@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from holdfast.clock import Instant
-    from holdfast.locks.run_lease import RunLease
-    from holdfast.locks.run_locks import RunLocks
+    from holdfast.locks.runs.run_lease import RunLease
+    from holdfast.locks.runs.run_locks import RunLocks
     from holdfast.stores import Store
     from holdfast.testing.conformance.ground import OpenAnother
 

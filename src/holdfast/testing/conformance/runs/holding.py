@@ -12,7 +12,7 @@ from holdfast.stores import Commit, Conflict, Put
 from holdfast.testing.conformance.runs.ground import FLOW, RUN, RunLockGround, Two, taken
 
 if TYPE_CHECKING:
-    from holdfast.locks.run_locks import RunLocks
+    from holdfast.locks.runs.run_locks import RunLocks
 
 
 class FencingCases(RunLockGround):

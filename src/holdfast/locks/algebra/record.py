@@ -7,9 +7,9 @@ of the slot and it is a lock; the functions read no clock and keep no state:
     if place.acquired:
         write(..., fence=place.fence)
 
-It is the same algebra as every other lock's (:mod:`holdfast.locks.line`): waiters poll, the one at the front takes the
-permit. What the slot holds may be anything: what cannot be read is repaired, and fences still only grow, if ``version``
-is the version of the slot.
+It is the same algebra as every other lock's (:mod:`holdfast.locks.algebra.line`): waiters poll, the one at the front
+takes the permit. What the slot holds may be anything: what cannot be read is repaired, and fences still only grow, if
+``version`` is the version of the slot.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from msgspec import Struct
 from holdfast.clock import Instant, later
 from holdfast.durations import DAY, seconds
 from holdfast.errors import InvalidLockArgumentError, LineFullError
-from holdfast.locks import line as algebra
-from holdfast.locks.entries import Entry, Holder, Until, Waiter
-from holdfast.locks.line import Granted, Line, Rules
-from holdfast.locks.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter, read_lock_record
+from holdfast.locks.algebra import line as algebra
+from holdfast.locks.algebra.entries import Entry, Holder, Until, Waiter
+from holdfast.locks.algebra.line import Granted, Line, Rules
+from holdfast.locks.algebra.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter, read_lock_record
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration

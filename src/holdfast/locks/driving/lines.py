@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 from holdfast.clock import MICROSECONDS
 from holdfast.errors import HoldfastError
 from holdfast.events import EntriesFell
-from holdfast.locks.entries import Until
-from holdfast.locks.keeper import Keeper
-from holdfast.locks.line import Rules
-from holdfast.locks.local_line import LocalLine
-from holdfast.locks.presence import PRESENCES
-from holdfast.locks.records import LineKeys, Site, presences_of
-from holdfast.locks.requests import Leave, Poke
-from holdfast.locks.turning_out import entry_of
+from holdfast.locks.algebra.entries import Until
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.driving.keeper import Keeper
+from holdfast.locks.driving.local_line import LocalLine
+from holdfast.locks.driving.presence import PRESENCES
+from holdfast.locks.driving.records import LineKeys, Site, presences_of
+from holdfast.locks.driving.requests import Leave, Poke
+from holdfast.locks.driving.turning_out import entry_of
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.protocol import Decision, Delete
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock, Instant
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
-    from holdfast.locks.driver import Sight
-    from holdfast.locks.entries import Entry
-    from holdfast.locks.presence import Presence
+    from holdfast.locks.algebra.entries import Entry
+    from holdfast.locks.driving.driver import Sight
+    from holdfast.locks.driving.presence import Presence
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Snapshot, Watch
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from holdfast.clock import MICROSECONDS
 from holdfast.errors import HoldfastError, LeaseTooShortError
 from holdfast.events import PresenceLost, PresenceNotRenewed
-from holdfast.locks.presence import Presence, this_process
+from holdfast.locks.driving.presence import Presence, this_process
 from holdfast.offload import run_beside
 
 if TYPE_CHECKING:

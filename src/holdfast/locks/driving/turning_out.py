@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import later
-from holdfast.locks.explaining import find_waiter
-from holdfast.locks.records import presences_of
-from holdfast.locks.requests import Leave, Left
+from holdfast.locks.driving.records import presences_of
+from holdfast.locks.driving.requests import Leave, Left
+from holdfast.locks.explaining.reading import find_waiter
 from holdfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.keys import RecordKey
-    from holdfast.locks.local_line import LocalLine
-    from holdfast.locks.records import Site
+    from holdfast.locks.driving.local_line import LocalLine
+    from holdfast.locks.driving.records import Site
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Snapshot
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from holdfast.errors import NotASlotError
 from holdfast.keys import RecordKey
-from holdfast.locks.state_values import KEEP, PLAIN_STATE, Keep, Kept
-from holdfast.locks.stored import LockRecord, read_lock_record
+from holdfast.locks.algebra.stored import LockRecord, read_lock_record
+from holdfast.locks.state.values import KEEP, PLAIN_STATE, Keep, Kept
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,8 +8,8 @@ from msgspec import Struct, structs
 
 from holdfast.clock import Instant, later
 from holdfast.keys import RecordKey
-from holdfast.locks.entries import Entry, Until
-from holdfast.locks.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, renew, resize, sweep
+from holdfast.locks.algebra.entries import Entry, Until
+from holdfast.locks.algebra.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, renew, resize, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,11 +13,11 @@ from msgspec import Struct
 from holdfast.clock import Instant, seconds_between
 from holdfast.errors import InvalidLockArgumentError
 from holdfast.keys import RecordKey
-from holdfast.locks.entries import Attended, Entry, Holder, Until, Waiter
-from holdfast.locks.explanation import ExplainedHolder, ExplainedWaiter, Explanation, LineSummary
-from holdfast.locks.forecast import forecast, newcomer, remaining
-from holdfast.locks.presence import PRESENCES, PresenceRecord
-from holdfast.locks.records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of
+from holdfast.locks.algebra.entries import Attended, Entry, Holder, Until, Waiter
+from holdfast.locks.driving.presence import PRESENCES, PresenceRecord
+from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of
+from holdfast.locks.explaining.explanation import ExplainedHolder, ExplainedWaiter, Explanation, LineSummary
+from holdfast.locks.explaining.forecast import forecast, newcomer, remaining
 from holdfast.stores.protocol import Record
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from msgspec import Struct
 from holdfast.clock import Instant, later
 from holdfast.errors import StoreBusyError
 from holdfast.keys import RecordKey
-from holdfast.locks.entries import Holder
-from holdfast.locks.line import Line, Rules, Waiting
-from holdfast.locks.quick_step import quick_step
-from holdfast.locks.records import WINDOW, Facts, Head, Site, View
-from holdfast.locks.requests import Answer, Enter, Leave, Poke, Renew, Request, Resize, WrongKind, step
-from holdfast.locks.waits_for import KEPT_FOR, MARKERS, Marker
+from holdfast.locks.algebra.entries import Holder
+from holdfast.locks.algebra.line import Line, Rules, Waiting
+from holdfast.locks.driving.quick_step import quick_step
+from holdfast.locks.driving.records import WINDOW, Facts, Head, Site, View
+from holdfast.locks.driving.requests import Answer, Enter, Leave, Poke, Renew, Request, Resize, WrongKind, step
+from holdfast.locks.driving.waits_for import KEPT_FOR, MARKERS, Marker
 from holdfast.stores.group import verdict_of
 from holdfast.stores.protocol import Decided, Decision, Put
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from holdfast.clock import Clock
-    from holdfast.locks.records import LineKeys
+    from holdfast.locks.driving.records import LineKeys
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Change, Snapshot, Wake
 

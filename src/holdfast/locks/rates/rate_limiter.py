@@ -13,8 +13,8 @@ from holdfast.codec import Codec
 from holdfast.durations import optional_seconds, seconds
 from holdfast.errors import RateMismatchError, RateTimeoutError, StoreError
 from holdfast.ids import new_id
-from holdfast.locks import bucket as algebra
-from holdfast.locks.bucket import Bucket, Pass
+from holdfast.locks.rates import bucket as algebra
+from holdfast.locks.rates.bucket import Bucket, Pass
 from holdfast.stores.protocol import Decision, Delete, Put, Wake
 
 if TYPE_CHECKING:

@@ -22,24 +22,24 @@ from holdfast.errors import (
     WouldWaitError,
 )
 from holdfast.events import PermitsDisagree, ReleaseDelayed, Requeued
-from holdfast.locks.entries import Attended, Entry
-from holdfast.locks.explaining import find_waiter
-from holdfast.locks.line import Granted, TooHeavy, Waiting
-from holdfast.locks.local_line import Turn, Wait, turn_of
-from holdfast.locks.owners import holds_something, owner_of_task
-from holdfast.locks.records import Site
-from holdfast.locks.requests import Enter, Leave, Left, WaitsForItself, WrongKind
-from holdfast.locks.turning_out import was_turned_out
-from holdfast.locks.waits_for import find_circle, marker_key
+from holdfast.locks.algebra.entries import Attended, Entry
+from holdfast.locks.algebra.line import Granted, TooHeavy, Waiting
+from holdfast.locks.driving.local_line import Turn, Wait, turn_of
+from holdfast.locks.driving.owners import holds_something, owner_of_task
+from holdfast.locks.driving.records import Site
+from holdfast.locks.driving.requests import Enter, Leave, Left, WaitsForItself, WrongKind
+from holdfast.locks.driving.turning_out import was_turned_out
+from holdfast.locks.driving.waits_for import find_circle, marker_key
+from holdfast.locks.explaining.reading import find_waiter
 from holdfast.stores.protocol import Decision, Delete
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
-    from holdfast.locks.driver import Answered
-    from holdfast.locks.line import Line
-    from holdfast.locks.lines import Lines
-    from holdfast.locks.local_line import LocalLine
-    from holdfast.locks.presence import Presence
+    from holdfast.locks.algebra.line import Line
+    from holdfast.locks.driving.driver import Answered
+    from holdfast.locks.driving.lines import Lines
+    from holdfast.locks.driving.local_line import LocalLine
+    from holdfast.locks.driving.presence import Presence
     from holdfast.stores.protocol import Snapshot
 
 FIRST_PAUSE: Final = 0.05

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, structs
 
 from holdfast.clock import Instant, later
-from holdfast.locks.entries import Anchor, Entry, Holder, Waiter
+from holdfast.locks.algebra.entries import Anchor, Entry, Holder, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

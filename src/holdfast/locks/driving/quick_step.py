@@ -1,7 +1,8 @@
 """The two commonest steps, taken the short way: into a line that is empty, and out of one that nobody else is in.
 
-They come to exactly what :func:`~holdfast.locks.requests.step` and :class:`~holdfast.locks.records.View` come to, in a
-third of the time; a test compares the two on every kind of line. Whatever is not so simple goes the long way.
+They come to exactly what :func:`~holdfast.locks.driving.requests.step` and a
+:class:`~holdfast.locks.driving.records.View` come to, in a third of the time; a test compares the two on every kind of
+line. Whatever is not so simple goes the long way.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from holdfast.clock import later
-from holdfast.locks.entries import Attended, Holder
-from holdfast.locks.line import Granted, Line
-from holdfast.locks.records import GRANTS, HEADS, Grant, Head
-from holdfast.locks.requests import Enter, Leave, Left
+from holdfast.locks.algebra.entries import Attended, Holder
+from holdfast.locks.algebra.line import Granted, Line
+from holdfast.locks.driving.records import GRANTS, HEADS, Grant, Head
+from holdfast.locks.driving.requests import Enter, Leave, Left
 from holdfast.stores.protocol import Change, Delete, Put
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
-    from holdfast.locks.records import Facts, LineKeys, Site
-    from holdfast.locks.requests import Request
+    from holdfast.locks.driving.records import Facts, LineKeys, Site
+    from holdfast.locks.driving.requests import Request
     from holdfast.stores.protocol import Snapshot
 
 

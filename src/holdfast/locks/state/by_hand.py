@@ -30,21 +30,21 @@ from holdfast.clock import Instant, later, seconds_between
 from holdfast.durations import optional_seconds, seconds
 from holdfast.errors import HoldfastError, HoldTimeoutError, NotASlotError, PermitsDisagreeError
 from holdfast.keys import RecordKey
-from holdfast.locks import record as algebra
-from holdfast.locks.record import WAITER_TTL, LockPosition, check_lease, check_permits
-from holdfast.locks.slot_seam import HoldGuard, transact
-from holdfast.locks.state_values import KEEP
-from holdfast.locks.stored import read_lock_record
+from holdfast.locks.algebra import record as algebra
+from holdfast.locks.algebra.record import WAITER_TTL, LockPosition, check_lease, check_permits
+from holdfast.locks.algebra.stored import read_lock_record
+from holdfast.locks.state.slot_seam import HoldGuard, transact
+from holdfast.locks.state.values import KEEP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.codec import JsonValue
     from holdfast.durations import Duration
-    from holdfast.locks.atomic_state import AtomicState
-    from holdfast.locks.record import Renewal
-    from holdfast.locks.slot_seam import Slot
-    from holdfast.locks.stored import LockRecord
+    from holdfast.locks.algebra.record import Renewal
+    from holdfast.locks.algebra.stored import LockRecord
+    from holdfast.locks.state.atomic_state import AtomicState
+    from holdfast.locks.state.slot_seam import Slot
 
 LEASE: Final = "30s"
 POLL: Final = 0.25

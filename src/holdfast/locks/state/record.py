@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final
 from msgspec import Struct
 
 from holdfast.errors import DecodeError, EncodeError, StaleWriteError
-from holdfast.locks.state_events import Listeners, StateChanged
-from holdfast.locks.state_values import GONE, KEEP, PLAIN_STATE, Kept, StateValue, as_guard, state_codec
+from holdfast.locks.state.events import Listeners, StateChanged
+from holdfast.locks.state.values import GONE, KEEP, PLAIN_STATE, Kept, StateValue, as_guard, state_codec
 from holdfast.stores.group import verdict_of
 from holdfast.stores.protocol import ABSENT, Change, Check, Decided, Decision, Put
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.codec import Codec, JsonValue
     from holdfast.keys import RecordKey
-    from holdfast.locks.state_values import Gone, Guard, Keep
+    from holdfast.locks.state.values import Gone, Guard, Keep
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Record, Snapshot, Verdict
 

@@ -7,12 +7,12 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import Instant
-from holdfast.locks.entries import Entry, Holder, Until
+from holdfast.locks.algebra.entries import Entry, Holder, Until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.locks.line import Rules
+    from holdfast.locks.algebra.line import Rules
 
 _NOW: Final = Instant(0)
 _MODE_OF_ITS_OWN: Final = "\0"

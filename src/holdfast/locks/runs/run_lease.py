@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from holdfast.clock import MICROSECONDS, Instant
 from holdfast.errors import LeaseLostError
 from holdfast.events import LeaseLost
-from holdfast.locks.line import Rules
-from holdfast.locks.presence import MARGIN
-from holdfast.locks.records import Site
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.driving.presence import MARGIN
+from holdfast.locks.driving.records import Site
 from holdfast.stores.protocol import Check
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration
-    from holdfast.locks.entries import Holder
-    from holdfast.locks.lines import Lines
-    from holdfast.locks.local_line import LocalLine
-    from holdfast.locks.record import Renewal
+    from holdfast.locks.algebra.entries import Holder
+    from holdfast.locks.algebra.record import Renewal
+    from holdfast.locks.driving.lines import Lines
+    from holdfast.locks.driving.local_line import LocalLine
 
 RUN_LOCK: Final = Site("run lock", Rules(1))
 

@@ -11,26 +11,26 @@ from holdfast.clock import Instant, later
 from holdfast.errors import LeaseTooShortError, ReentryError, RunHeldError, StoreClosedError, StoreError, WouldWaitError
 from holdfast.ids import new_id
 from holdfast.keys import KeyFamily
-from holdfast.locks.acquiring import FIRST_PAUSE, LONGEST_PAUSE
-from holdfast.locks.entries import Attended, Entry, Until
-from holdfast.locks.line import Granted
+from holdfast.locks.algebra.entries import Attended, Entry, Until
+from holdfast.locks.algebra.line import Granted
+from holdfast.locks.algebra.record import Renewal
+from holdfast.locks.driving.acquiring import FIRST_PAUSE, LONGEST_PAUSE
+from holdfast.locks.driving.presence import PRESENCES
+from holdfast.locks.driving.records import HEADS
+from holdfast.locks.driving.requests import Enter, Leave, Left, Renew
 from holdfast.locks.locking import DurableLock
 from holdfast.locks.options import check_lease
-from holdfast.locks.presence import PRESENCES
-from holdfast.locks.record import Renewal
-from holdfast.locks.records import HEADS
-from holdfast.locks.requests import Enter, Leave, Left, Renew
-from holdfast.locks.run_lease import RELEASED, RUN_LOCK, SLOT, RunLease
+from holdfast.locks.runs.run_lease import RELEASED, RUN_LOCK, SLOT, RunLease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.durations import Duration
-    from holdfast.locks.driver import Answered
-    from holdfast.locks.entries import Holder
-    from holdfast.locks.hold import Holding
-    from holdfast.locks.lines import Lines
-    from holdfast.locks.local_line import LocalLine
+    from holdfast.locks.algebra.entries import Holder
+    from holdfast.locks.driving.driver import Answered
+    from holdfast.locks.driving.hold import Holding
+    from holdfast.locks.driving.lines import Lines
+    from holdfast.locks.driving.local_line import LocalLine
     from holdfast.locks.options import HoldOptions
 
 RUNS: Final = KeyFamily("holdfast.run")

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, final, overload
 
 from holdfast.errors import AtomicStateConflictError, WrongStateTypeError
-from holdfast.locks.state_events import LONGEST_BACKLOG, StateConflict, StateEvents, StateExhausted
-from holdfast.locks.state_record import StateRecord, version_of
-from holdfast.locks.state_values import GONE, checked_count
+from holdfast.locks.state.events import LONGEST_BACKLOG, StateConflict, StateEvents, StateExhausted
+from holdfast.locks.state.record import StateRecord, version_of
+from holdfast.locks.state.values import GONE, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.codec import JsonValue
     from holdfast.keys import RecordKey
-    from holdfast.locks.state_values import Guard, Keep, StateValue
+    from holdfast.locks.state.values import Guard, Keep, StateValue
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Check, Record
 

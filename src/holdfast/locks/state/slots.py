@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final, overload
 
 from holdfast.errors import InvalidKeyError
-from holdfast.locks.atomic_state import MAX_RETRIES, AtomicState
+from holdfast.locks.state.atomic_state import MAX_RETRIES, AtomicState
 from holdfast.stores.protocol import Commit, Delete
 
 if TYPE_CHECKING:

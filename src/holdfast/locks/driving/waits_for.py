@@ -13,14 +13,14 @@ from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.codec import Codec
-from holdfast.locks.records import HEADS, WAITERS, LineKeys
+from holdfast.locks.driving.records import HEADS, WAITERS, LineKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.keys import RecordKey
-    from holdfast.locks.entries import Waiter
-    from holdfast.locks.records import Head
+    from holdfast.locks.algebra.entries import Waiter
+    from holdfast.locks.driving.records import Head
     from holdfast.scope import Scope
 
 DAY: Final = 86_400.0

@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Unpack, final
 
 from holdfast.errors import InvalidLockArgumentError, ReentryError, WouldWaitError
+from holdfast.locks.driving.owners import owner_of_task
 from holdfast.locks.options import LONGEST_OWNER, check_text
-from holdfast.locks.owners import owner_of_task
-from holdfast.locks.run_line import RunLine
+from holdfast.locks.runs.run_line import RunLine
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.durations import Duration
-    from holdfast.locks.hold import Hold, Holding
-    from holdfast.locks.lines import Lines
+    from holdfast.locks.algebra.record import Renewal
+    from holdfast.locks.driving.hold import Hold, Holding
+    from holdfast.locks.driving.lines import Lines
     from holdfast.locks.options import HoldOptions
-    from holdfast.locks.record import Renewal
-    from holdfast.locks.run_lease import RunLease
-    from holdfast.locks.run_line import RunLockInfo
+    from holdfast.locks.runs.run_lease import RunLease
+    from holdfast.locks.runs.run_line import RunLockInfo
 
 LONGEST_TOKEN: Final = 200
 

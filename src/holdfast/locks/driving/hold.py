@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, Typ
 from holdfast.clock import MICROSECONDS, Instant
 from holdfast.errors import HoldMisuseError, LeaseLostError, NotAsyncError
 from holdfast.events import LeaseLost
-from holdfast.locks.acquiring import Wish, acquire, give_back
-from holdfast.locks.local_line import TAKEN_AWAY
-from holdfast.locks.owners import note_given_back, note_taken
+from holdfast.locks.driving.acquiring import Wish, acquire, give_back
+from holdfast.locks.driving.local_line import TAKEN_AWAY
+from holdfast.locks.driving.owners import note_given_back, note_taken
 from holdfast.stores.protocol import Check
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.keys import RecordKey
-    from holdfast.locks.acquiring import Place
-    from holdfast.locks.lines import Lines
-    from holdfast.locks.presence import Presence
-    from holdfast.locks.requests import Left
+    from holdfast.locks.driving.acquiring import Place
+    from holdfast.locks.driving.lines import Lines
+    from holdfast.locks.driving.presence import Presence
+    from holdfast.locks.driving.requests import Left
 
 P = ParamSpec("P")
 T = TypeVar("T")

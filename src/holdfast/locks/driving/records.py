@@ -14,8 +14,8 @@ from msgspec import Struct
 from holdfast.clock import Instant
 from holdfast.codec import Codec
 from holdfast.keys import RecordKey, display
-from holdfast.locks.entries import Attended, Entry, Holder, Until, Waiter
-from holdfast.locks.line import Line, Rules
+from holdfast.locks.algebra.entries import Attended, Entry, Holder, Until, Waiter
+from holdfast.locks.algebra.line import Line, Rules
 from holdfast.stores.protocol import Delete, Put, Wake
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     Attributes:
         life: Tells this head from earlier ones at the same key: tickets start anew with each.
         kind: As what the key is used: a mutex, a semaphore or a mode lock.
-        pinned: The permits were set by :func:`~holdfast.locks.line.resize`; the head stays when the line is empty.
+        pinned: The permits were set by an operator; the head stays when the line is empty.
         pace: Seconds that a hold took lately, as a moving average; 0 if none has ended yet.
     """
 

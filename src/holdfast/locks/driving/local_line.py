@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from msgspec import Struct
 
 from holdfast.clock import Instant
-from holdfast.locks.driver import LineDriver
-from holdfast.locks.entries import Holder
+from holdfast.locks.algebra.entries import Holder
+from holdfast.locks.driving.driver import LineDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.clock import Clock
-    from holdfast.locks.driver import Sight
-    from holdfast.locks.entries import Entry
-    from holdfast.locks.presence import Presence
-    from holdfast.locks.records import LineKeys, Site
+    from holdfast.locks.algebra.entries import Entry
+    from holdfast.locks.driving.driver import Sight
+    from holdfast.locks.driving.presence import Presence
+    from holdfast.locks.driving.records import LineKeys, Site
     from holdfast.scope import Scope
 
 NEAR: Final = 3

@@ -1,0 +1,1 @@
+"""Rate limiters: a durable token bucket with a line in front of it."""

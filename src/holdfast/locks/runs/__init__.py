@@ -1,0 +1,1 @@
+"""Run locks: the lease of one activation on one run of a workflow."""
