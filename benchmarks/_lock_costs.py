@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-import tracemalloc
 from typing import TYPE_CHECKING, Final
 
 import apsw
@@ -22,7 +20,7 @@ HEARTBEAT: Final = 0.05
 WATCHED_FOR: Final = 0.6
 COMMITS: Final = "SELECT sum(count) FROM counters WHERE handle <> ''"
 LEFT: Final = "SELECT count(*) FROM records WHERE expires_at IS NULL"
-WARM_UP, IDLE_KEYS, TOGETHER = 1_500, 500, 50
+TOGETHER: Final = 50
 
 
 def number(path: Path, query: str) -> int:
@@ -73,41 +71,3 @@ async def idle_records(path: Path) -> float:
     async with hf.open(f"sqlite:///{path}") as space:
         await _use(space, range(200))
         return number(path, LEFT) / 200
-
-
-class IdleKeys:
-    """What stays in the process for keys that were held once. The latest 1,000 are kept in mind, so they come first."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._runner = path, asyncio.Runner()
-        self._space: Space | None = None
-        self._used = 0
-
-    def measure(self) -> float:
-        """Return the bytes for each of some keys; all is traced from the first time on, so measure this last."""
-        if self._space is None:
-            tracemalloc.start()
-            self._space = self._runner.run(self._open())
-            self._use(self._space, WARM_UP)
-        before = self._traced()
-        before = self._traced()  # and the number itself
-        self._use(self._space, IDLE_KEYS)
-        return max(0, self._traced() - before) / IDLE_KEYS
-
-    async def _open(self) -> Space:
-        return await hf.open(f"sqlite:///{self._path}")
-
-    def _use(self, space: Space, keys: int) -> None:
-        self._runner.run(_use(space, range(self._used, self._used + keys)))
-        self._used += keys
-
-    @staticmethod
-    def _traced() -> int:
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0]
-
-    def close(self) -> None:
-        """Close the space."""
-        if self._space is not None:
-            self._runner.run(self._space.aclose())
-        self._runner.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import holdfast as hf
-from benchmarks._lock_costs import IdleKeys, idle_records, renewals
+from benchmarks._lock_contender import HELD_FOR
+from benchmarks._lock_costs import idle_records, renewals
 from benchmarks._lock_crowd import Crowd
 from benchmarks._lock_limit import LockLimit, records_of_a_hold
 from benchmarks._lock_ours import NAME
@@ -41,7 +44,8 @@ T = TypeVar("T")
 NOTES = """\
 Holdfast is on SQLite, in WAL with `synchronous=FULL`: in order, fenced and durable at once; no peer is any of these.
 The limit of a pair is two durable commits, by a plain loop over the driver, that write and take away the same records;
-else it is `flock(2)`, blocking. In a hand-over one process waits while the other lets go. The contenders ask, let go
+else it is `flock(2)`, blocking. In a hand-over one process waits while the other lets go, 5 to 55 ms later; *one
+bare commit* is what the disk alone takes after such a pause. The contenders ask, let go
 and ask again at once. *Passed over*: of a hundred grants, how many went past somebody who had asked more than 1 ms
 earlier; *by ticket*: the same by the numbers that the lock gave out. *Again*: how many went to the one who had just let
 go. The peers' calls block, in processes that do nothing else, with documented defaults; redis-py also polls at 1 ms."""
@@ -55,6 +59,7 @@ PING_PONG_SECONDS = 0.5
 STORM_SECONDS = 0.8
 FLOCK_STORM_SECONDS = 0.2  # it is taken 300,000 times a second
 KILLS = 12
+PAUSES = 12
 ROUNDS = 5
 
 
@@ -89,6 +94,16 @@ class Pairs:
         for _ in range(PAIRS):
             self._limit.pair()
         return PAIRS / (time.perf_counter() - started)
+
+    def commit_after_a_pause(self) -> float:
+        """Return the milliseconds of one durable commit, the other half of a pair, when nothing was written lately."""
+        taken: list[float] = []
+        for _ in range(PAUSES):
+            time.sleep(random.uniform(*HELD_FOR))
+            started = time.perf_counter()
+            self._limit.pair()
+            taken.append((time.perf_counter() - started) * 1000 / 2)
+        return statistics.median(taken)
 
     def close(self) -> None:
         """Close the store and the loop."""
@@ -137,13 +152,14 @@ class Contest:
             "alone", "pairs/s", pairs.holdfast, pairs.limit, peers, bar=at_least(0.6), rounds=7, absent=self.absent
         )
 
-    def hand_over_rows(self) -> Iterable[Row]:
+    def hand_over_rows(self, pairs: Pairs) -> Iterable[Row]:
         """Return the rows about two processes."""
 
         def measure(lock: str) -> float:
             return self._crowds[lock].ping_pong(lock, self._where, PING_PONG_SECONDS, self._folder / "board")
 
-        yield self._row("2 processes: hand-over, p50", "ms", measure, plainly_at_most(1.5))
+        row = self._row("2 processes: hand-over, p50", "ms", measure, plainly_at_most(1.5))
+        yield dataclasses.replace(row, peers={"one bare commit": pairs.commit_after_a_pause, **row.peers})
 
         def flat_out(lock: str) -> float:
             return self._storm(lock, 2, "hand-over").hand_over
@@ -241,7 +257,7 @@ class Lengths:
             line.close()
 
 
-def cost_rows(folder: Path, idle: IdleKeys) -> Iterable[Row]:
+def cost_rows(folder: Path) -> Iterable[Row]:
     """Return the rows about what holding costs, beyond taking."""
 
     def held(locks: int) -> float:
@@ -252,7 +268,6 @@ def cost_rows(folder: Path, idle: IdleKeys) -> Iterable[Row]:
     yield Row(what, "commits/s", lambda: held(1_000), peers=one, bar=at_most(1.5, of="1 lock"), rounds=ROUNDS)
     left = "an idle key, in the store"
     yield Row(left, "records", lambda: asyncio.run(idle_records(folder / "idle.db")), bar=plainly_at_most(0), rounds=5)
-    yield Row("an idle key, in the process", "bytes", idle.measure, bar=plainly_at_most(0), rounds=5)
 
 
 def crowds() -> Iterable[Crowd]:
@@ -272,12 +287,12 @@ def main() -> None:
         ours, *others = crowds()
         for crowd in (ours, *others):
             stack.callback(crowd.close)
-        pairs, lengths, idle = Pairs(folder), Lengths(folder, ours), IdleKeys(folder / "keys.db")
-        for part in (pairs, lengths, idle):
+        pairs, lengths = Pairs(folder), Lengths(folder, ours)
+        for part in (pairs, lengths):
             stack.callback(part.close)
         contest = Contest(folder, ours, *others)
-        rows = (contest.hand_over_rows(), contest.crowd_rows(), contest.takeover_rows(), lengths.rows())
-        for row in (contest.pairs_row(pairs), *(row for some in rows for row in some), *cost_rows(folder, idle)):
+        rows = (contest.hand_over_rows(pairs), contest.crowd_rows(), contest.takeover_rows(), lengths.rows())
+        for row in (contest.pairs_row(pairs), *(row for some in rows for row in some), *cost_rows(folder)):
             subject.add(row)
         finish(subject)
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.clock import later
 from holdfast.errors import InvalidLockArgumentError, LeaseLostError, WithdrawnError
 from holdfast.locks import Explanation
 from holdfast.space import Space
@@ -84,6 +85,18 @@ async def test_waiters_are_shown_in_order(space: Space, clock: VirtualClock) -> 
     assert [(each.owner, each.place, each.waited) for each in told.waiters] == [("x", 0, 3.0), ("y", 1, 3.0)]
     assert told.waiters[0].ticket < told.waiters[1].ticket
     assert (told.waiting, told.more) == (2, False)
+
+
+async def test_a_line_can_be_seen_as_one_record(space: Space) -> None:
+    """The same holders, fences and order as a lock by hand keeps them."""
+    mutex = space.mutex("a")
+    async with mutex.hold(max_hold="1 hour") as hold, waiting(space, "a", mutex.hold(owner="b"), mutex.hold(owner="c")):
+        told = await mutex.explain()
+        record = told.as_record()
+
+    assert [(each.lease_expires_at, each.fence) for each in record.holders] == [(later(hold.since, 3600), hold.fence)]
+    assert [each.holder_id for each in record.waiters] == [each.entry for each in told.waiters]
+    assert (record.fence, record.permits) == (hold.fence, 1)
 
 
 async def test_waiters_beyond_the_limit_are_counted(space: Space) -> None:

@@ -10,9 +10,9 @@ from holdfast.clock import Instant
 from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
 from holdfast.locks.algebra.line import Line, Rules
 from holdfast.locks.driving.driver import Sight
-from holdfast.locks.driving.local_line import LocalLine
+from holdfast.locks.driving.local_line import LocalLine, Wait
 from holdfast.locks.driving.presence import Presence, this_process
-from holdfast.locks.driving.records import LineKeys
+from holdfast.locks.driving.records import LineKeys, Site
 from holdfast.scope import Scope, address_of
 
 if TYPE_CHECKING:
@@ -81,3 +81,19 @@ def test_a_grant_of_another_time_is_another_hold(line: LocalLine, tenure: Tenure
     """It was lost and got in again meanwhile: what this block held is gone."""
     line._saw(sight(Line(Rules(1), (Holder(ENTRY, 0, Instant(GRANTED + 1)),)), KNOWN + 1))
     assert len(tenure.reasons) == 1
+
+
+async def test_one_turned_out_before_it_took_note_of_its_grant_is_gone(
+    line: LocalLine, scope: Scope, clock: VirtualClock
+) -> None:
+    """It was granted and turned out in one breath: nobody here may take it for a holder."""
+    wait = Wait(ENTRY, Presence(scope, 1, this_process(10, ""), clock), Site("mutex", Rules(1)))
+    line.waits["a"] = wait
+    line.note_ticket(wait, 0)
+
+    line._saw(Sight(HOLDING, "life", {"a": 7}, KNOWN, KNOWN))
+    assert not wait.is_gone
+    line._saw(sight(GONE, KNOWN + 1))
+
+    assert wait.turn.done()
+    assert wait.is_gone

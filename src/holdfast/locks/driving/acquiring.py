@@ -239,6 +239,8 @@ class _Attempt:
             raise
         finally:
             del self._line.waits[self._id]
+        if wait.is_gone:
+            outcome = None
         if outcome is not None and self._ticket is not None and self._marker is not None:
             lines.own(_remove(lines, self._marker))
         if isinstance(outcome, Turn) and presence.left() > 0:

@@ -47,7 +47,6 @@ class Keeper:
         self._making: Final[dict[float, asyncio.Lock]] = {}
         self._made = 0
         self._rounds = _Rounds(self)
-        self._told: Final[set[Presence]] = set()
 
     async def attend(self, lease: float) -> Presence:
         """Return a presence with that lease that can be relied on for a while; call :meth:`dismiss` when done."""
@@ -94,7 +93,7 @@ class Keeper:
 
     def _watch(self, presence: Presence) -> None:
         """Look at a presence again at its deadline, whatever has become of its renewal."""
-        presence.is_watched = presence.users > 0 and presence not in self._told
+        presence.is_watched = presence.users > 0 and not presence.is_told
         if not presence.is_watched:
             return
         left = presence.left()
@@ -106,9 +105,9 @@ class Keeper:
     def tell(self, presence: Presence) -> None:
         """Give a presence up. Call it on the space's own loop."""
         presence.over = True
-        if presence in self._told:
+        if presence.is_told:
             return
-        self._told.add(presence)
+        presence.is_told = True
         if self._presences.get(presence.lease) is presence:
             del self._presences[presence.lease]
         if self._hooks:

@@ -44,14 +44,18 @@ def turn_of(holder: Holder, sight: Sight) -> Turn | None:
 
 @final
 class Wait:
-    """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone."""
+    """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone.
 
-    __slots__ = ("entry", "joined", "presence", "since", "site", "ticket", "turn")
+    ``is_gone``: it was turned out after it was granted, before anybody here took note of the grant.
+    """
+
+    __slots__ = ("entry", "is_gone", "joined", "presence", "since", "site", "ticket", "turn")
 
     def __init__(self, entry: Entry, presence: Presence, site: Site) -> None:
         self.entry, self.presence, self.site = entry, presence, site
         self.ticket: int | None = None
         self.joined = 0
+        self.is_gone = False
         loop = asyncio.get_running_loop()
         self.since: Final = loop.time()
         self.turn: Final[asyncio.Future[Turn | None]] = loop.create_future()
@@ -60,6 +64,8 @@ class Wait:
         """Tell whoever waits."""
         if not self.turn.done():
             self.turn.set_result(turn)
+        elif turn is None:
+            self.is_gone = True
 
 
 class Tenure(Protocol):

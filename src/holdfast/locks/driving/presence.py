@@ -60,6 +60,7 @@ class Presence:
         over: It is known to have lapsed, for good.
         is_kept: Somebody renews it.
         is_watched: Somebody looks at its deadline.
+        is_told: Everybody who hangs on it was told that it is over.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class Presence:
         "_value",
         "deadline",
         "is_kept",
+        "is_told",
         "is_watched",
         "key",
         "lease",
@@ -83,7 +85,7 @@ class Presence:
         self.lease: Final = record.lease
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
-        self._is_made = self.over = self.is_kept = self.is_watched = False
+        self._is_made = self.over = self.is_kept = self.is_watched = self.is_told = False
         self.users = 0
         self.renewed_at = self.deadline = clock.elapsed()
 

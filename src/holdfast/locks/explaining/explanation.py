@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.clock import MICROSECONDS, Instant
+from holdfast.clock import MICROSECONDS, Instant, later
+from holdfast.locks.algebra.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,14 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
     ends_at: Instant | None
     fence: int | None
     slot: int
+
+    def falls_at(self, now: Instant) -> Instant:
+        """Return when it falls by itself, as far as that is known: at once if it is dead."""
+        if not self.is_alive:
+            return now
+        lease = [] if self.lease_left is None else [later(now, self.lease_left)]
+        limit = [] if self.ends_at is None else [self.ends_at]
+        return min(*lease, *limit, Instant(MAX_EXACT))
 
 
 class ExplainedWaiter(ExplainedEntry, frozen=True, kw_only=True):
@@ -120,6 +129,12 @@ class Explanation(Struct, frozen=True, kw_only=True):
         """Return it as JSON-shaped data: what ``holdfast locks explain --json`` prints."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
+
+    def as_record(self) -> LockRecord:
+        """Return the same as a whole lock in one record, as a lock by hand is kept, by the ids of the entries."""
+        holders = tuple(LockHolder(each.entry, each.falls_at(self.at), each.fence or 0) for each in self.holders)
+        waiters = tuple(LockWaiter(each.entry) for each in self.waiters)
+        return LockRecord(holders, waiters, max((each.fence for each in holders), default=0), self.permits)
 
     def as_text(self) -> str:
         """Return it as text for people, on several lines: what ``holdfast locks explain`` prints."""
