@@ -27,11 +27,11 @@ from holdfast.locks.algebra.line import Granted, TooHeavy, Waiting
 from holdfast.locks.driving.local_line import Turn, Wait, turn_of
 from holdfast.locks.driving.owners import holds_something, owner_of_task
 from holdfast.locks.driving.records import Site
+from holdfast.locks.driving.removing import remove
 from holdfast.locks.driving.requests import Enter, Leave, Left, WaitsForItself, WrongKind
 from holdfast.locks.driving.turning_out import was_turned_out
 from holdfast.locks.driving.waits_for import find_circle, marker_key
 from holdfast.locks.explaining.reading import find_waiter
-from holdfast.stores.protocol import Decision, Delete
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.lines import Lines
     from holdfast.locks.driving.local_line import LocalLine
     from holdfast.locks.driving.presence import Presence
-    from holdfast.stores.protocol import Snapshot
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
@@ -336,12 +335,7 @@ def _holders(line: Line) -> tuple[str, ...]:
 
 async def _remove(lines: Lines, key: RecordKey) -> None:
     """Take a marker away. If that fails it is swept up later: nobody believes a marker without its waiter."""
-
-    def decide(seen: Snapshot) -> Decision[None]:
-        record = seen.get(key)
-        return Decision(None, () if record is None else (Delete(key, record.version),))
-
     try:
-        await lines.scope.update([key], decide)
+        await remove(lines.scope.store, key)
     except HoldfastError:
         return

@@ -19,10 +19,10 @@ from holdfast.locks.driving.keeper import Keeper
 from holdfast.locks.driving.local_line import LocalLine
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.records import LineKeys, Site, presences_of
+from holdfast.locks.driving.removing import remove
 from holdfast.locks.driving.requests import Leave, Poke
 from holdfast.locks.driving.turning_out import entry_of
 from holdfast.stores.forks import ForkGuard
-from holdfast.stores.protocol import Decision, Delete
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.driver import Sight
     from holdfast.locks.driving.presence import Presence
     from holdfast.scope import Scope
-    from holdfast.stores.protocol import Snapshot, Watch
+    from holdfast.stores.protocol import Watch
 
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at a line in which this process waits, if nothing wakes it earlier."""
@@ -215,19 +215,12 @@ class Lines:
                 record = seen.get(key)
                 lifeline = "" if record is None else PRESENCES.decode(record.value).lifeline
                 if record is not None and self.scope.store.is_severed(lifeline):
-                    await self._end(key)
+                    await remove(self.scope.store, key)
                 elif record is not None:
                     lifelines[name] = lifeline
                     alive[name] = record.expires_at or seen.at
         line.lifelines = lifelines
         return alive
-
-    async def _end(self, key: RecordKey) -> None:
-        def decide(seen: Snapshot) -> Decision[None]:
-            record = seen.get(key)
-            return Decision(None, () if record is None else (Delete(key, record.version),))
-
-        await self.scope.update([key], decide)
 
     async def _drop(self, line: LocalLine, dead: set[str]) -> None:
         if dead and self.hooks:

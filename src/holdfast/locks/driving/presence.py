@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.codec import Codec
-from holdfast.stores.protocol import Decision, Delete, Put
+from holdfast.locks.driving.removing import remove
+from holdfast.stores.protocol import Decision, Put
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
@@ -116,9 +117,4 @@ class Presence:
     async def end(self, store: Store) -> None:
         """Give it up at once: whatever is anchored to it falls."""
         self.over = True
-
-        def decide(seen: Snapshot) -> Decision[None]:
-            record = seen.get(self.key)
-            return Decision(None, () if record is None else (Delete(self.key, record.version),))
-
-        await store.update([self.key], decide)
+        await remove(store, self.key)
