@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack, final
 
+from holdfast.errors import LockKindError
 from holdfast.locks.algebra.line import Rules
 from holdfast.locks.algebra.record import check_permits
 from holdfast.locks.driving.records import Site
-from holdfast.locks.driving.requests import Resize
+from holdfast.locks.driving.requests import Resize, WrongKind
 from holdfast.locks.locking import DurableLock
 
 if TYPE_CHECKING:
@@ -59,11 +60,17 @@ class Semaphore(DurableLock):
 
         Nobody who holds is turned out: with fewer permits there are no new grants until enough have left. With more,
         those who fit are granted at once.
+
+        Raises:
+            LockKindError: The key is in use as another kind of lock.
         """
-        line = self._lines.line(self._address)
-        await line.driver.ask(Resize(check_permits(permits)), self._site)
+        await self._resize(Resize(check_permits(permits)))
 
     async def forget_size(self) -> None:
         """Let call sites say the number of permits again, beginning with this one."""
-        line = self._lines.line(self._address)
-        await line.driver.ask(Resize(self._site.rules.permits, pinned=False), self._site)
+        await self._resize(Resize(self._site.rules.permits, pinned=False))
+
+    async def _resize(self, request: Resize) -> None:
+        answer = (await self._lines.line(self._address).driver.ask(request, self._site)).answer
+        if isinstance(answer, WrongKind):
+            raise LockKindError(str(self.key), answer.kind, self._site.kind)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreUnavailableError
@@ -13,7 +14,7 @@ from holdfast.locks.algebra.entries import Attended, Entry
 from holdfast.locks.algebra.line import Granted, Rules, Waiting
 from holdfast.locks.driving.driver import MOST_AT_ONCE, LineDriver
 from holdfast.locks.driving.records import WINDOW, LineKeys, Site
-from holdfast.locks.driving.requests import Enter, Leave, Left, Refused, WrongKind
+from holdfast.locks.driving.requests import Enter, Leave, Left, Refused, Resize, WrongKind
 from holdfast.scope import Scope
 from holdfast.testing.conformance.locks.wire import Wire
 
@@ -207,3 +208,38 @@ async def test_one_who_does_not_want_to_wait_joins_no_line(here: Process) -> Non
     assert isinstance(answer, Refused)
     assert answer.line.waiters == ()
     assert (await here.scope.read(here.driver.keys.ticket(0))).records == {}
+
+
+async def test_a_crowd_of_dead_holders_falls_however_large(here: Process, there: Process) -> None:
+    """A hundred held by a presence that is gone: one request lets all of them fall, in steps that a store takes."""
+    many = Site("semaphore", Rules(100))
+    await asyncio.gather(*(here.enter(f"{n}", site=many) for n in range(100)))
+
+    there.driver.dead.add(f"{here.scope.presence_name}.1")
+    answered = await there.enter("next", site=many)
+
+    assert [holder.entry.id for holder in answered.sight.line.holders] == ["next"]
+    grants = await here.scope.scan(*here.scope.key("grant").within(), limit=100)
+    assert len(grants.records) == 1
+
+
+async def test_a_crowd_whose_time_is_over_falls_however_large(
+    here: Process, there: Process, clock: VirtualClock
+) -> None:
+    """A hundred with a longest time: none is left when it is over."""
+    many = Site("semaphore", Rules(100))
+    entries = (structs.replace(here.entry(f"{n}"), max_hold=10.0) for n in range(100))
+    await asyncio.gather(*(here.driver.ask(Enter(entry), many) for entry in entries))
+
+    clock.advance(11)
+    answered = await there.enter("next", site=many)
+
+    assert [holder.entry.id for holder in answered.sight.line.holders] == ["next"]
+
+
+async def test_a_number_of_permits_is_set_for_no_other_kind_of_lock(here: Process) -> None:
+    """A mutex stays one, whoever wants to resize it as a semaphore."""
+    await here.enter("a")
+    answer = (await here.driver.ask(Resize(3), Site("semaphore", Rules(3)))).answer
+    assert answer == WrongKind("mutex")
+    assert isinstance((await here.enter("b")).answer, Waiting)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from holdfast.clock import Instant, later
 from holdfast.errors import StoreBusyError
 from holdfast.keys import RecordKey
-from holdfast.locks.algebra.entries import Holder
+from holdfast.locks.algebra.entries import Attended, Holder
 from holdfast.locks.algebra.line import Line, Rules, Waiting
 from holdfast.locks.driving.quick_step import quick_step
 from holdfast.locks.driving.records import WINDOW, Facts, Head, Site, View
@@ -46,6 +46,9 @@ FEW_SLOTS: Final = 8
 
 MOST_FENCES: Final = 40
 """The most fences that are read in one look; the rest follows in the next."""
+
+FEW_FENCES: Final = 16
+"""The most fences of earlier grants that are read in one step; the rest follows in the next look."""
 
 TRIES: Final = 50
 
@@ -191,7 +194,7 @@ class LineDriver:
         dead = frozenset(self.dead)
         sight, answers = await self._step(requests, site)
         self._is_crowded = self._is_crowded and bool(sight.line.holders)
-        while sight.line.is_cut_off:
+        while sight.line.is_cut_off or _has_dead_holders(sight, dead):
             sight = await self._look_further(sight, site, dead)
         return sight, answers
 
@@ -247,6 +250,8 @@ class LineDriver:
             needed |= found.missing
             keys = needed | self._likely_keys(requests, found.head, SLACK)
             if len(keys) > MOST_KEYS:
+                keys = needed
+            if len(keys) > MOST_KEYS:
                 keys = found.missing | self._sure_keys(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
 
@@ -266,15 +271,15 @@ class LineDriver:
             if view.missing:
                 return Decision(_Step(view.head, missing=frozenset(view.missing)))
             refused = _kind_conflict(view.head, site)
-            asked = [Poke() if refused and isinstance(each, Enter) else each for each in requests]
+            asked = [Poke() if refused and isinstance(each, Enter | Resize) else each for each in requests]
             line, answers = step(view.line, asked, snapshot.at, view.is_alive)
-            changes = view.changes(line, pinned=_pinned(requests))
+            changes = view.changes(line, pinned=_pinned(asked))
             fences, granted = self._fences(view, line, requests)
             if view.missing:
                 return Decision(_Step(view.head, missing=frozenset(view.missing)))
             if refused:
                 pairs = zip(requests, answers, strict=True)
-                answers = tuple(refused if isinstance(each, Enter) else answer for each, answer in pairs)
+                answers = tuple(refused if isinstance(each, Enter | Resize) else answer for each, answer in pairs)
             markers = tuple(self._markers(requests, answers, snapshot.at))
             disagrees = refused is None and _disagrees(view.head, site, requests)
             found = _Step(view.head, answers, line, fences, granted, disagrees=disagrees)
@@ -292,7 +297,8 @@ class LineDriver:
             for holder in line.holders
             if (holder.entry.id in self._interest or holder.entry.id in leased) and holder not in granted
         ]
-        return {holder.entry.id: view.fence_of(holder) for holder in wanted}, granted
+        wanted.sort(key=lambda holder: holder.entry.id not in leased)
+        return {holder.entry.id: view.fence_of(holder) for holder in wanted[:FEW_FENCES]}, granted
 
     def _markers(self, requests: Sequence[Request], answers: Sequence[Answer], at: Instant) -> Iterator[Change]:
         for request, answer in zip(requests, answers, strict=True):
@@ -355,6 +361,15 @@ def _kind_conflict(head: Head, site: Site) -> WrongKind | None:
 def _disagrees(head: Head, site: Site, requests: Sequence[Request]) -> bool:
     # A number that was set on purpose is meant to differ.
     return head.rules != site.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
+
+
+def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
+    """Tell whether some of a large crowd are left over from a step in which only so many can fall."""
+    return any(
+        (holder.ends_at is not None and holder.ends_at <= sight.at)
+        or (isinstance(holder.entry.anchor, Attended) and holder.entry.anchor.presence in dead)
+        for holder in sight.line.holders
+    )
 
 
 def _leased(request: Request) -> str | None:

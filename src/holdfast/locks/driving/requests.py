@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -13,6 +13,9 @@ from holdfast.locks.algebra.line import Granted, Line, TooHeavy, Waiting, advanc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+MOST_FALLING: Final = 24
+"""The most holders that fall in one step: each needs its grant's key, and a step names only so many."""
 
 
 class Enter(Struct, frozen=True):
@@ -103,13 +106,26 @@ def step(
     line: Line, requests: Sequence[Request], now: Instant, alive: Callable[[Entry], bool]
 ) -> tuple[Line, tuple[Answer, ...]]:
     """Take one step: let the dead fall, then answer each request in order, the front moving up after each."""
-    line = advance(sweep(line, now, alive), now)
+    line = advance(_let_fall(line, requests, now, alive), now)
     answers: list[Answer] = []
     for request in requests:
         line, answer = _answer(line, request, now)
         line = advance(line, now)
         answers.append(answer)
     return line, tuple(answers)
+
+
+def _let_fall(line: Line, requests: Sequence[Request], now: Instant, alive: Callable[[Entry], bool]) -> Line:
+    """Sweep, but leave some of a large crowd of dead holders to the next step; never one that is asked for."""
+    swept = sweep(line, now, alive)
+    if len(line.holders) - len(swept.holders) <= MOST_FALLING:
+        return swept
+    asked = {each.entry_id for each in requests if isinstance(each, Leave | Renew)}
+    asked |= {each.entry.id for each in requests if isinstance(each, Enter)}
+    stand = {holder.entry.id for holder in swept.holders}
+    dead = [holder.entry.id for holder in line.holders if holder.entry.id not in stand]
+    fall = set(sorted(dead, key=lambda each: each not in asked)[:MOST_FALLING])
+    return structs.replace(swept, holders=tuple(each for each in line.holders if each.entry.id not in fall))
 
 
 def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
