@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import ForkedError, HoldfastError, HoldTimeoutError, LeaseLostError, StoreClosedError
+from holdfast.errors import (
+    ForkedError,
+    HoldfastError,
+    HoldTimeoutError,
+    LeaseLostError,
+    LockKindError,
+    StoreClosedError,
+    WouldWaitError,
+)
 from holdfast.keys import RecordKey
 from holdfast.space import Space
 from holdfast.stores import GroupedStore
 from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.stores.opening import open_store
 from holdfast.testing import VirtualClock, simulate
 from holdfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, waiting
 from holdfast.testing.conformance.locks.interrupting import MOMENTS, Interruption, interrupted
@@ -226,3 +235,40 @@ async def test_two_spaces_on_one_store_are_two_processes(space: hf.Space) -> Non
         page = await space.scan(*RecordKey("default", "default", "presence").within(), limit=10)
         assert len(page.records) == 2
     await other._lines.aclose()
+
+
+async def test_a_hold_whose_block_was_left_is_no_longer_held(space: hf.Space) -> None:
+    """Whoever kept it is told, and nobody is told that anything was lost."""
+    async with space.mutex("k").hold() as hold:
+        hold.check()
+    assert hold.is_lost
+    assert not hold.lost.is_set()
+    assert "given back" in repr(hold)
+    with pytest.raises(LeaseLostError, match="its block was left"):
+        hold.check()
+
+
+async def test_an_old_hold_cannot_cancel_the_next_block() -> None:
+    """One lock object, two blocks: when the lease of the first is over by now, that is no concern of the second."""
+    clock = VirtualClock()
+    space = Space(await open_store("memory://", clock=clock), clock=clock, lease=30)
+    holding = space.mutex("k").hold()
+    async with holding as old:
+        pass
+    clock.advance(60)
+    async with holding as hold:
+        assert old.is_lost
+        await asyncio.sleep(0)
+        hold.check()
+    await space.aclose()
+
+
+async def test_permits_are_set_for_no_other_kind_of_lock(space: hf.Space) -> None:
+    """A mutex that is asked to be a semaphore of three stays a mutex."""
+    async with space.mutex("k").hold(owner="a"):
+        with pytest.raises(LockKindError):
+            await space.semaphore("k", permits=3).resize(3)
+        with pytest.raises(LockKindError):
+            await space.semaphore("k", permits=3).forget_size()
+        with pytest.raises(WouldWaitError):
+            await space.mutex("k").try_hold(owner="b").__aenter__()

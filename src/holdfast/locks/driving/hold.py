@@ -32,6 +32,7 @@ OnLost: TypeAlias = Literal["cancel", "tell"]
 """What happens to the body of a hold that is lost: it is cancelled, or only told by ``hold.lost``."""
 
 HELD_TOO_LONG: Final = "it was held for longer than max_hold"
+GIVEN_BACK: Final = "its block was left"
 
 
 @final
@@ -135,7 +136,7 @@ class Hold:
             self._timer.cancel()
 
     def __repr__(self) -> str:
-        state = "lost" if self.reason else "held"
+        state = {"": "held", GIVEN_BACK: "given back"}.get(self.reason, "lost")
         return f"<Hold {self.key} fence={self.fence} {state}>"
 
 
@@ -190,12 +191,13 @@ class Holding:
             by_others = by_us and await self._take_back_cancellation(pending=kind is not asyncio.CancelledError)
             left = await self._give_back(place, hold)
         finally:
+            reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now concerns nobody
             self._place = self._hold = self._task = None
             self._leaving = False
         if by_others or self._on_lost != "cancel" or not (kind is None or (by_us and kind is asyncio.CancelledError)):
             return
-        if hold.reason or (left is not None and not left.was_holding):
-            raise LeaseLostError(hold.key, hold.fence, hold.reason or TAKEN_AWAY) from error
+        if reason or (left is not None and not left.was_holding):
+            raise LeaseLostError(hold.key, hold.fence, reason or TAKEN_AWAY) from error
 
     async def _take_back_cancellation(self, *, pending: bool) -> bool:
         """Undo the cancellation that losing the lock began; tell whether somebody else has cancelled the task, too."""
