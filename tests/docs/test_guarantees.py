@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.conformance import LockConformance, StoreConformance
+from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
+SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
 QUESTIONS = """
 without pauses; whatever pauses; write to the space; write elsewhere; first come; dead waiter; killed holder;
@@ -54,7 +55,7 @@ def test_a_proof_is_a_test_that_exists(name: str, path: str) -> None:
     file = (PAGE.parent / path).resolve()
     assert name in functions(file)
     if "." in name:
-        suite = LockConformance if file.parent.name == "locks" else StoreConformance
+        suite = SUITES.get(file.parent.name, StoreConformance)
         assert name.partition(".")[0] in {case.__name__ for case in suite.__mro__ if _file_of(case) == file}
 
 
@@ -70,6 +71,8 @@ def _file_of(case: type) -> Path | None:
         ("test_sqlite.py", "SqliteFile(StoreConformance)"),
         ("test_lock_memory.py", "class TestMemoryLocks(LockConformance)"),
         ("test_lock_sqlite.py", "class TestSqliteLocks(LockConformance)"),
+        ("test_run_locks.py", "class TestMemoryRunLocks("),
+        ("test_run_locks.py", "class TestSqliteRunLocks("),
     ],
 )
 def test_a_suite_that_proves_something_is_run_on_the_store(file: str, suite: str) -> None:
