@@ -9,6 +9,7 @@ import pytest
 from holdfast.clock import Instant
 from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
 from holdfast.locks.algebra.line import Rules
+from holdfast.locks.driving.presence import PRESENCES, PresenceRecord
 from holdfast.locks.driving.records import HEADS, WAITERS, Head, LineKeys
 from holdfast.locks.driving.waits_for import MARKERS, MOST_OWNERS, Marker, find_circle, marker_key
 from holdfast.scope import Scope, address_of
@@ -19,21 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+READ_WRITE = Rules(None, ("write",))
+
+
 class World:
     """Owners that hold and wait, written down as locks do it."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
 
-    async def held(self, key: str, *owners: str) -> None:
-        """Write that these hold a key."""
-        holders = tuple(Holder(_entry(owner), slot, Instant(1)) for slot, owner in enumerate(owners))
-        head = Head("life", "semaphore", Rules(9), holders, 0, 1)
+    async def held(self, key: str, *owners: str, rules: Rules | None = None, mode: str = "") -> None:
+        """Write that these hold a key, and that it is full."""
+        holders = tuple(Holder(_entry(owner, mode), slot, Instant(1)) for slot, owner in enumerate(owners))
+        head = Head("life", "semaphore", rules or Rules(len(owners)), holders, 0, 1)
         await self.scope.commit(Put(LineKeys(self.scope, address_of(key)).head, HEADS.encode(head)))
 
-    async def waits(self, owner: str, key: str, *, ticket: int = 0) -> None:
+    async def waits(self, owner: str, key: str, *, ticket: int = 0, mode: str = "") -> None:
         """Write that an owner waits for a key."""
-        keys, entry = LineKeys(self.scope, address_of(key)), _entry(owner)
+        keys, entry = LineKeys(self.scope, address_of(key)), _entry(owner, mode)
         marker = Marker(keys.address, ticket, entry.id)
         await self.scope.commit(
             Put(keys.ticket(ticket), WAITERS.encode(Waiter(entry, ticket))),
@@ -45,14 +49,17 @@ class World:
         return [f"{link.owner}:{link.key}" for link in await find_circle(self.scope, owner)]
 
 
-def _entry(owner: str) -> Entry:
-    return Entry(f"entry-of-{owner}", owner, Attended("p.1"), Instant(1))
+def _entry(owner: str, mode: str = "") -> Entry:
+    presence = "p.2" if owner.startswith("dead") else "p.1"
+    return Entry(f"entry-of-{owner}", owner, Attended(presence), Instant(1), mode)
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     """Nobody holds and nobody waits."""
     async with Scope(await open_store("memory://")) as scope:
+        present = PRESENCES.encode(PresenceRecord(1, "host", "program", 30.0))
+        await scope.commit(Put(scope.key("presence", "p", "1"), present))
         yield World(scope)
 
 
@@ -131,3 +138,31 @@ async def test_a_circle_is_followed_for_a_while(world: World, size: int, is_foun
         await world.held(f"key-{n}", f"owner-{n}")
         await world.waits(f"owner-{n}", f"key-{(n + 1) % size}")
     assert (len(await world.circle_of("owner-0")) == size) == is_found
+
+
+async def test_a_writer_waits_for_each_reader(world: World) -> None:
+    """One reader goes on and leaves; the other waits for the writer, who waits for both: that is a circle."""
+    await world.held("k", "free", "reader", rules=READ_WRITE, mode="read")
+    await world.held("l", "writer")
+    await world.waits("writer", "k", mode="write")
+    await world.waits("reader", "l")
+    assert await world.circle_of("reader") == ["reader:l", "writer:k"]
+
+
+async def test_one_who_is_kept_out_by_someone_in_front_is_in_the_circle(world: World) -> None:
+    """It would share with the holder, but may not pass the writer who waits for that holder."""
+    await world.held("k", "holder", rules=READ_WRITE, mode="read")
+    await world.waits("writer", "k", mode="write")
+    await world.waits("behind", "k", ticket=1, mode="read")
+    await world.held("l", "behind")
+    await world.waits("holder", "l")
+    assert await world.circle_of("holder") == ["holder:l", "behind:k"]
+
+
+async def test_the_dead_are_in_no_circle(world: World) -> None:
+    """What they hold becomes free, though their records are still there."""
+    await world.held("k", "a")
+    await world.held("l", "dead")
+    await world.waits("dead", "k")
+    await world.waits("a", "l")
+    assert await world.circle_of("a") == []

@@ -303,12 +303,15 @@ class _Attempt:
         return here[0] if here else "somewhere else"
 
     async def _refuse_circle(self) -> None:
-        """Raise if waiting would never end. Of all in a circle, the one who closed it gives way."""
+        """Raise if waiting would never end. Of all in a circle, the one who closed it gives way.
+
+        Of several that came at the same instant each does: nobody can tell which of them saw the whole circle.
+        """
         try:
             circle = await find_circle(self._lines.scope, self._owner)
         except StoreError:  # then nobody is refused; the wait goes on
             return
-        if circle and max(circle, key=lambda link: (link.entered_at, link.entry)).entry == self._id:
+        if circle and circle[0].entered_at == max(link.entered_at for link in circle):
             links = tuple(f"{link.owner} waits for {link.key}" for link in circle)
             raise WaitCycleError(self._wish.name, self._wish.called_from, links)
 

@@ -1,27 +1,31 @@
 """Who waits for whom: finding circles that nobody would ever get out of.
 
 An owner that holds something and waits for something else leaves a marker that says where it waits. From there the
-holders of each line lead on to the next owners. With several permits one holder that goes on is enough to end the
-wait, so a circle is one only if *every* owner that can be reached waits.
+holders of each line lead on to the next owners. Whoever does not wait goes on and lets go some time. What is then still
+in the way decides: of three permits one that becomes free is enough for one who needs one, but a writer needs all
+readers gone. The dead count for nothing: they fall, though it may take a while.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.codec import Codec
-from holdfast.locks.driving.records import HEADS, WAITERS, LineKeys
+from holdfast.locks.algebra.entries import Attended, Entry, Holder
+from holdfast.locks.algebra.line import Rules
+from holdfast.locks.driving.presence import PRESENCES
+from holdfast.locks.driving.records import HEADS, WAITERS, LineKeys, presences_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from holdfast.keys import RecordKey
-    from holdfast.locks.algebra.entries import Waiter
-    from holdfast.locks.driving.records import Head
     from holdfast.scope import Scope
+    from holdfast.stores.protocol import Record
 
 DAY: Final = 86_400.0
 
@@ -30,6 +34,9 @@ KEPT_FOR: Final = 30 * DAY
 
 MOST_OWNERS: Final = 100
 """How many owners are followed. A longer chain is not looked at any further: it is taken for no circle."""
+
+MOST_READ: Final = 100
+"""The most records that are read at once. Of a longer line only those at the front are looked at."""
 
 
 class Marker(Struct, frozen=True):
@@ -67,6 +74,21 @@ async def find_circle(scope: Scope, owner: str) -> tuple[Link, ...]:
     return found if found and found == await _Search(scope).run(owner) else ()
 
 
+class _Wait(Struct, frozen=True):
+    """What an owner waits for: the holders that live, and the living who stand before it, itself the last."""
+
+    rules: Rules
+    holders: tuple[Holder, ...]
+    queue: tuple[Entry, ...]
+
+    def blockers(self, stuck: Collection[str]) -> tuple[str, ...]:
+        """Return the owners because of whom it never ends, if those in ``stuck`` go on holding for ever."""
+        staying = tuple(holder for holder in self.holders if holder.entry.owner in stuck)
+        if all(self.rules.admit(staying, entry) for entry in self.queue):
+            return ()
+        return tuple(dict.fromkeys(holder.entry.owner for holder in staying))
+
+
 @final
 class _Search:
     """One walk along the waits."""
@@ -76,46 +98,88 @@ class _Search:
         self._links: Final[dict[str, Link]] = {}
 
     async def run(self, start: str) -> tuple[Link, ...]:
-        edges: dict[str, tuple[str, ...]] = {}
-        pending = [start]
-        while pending:
-            owner = pending.pop()
-            if owner in edges:
-                continue
-            holders = await self._holders_waited_for_by(owner)
-            if not holders or len(edges) >= MOST_OWNERS:
-                return ()
-            edges[owner] = holders
-            pending += holders
-        return tuple(self._links[owner] for owner in _circle(edges, start))
+        waits: dict[str, _Wait] = {}
+        seen, pending = {start}, deque([start])
+        while pending and len(waits) < MOST_OWNERS:
+            owner = pending.popleft()
+            wait = await self._wait_of(owner)
+            if wait is not None:
+                waits[owner] = wait
+                fresh = dict.fromkeys(each.entry.owner for each in wait.holders if each.entry.owner not in seen)
+                seen.update(fresh)
+                pending.extend(fresh)
+        return tuple(self._links[owner] for owner in _circle(_stuck(waits), start))
 
-    async def _holders_waited_for_by(self, owner: str) -> tuple[str, ...]:
-        """Return who holds what ``owner`` waits for; nobody, if it does not wait at all."""
+    async def _wait_of(self, owner: str) -> _Wait | None:
+        """Return what ``owner`` waits for; None, if it does not wait at all."""
         page = await self._scope.scan(*self._scope.key("waiting", owner).within(), limit=10)
         for record in page.records.values():
             marker = MARKERS.decode(record.value)
             found = await self._look(LineKeys(self._scope, marker.address), marker)
             if found is not None:
-                head, waiter, name = found
-                self._links[owner] = Link(owner, name, waiter.ticket, waiter.entry.entered_at, waiter.entry.id)
-                return tuple(holder.entry.owner for holder in head.holders)
-        return ()
+                return found
+        return None
 
-    async def _look(self, keys: LineKeys, marker: Marker) -> tuple[Head, Waiter, str] | None:
+    async def _look(self, keys: LineKeys, marker: Marker) -> _Wait | None:
         seen = await self._scope.read(keys.head, keys.ticket(marker.ticket))
         head, waiting = seen.get(keys.head), seen.get(keys.ticket(marker.ticket))
         if head is None or waiting is None:
             return None
-        waiter = WAITERS.decode(waiting.value)
-        return (HEADS.decode(head.value), waiter, keys.name) if waiter.entry.id == marker.entry else None
+        line, waiter = HEADS.decode(head.value), WAITERS.decode(waiting.value)
+        if waiter.entry.id != marker.entry:
+            return None
+        queue = (*await self._in_front(keys, line.front, marker.ticket), waiter.entry)
+        alive = await self._alive(keys, (*queue, *(holder.entry for holder in line.holders)))
+        if waiter.entry.id not in alive:
+            return None
+        owner, since = waiter.entry.owner, waiter.entry.entered_at
+        self._links[owner] = Link(owner, keys.name, waiter.ticket, since, waiter.entry.id)
+        holders = tuple(holder for holder in line.holders if holder.entry.id in alive)
+        return _Wait(line.rules, holders, tuple(entry for entry in queue if entry.id in alive))
+
+    async def _in_front(self, keys: LineKeys, front: int, ticket: int) -> tuple[Entry, ...]:
+        if front >= ticket:
+            return ()
+        page = await self._scope.scan(keys.ticket(front), keys.ticket(ticket), limit=MOST_READ)
+        return tuple(WAITERS.decode(record.value).entry for record in page.records.values())
+
+    async def _alive(self, keys: LineKeys, entries: tuple[Entry, ...]) -> frozenset[str]:
+        """Return the ids of those that still count: the dead have not fallen yet, and keep nobody for long."""
+        names = sorted(presences_of(entries))
+        present: set[str] = set()
+        for start in range(0, len(names), MOST_READ):
+            some = {name: keys.presence(name) for name in names[start : start + MOST_READ]}
+            seen = await self._scope.read(*some.values())
+            present.update(name for name, key in some.items() if self._is_present(seen.get(key)))
+        return frozenset(
+            entry.id for entry in entries if not isinstance(entry.anchor, Attended) or entry.anchor.presence in present
+        )
+
+    def _is_present(self, record: Record | None) -> bool:
+        return record is not None and not self._scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+
+
+def _stuck(waits: Mapping[str, _Wait]) -> dict[str, tuple[str, ...]]:
+    """Return those who wait for ever, and because of whom: whoever can go on is taken out, until nobody can."""
+    stuck: Collection[str] = waits
+    while True:
+        found = {owner: waits[owner].blockers(stuck) for owner in stuck}
+        left = {owner: blockers for owner, blockers in found.items() if blockers}
+        if len(left) == len(stuck):
+            return left
+        stuck = left
 
 
 def _circle(edges: Mapping[str, tuple[str, ...]], start: str) -> list[str]:
-    """Return a circle through ``start``; if there is none, it waits for others who wait for each other."""
-    way, seen = [start], {start}
-    while True:
-        following = next((each for each in edges[way[-1]] if each == start), None) or edges[way[-1]][0]
-        if following in seen:
-            return way if following == start else []
-        way.append(following)
-        seen.add(following)
+    """Return the shortest circle through ``start``; if there is none, it waits for others who wait for each other."""
+    ways = deque([[start]] if start in edges else [])
+    seen = {start}
+    while ways:
+        way = ways.popleft()
+        for following in edges[way[-1]]:
+            if following == start:
+                return way
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []
