@@ -5,6 +5,7 @@ The simulation has to find every one of them, by the same checks that the right 
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -174,10 +175,17 @@ async def from_the_answer(presence: Presence, store: Store) -> bool:
 # --- those who wait -------------------------------------------------------------------------------------------
 
 
-async def stay(lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, wish: Wish) -> None:  # noqa: ARG001 -- as _leave_later
+def stay(
+    lines: Lines,
+    line: LocalLine,  # noqa: ARG001 -- as _leave_for_certain
+    leave: Leave,  # noqa: ARG001 -- as _leave_for_certain
+    presence: Presence | None,
+    wish: Wish,  # noqa: ARG001 -- as _leave_for_certain
+) -> asyncio.Task[Any]:
     """Give up, and leave a ghost in the line."""
     if presence is not None:
         lines.keeper.dismiss(presence)
+    return lines.own(asyncio.sleep(0))
 
 
 def never(_lines: Lines) -> None:
@@ -201,7 +209,7 @@ MUTANTS: Final[dict[str, Patches]] = {
     "deadline from the answer": ((Presence, "renew", from_the_answer),),
     "light ones pass a heavy one": ((requests, "advance", light_ones_first),),
     "lowering permits evicts": ((requests, "resize", evicting),),
-    "ghosts of those who gave up": ((acquiring, "_leave_later", stay),),
+    "ghosts of those who gave up": ((acquiring, "_leave_for_certain", stay),),
     "no look without a hint": ((Lines, "_start_rounds", never),),
 }
 

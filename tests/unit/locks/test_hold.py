@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 import holdfast as hf
 from holdfast.errors import (
@@ -18,15 +19,17 @@ from holdfast.errors import (
     LeaseLostError,
     LockKindError,
     StoreClosedError,
+    WaitCycleError,
     WouldWaitError,
 )
 from holdfast.keys import RecordKey
+from holdfast.locks.driving.records import HEADS
 from holdfast.space import Space
-from holdfast.stores import GroupedStore
+from holdfast.stores import Delete, GroupedStore, Put
 from holdfast.stores.memory import Memory, MemoryBackend
 from holdfast.stores.opening import open_store
 from holdfast.testing import VirtualClock, simulate
-from holdfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, waiting
+from holdfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, queued, waiting
 from holdfast.testing.conformance.locks.interrupting import MOMENTS, Interruption, interrupted
 from tests.sizes import rounds
 
@@ -272,3 +275,61 @@ async def test_permits_are_set_for_no_other_kind_of_lock(space: hf.Space) -> Non
             await space.semaphore("k", permits=3).forget_size()
         with pytest.raises(WouldWaitError):
             await space.mutex("k").try_hold(owner="b").__aenter__()
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/state.db"])
+async def test_a_task_that_was_cancelled_while_it_left_can_ask_again_at_once(url: str, tmp_path: Path) -> None:
+    """What it is still about to leave is not in its own way."""
+    async with hf.open(url.format(tmp_path)) as space:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(asyncio.CancelledError):
+            async with space.mutex("k").hold():
+                asyncio.get_running_loop().call_soon(task.cancel)
+        task.uncancel()
+        async with space.mutex("k").hold(timeout=0):
+            pass
+
+
+async def test_a_line_that_was_left_halfway_moves_on(space: hf.Space) -> None:
+    """Whoever let go died before it had found the next in line: that one finds out by itself."""
+    other = Space(await space.store.another())
+    holder = await entered(other.mutex("k").hold(on_lost="tell"))
+    waiter = await waiting(space, space.mutex("k").hold(), "k")
+    head = await head_of(space, "k")
+    assert head is not None
+
+    nobody = HEADS.encode(structs.replace(head, holders=()))
+    key = space.key_for("line", "k")
+    version = (await space.read(key)).version(key)
+    await space.commit(Put(key, nobody, version), Delete((await holder.hold()).grant, (await holder.hold()).fence))
+
+    await waiter.hold()
+    await waiter.leave()
+    await holder.end()
+    await other._lines.aclose()
+
+
+async def test_of_two_that_close_a_circle_in_one_instant_one_gives_way() -> None:
+    """Also if the first of them, which came too early to see the circle, has the larger number."""
+    clock = VirtualClock()
+    space = Space(await open_store("memory://", clock=clock), clock=clock)
+    space._lines._entered = 6  # the holds are 7 and 8, the waits 9 and 10: as text, 9 is the larger
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def cross(one: str, two: str, may_go: asyncio.Event) -> None:
+        async with space.mutex(one).hold():
+            await may_go.wait()
+            async with space.mutex(two).hold():
+                pass
+
+    tasks = [asyncio.create_task(cross("a", "b", first)), asyncio.create_task(cross("b", "a", second))]
+    first.set()
+    await queued(space, 1, "b")
+    for _ in range(100):
+        await asyncio.sleep(0)  # until it has looked for a circle
+    second.set()
+    async with asyncio.timeout(5):
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(end) for end in ends] == [type(None), WaitCycleError]
+    await space.aclose()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.lines import Lines
     from holdfast.locks.driving.local_line import LocalLine
     from holdfast.locks.driving.presence import Presence
+    from holdfast.locks.driving.waits_for import Link
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
@@ -47,6 +48,9 @@ LONGEST_PAUSE: Final = 2.0
 
 LONGEST_GOODBYE: Final = 0.5
 """Seconds that one whose time is up is kept for leaving the line. What takes longer goes on without it."""
+
+PATIENCE: Final = 0.1
+"""Seconds for which one of a circle waits for another one, that came at the same instant, to give way."""
 
 
 class PermitsWarning(UserWarning):
@@ -124,36 +128,50 @@ async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
     try:
         left = (await place.line.driver.do(leave, wish.site)).answer
     except StoreError as problem:
-        lines.own(_leave_later(lines, place.line, leave, place.presence, wish))
+        _leave_for_certain(lines, place.line, leave, place.presence, wish)
         if lines.hooks:
             at = lines.clock.wall()
             lines.hooks.emit(ReleaseDelayed(at=at, key=wish.name, problem=type(problem).__name__))
         return None
     except asyncio.CancelledError:
         # The request is on its way all the same; this makes sure of it.
-        lines.own(_leave_later(lines, place.line, leave, place.presence, wish))
+        _leave_for_certain(lines, place.line, leave, place.presence, wish)
         raise
     lines.keeper.dismiss(place.presence)
     return left if isinstance(left, Left) else None
 
 
-async def _leave_later(lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, wish: Wish) -> None:
+def _leave_for_certain(
+    lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, wish: Wish
+) -> asyncio.Task[Any]:
     """Leave a line for certain: as long as this process is present, nobody else would take its entry away."""
-    pause = 0.0
+    # Asked at once: should the same task ask for the lock again, it must not find itself in its own way.
+    return lines.own(_see_left(lines, line, leave, presence, wish, line.driver.ask(leave, wish.site)))
+
+
+async def _see_left(
+    lines: Lines,
+    line: LocalLine,
+    leave: Leave,
+    presence: Presence | None,
+    wish: Wish,
+    asked: asyncio.Future[Answered],
+) -> None:
+    pause = FIRST_PAUSE
     try:
         while True:
-            await asyncio.sleep(pause)
             try:
-                answered = await line.driver.ask(leave, wish.site)
-                hidden = await _out_of_sight(lines, line, leave, answered)
+                hidden = await _out_of_sight(lines, line, leave, await asked)
             except StoreError:
                 if lines.is_closing:  # the presence goes, and the entry with it
                     return
-                pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
-                continue
-            if hidden is None:
-                return
-            leave = structs.replace(leave, ticket=hidden)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if hidden is None:
+                    return
+                leave = structs.replace(leave, ticket=hidden)
+            asked = line.driver.ask(leave, wish.site)
     finally:
         if presence is not None:
             lines.keeper.dismiss(presence)
@@ -251,13 +269,13 @@ class _Attempt:
         return outcome
 
     def _withdraw(self, presence: Presence | None) -> None:
-        self._withdrawal = self._lines.own(self._leave(presence))
-
-    async def _leave(self, presence: Presence | None) -> None:
         leave = Leave(self._id, ticket=self._ticket)
-        await _leave_later(self._lines, self._line, leave, presence, self._wish)
-        if self._marker is not None:  # not earlier: the request that writes it may have been under way
-            await _remove(self._lines, self._marker)
+        leaving = _leave_for_certain(self._lines, self._line, leave, presence, self._wish)
+        self._withdrawal = leaving if self._marker is None else self._lines.own(self._unmark(leaving, self._marker))
+
+    async def _unmark(self, leaving: asyncio.Task[Any], marker: RecordKey) -> None:
+        await asyncio.wait({leaving})  # not earlier: the request that writes it may have been under way
+        await _remove(self._lines, marker)
 
     def _entry(self, presence: Presence) -> Entry:
         wish = self._wish
@@ -284,7 +302,7 @@ class _Attempt:
         self._line.note_ticket(wait, answer.ticket)
         self._lines.hurry()
         if self._marker is not None:
-            await self._refuse_circle()
+            await self._refuse_circle(wait.turn)
         return await wait.turn
 
     def _refusal(self, answered: Answered) -> HoldfastError:
@@ -302,18 +320,24 @@ class _Attempt:
         here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
         return here[0] if here else "somewhere else"
 
-    async def _refuse_circle(self) -> None:
-        """Raise if waiting would never end. Of all in a circle, the one who closed it gives way.
-
-        Of several that came at the same instant each does: nobody can tell which of them saw the whole circle.
-        """
-        try:
-            circle = await find_circle(self._lines.scope, self._owner)
-        except StoreError:  # then nobody is refused; the wait goes on
+    async def _refuse_circle(self, turn: asyncio.Future[Turn | None]) -> None:
+        """Raise if waiting would never end. Of all in a circle, the one who closed it gives way."""
+        circle = await self._circle()
+        last = max(circle, key=lambda link: (link.entered_at, link.entry), default=None)
+        if last is None or circle[0].entered_at < last.entered_at:
             return
-        if circle and circle[0].entered_at == max(link.entered_at for link in circle):
-            links = tuple(f"{link.owner} waits for {link.key}" for link in circle)
-            raise WaitCycleError(self._wish.name, self._wish.called_from, links)
+        if last.entry != self._id:  # of one instant: it may have looked before the circle was closed
+            await asyncio.wait({turn}, timeout=PATIENCE)
+            if turn.done() or await self._circle() != circle:
+                return
+        links = tuple(f"{link.owner} waits for {link.key}" for link in circle)
+        raise WaitCycleError(self._wish.name, self._wish.called_from, links)
+
+    async def _circle(self) -> tuple[Link, ...]:
+        try:
+            return await find_circle(self._lines.scope, self._owner)
+        except StoreError:  # then nobody is refused; the wait goes on
+            return ()
 
     def _note_requeued(self, ticket: int) -> None:
         if self._ticket is not None and ticket != self._ticket and self._lines.hooks:

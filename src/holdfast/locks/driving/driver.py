@@ -156,7 +156,8 @@ class LineDriver:
 
     def _go_on(self) -> None:
         if self._queue and self._running is None and not self._is_busy:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+            running = asyncio.get_running_loop().create_task(self._run())
+            self._running = None if running.done() else running  # an eager task may be over by now
 
     async def finish(self) -> None:
         """Wait until everything that was asked is answered."""

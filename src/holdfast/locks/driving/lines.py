@@ -14,7 +14,7 @@ from holdfast.clock import MICROSECONDS
 from holdfast.errors import HoldfastError
 from holdfast.events import EntriesFell
 from holdfast.locks.algebra.entries import Until
-from holdfast.locks.algebra.line import Rules
+from holdfast.locks.algebra.line import Rules, advance
 from holdfast.locks.driving.keeper import Keeper
 from holdfast.locks.driving.local_line import LocalLine
 from holdfast.locks.driving.presence import PRESENCES
@@ -166,7 +166,8 @@ class Lines:
     def _start_rounds(self) -> None:
         self._starting = None
         if self._rounds is None and not self.is_closing:
-            self._rounds = self.own(self._go_round())
+            rounds = self.own(self._go_round())
+            self._rounds = None if rounds.done() else rounds  # an eager task may be over by now
 
     async def _go_round(self) -> None:
         loop = asyncio.get_running_loop()
@@ -199,7 +200,7 @@ class Lines:
         dead = {name for name in names if name not in alive}
         ends = [*alive.values(), *_ends_of(sight)]
         line.due_in = min(((end - sight.at) / MICROSECONDS for end in ends if end > sight.at), default=LOOK_EVERY)
-        if not dead and all(end > sight.at for end in ends):
+        if not dead and all(end > sight.at for end in ends) and not _is_left_halfway(sight):
             return False
         await self._drop(line, dead)
         return True
@@ -275,6 +276,11 @@ class Lines:
                     await self._given_back.wait()
         except TimeoutError:
             return
+
+
+def _is_left_halfway(sight: Sight) -> bool:
+    """Tell whether the front could move up, because whoever let go did not get as far as letting it."""
+    return sight.line.is_cut_off or advance(sight.line, sight.at) is not sight.line
 
 
 def _ends_of(sight: Sight) -> Iterator[Instant]:
