@@ -9,6 +9,7 @@ from holdfast.keys import Key
 from holdfast.locks.algebra.line import UNLIMITED, Rules
 from holdfast.locks.driving.records import Site
 from holdfast.locks.locking import DurableLock
+from holdfast.locks.options import LONGEST_MODE, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +42,7 @@ class ModeLock(DurableLock):
         if not shared and not single:
             problem = "declare some: modes=('read',), alone=('write',), or on the key's family"
             raise InvalidLockArgumentError("modes", "nothing", problem)
-        self._modes = (*shared, *single)
+        self._modes = tuple(check_text(mode, "mode", LONGEST_MODE) for mode in (*shared, *single))
         super().__init__(lines, key, Site("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease)
 
     def hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:

@@ -17,6 +17,8 @@ DEFAULT_LEASE: Final = 30.0
 
 LONGEST_NOTE: Final = 200
 LONGEST_OWNER: Final = 200
+LONGEST_MODE: Final = 50
+"""In bytes. With these, the record that all holders of a key share never gets too large to be written."""
 
 
 class HoldOptions(TypedDict, total=False):
@@ -65,7 +67,7 @@ def check_text(value: str | None, what: str, longest: int) -> str:
     """Return a short text; refuse anything else."""
     if value is None:
         return ""
-    if not isinstance(value, str) or len(value) > longest or not value.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+    if not isinstance(value, str) or not value.isprintable() or len(value.encode()) > longest:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         shown = ascii(value)[:60]
-        raise InvalidLockArgumentError(what, shown, f"it must be up to {longest} printable characters")
+        raise InvalidLockArgumentError(what, shown, f"it must be printable, and at most {longest} bytes in UTF-8")
     return value

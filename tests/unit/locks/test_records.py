@@ -9,11 +9,12 @@ from msgspec import structs
 
 from holdfast.clock import Instant
 from holdfast.keys import KeyFamily
-from holdfast.locks.algebra.entries import Attended, Entry, Until
-from holdfast.locks.algebra.line import Line, Rules, advance, enter, leave
-from holdfast.locks.driving.records import WINDOW, Facts, LineKeys, Site, View, presences_of
+from holdfast.locks.algebra.entries import Attended, Entry, Holder, Until
+from holdfast.locks.algebra.line import MOST_HOLDERS, Line, Rules, advance, enter, leave
+from holdfast.locks.driving.records import HEADS, WINDOW, Facts, Head, LineKeys, Site, View, presences_of
+from holdfast.locks.options import LONGEST_MODE, LONGEST_NOTE, LONGEST_OWNER
 from holdfast.scope import Scope, address_of
-from holdfast.stores import Delete, Put, Record, Snapshot
+from holdfast.stores import Capabilities, Delete, Put, Record, Snapshot
 from holdfast.stores.opening import open_store
 
 if TYPE_CHECKING:
@@ -213,3 +214,24 @@ def test_tickets_sort_by_number(keys: LineKeys) -> None:
 def test_presences_are_those_of_attended_entries() -> None:
     """An entry with a lease of its own has none."""
     assert presences_of([entry("a"), entry("b", "p.2"), Entry("c", "c", Until(NOW), NOW)]) == {"p.1", "p.2"}
+
+
+def test_as_many_holders_as_there_may_be_fit_into_one_record() -> None:
+    """However long their names are: else one who lets go could not hand over."""
+    longest = "\N{CROSS MARK}"
+    entry = Entry(
+        "i" * 50,
+        longest * 60 + "h" * 90,  # a task's name and its host
+        Attended("p" * 45),
+        Instant(2**52),
+        mode="m" * LONGEST_MODE,
+        weight=2**31,
+        max_hold=1e9,
+        note="n" * LONGEST_NOTE,
+    )
+    assert len(entry.owner.encode()) >= LONGEST_OWNER
+    holders = tuple(Holder(entry, slot, Instant(2**52), Instant(2**52)) for slot in range(MOST_HOLDERS))
+    rules, limits = Rules(2**31, ("m" * LONGEST_MODE,) * 10), Capabilities("any", True, True, "process", "push")
+    head = Head("l" * 60, "mode lock", rules, holders, 2**52, 2**52, pinned=True, pace=1e9)
+
+    assert len(HEADS.encode_own(head)) <= limits.max_value_bytes

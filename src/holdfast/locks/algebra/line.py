@@ -29,7 +29,7 @@ UNLIMITED: Final = None
 """As a number of permits: as many as fit by mode alone."""
 
 
-MOST_HOLDERS: Final = 500
+MOST_HOLDERS: Final = 400
 """The most that hold at a time, whatever the permits: they share one record. Others wait until one of them leaves."""
 
 

@@ -127,7 +127,7 @@ async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
     leave = Leave(place.entry.id, place.turn.holder.slot)
     try:
         left = (await place.line.driver.do(leave, wish.site)).answer
-    except StoreError as problem:
+    except HoldfastError as problem:
         _leave_for_certain(lines, place.line, leave, place.presence, wish)
         if lines.hooks:
             at = lines.clock.wall()
@@ -162,7 +162,7 @@ async def _see_left(
         while True:
             try:
                 hidden = await _out_of_sight(lines, line, leave, await asked)
-            except StoreError:
+            except HoldfastError:
                 if lines.is_closing:  # the presence goes, and the entry with it
                     return
                 await asyncio.sleep(pause)

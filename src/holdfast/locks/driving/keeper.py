@@ -140,7 +140,7 @@ class Keeper:
         try:
             store.lifeline()  # holds it anew, should something have made this process let go of it
             renewed = await presence.renew(store)
-        except HoldfastError as problem:
+        except Exception as problem:  # noqa: BLE001 -- whatever it is, it is tried again until the deadline
             if self._hooks:
                 self._hooks.emit(
                     PresenceNotRenewed(
