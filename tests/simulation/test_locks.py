@@ -54,7 +54,7 @@ class Hunt(Tally):
 @pytest.mark.heavy
 def test_durable_locks_keep_their_promises_on_every_schedule() -> None:
     """One valid holder a permit, fences that grow, first come first served, everybody served, and nothing left."""
-    for seed in rounds("seeds of durable locks", full=20_000, quick=MOST_SEEDS, seconds=60):
+    for seed in rounds("seeds of durable locks", full=20_000, quick=MOST_SEEDS, seconds=30):
         simulate(seed, contend, seed)
     assert not _held
 

@@ -74,6 +74,6 @@ def test_code_that_settles_works_on_a_faulty_store() -> None:
 @pytest.mark.heavy
 def test_sqlite_keeps_its_promises_on_every_schedule() -> None:
     """The real store on a real file, with its threads on seeded callbacks."""
-    for seed in rounds("simulated seeds, SQLite", full=1_000, quick=50, seconds=60):
+    for seed in rounds("simulated seeds, SQLite", full=1_000, quick=50, seconds=40):
         with tempfile.TemporaryDirectory(dir=QUICK_DISK) as folder:
             simulate(seed, work_on_sqlite, seed, f"{folder}/store.db")

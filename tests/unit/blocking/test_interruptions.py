@@ -21,6 +21,8 @@ from tests.sizes import rounds
 from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.blocking import Space
 
 
@@ -29,6 +31,14 @@ _never = threading.Event()
 
 class Stopped(BaseException):
     """What a task queue raises in a thread whose time is over."""
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A program that a shell has started in the background ignores Ctrl-C; what is tested here is one that does not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt_main_thread() -> None:
@@ -244,7 +254,7 @@ def test_interruptions_at_any_moment_leave_nothing_behind(seed: int) -> None:
                     pass
 
     with blocking.open("memory://") as space:
-        for _ in rounds("interruptions", full=500, quick=100, seconds=5):
+        for _ in rounds("interruptions", full=5_000, quick=100, seconds=5):
             threads = [threading.Thread(target=take_and_give_back, args=(space,)) for _ in range(2)]
             for thread in threads:
                 thread.start()
