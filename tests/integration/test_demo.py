@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEMO = [sys.executable, "-W", "error", str(EXAMPLES / "demo.py"), "--quick"]
 LYING_LEDGER = """

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.integration.cli.conftest import Start
 
+pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
+
 HOLD = ("run", "--lock", "a")
 UNTIL_KILLED = "import signal; print('ready', flush=True); signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {UNTIL_KILLED}"

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 CONTROL_C, CONTROL_Z = b"\x03", b"\x1a"
 
 
+pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
+
+
 @final
 class Terminal:
     """A terminal of our own."""
