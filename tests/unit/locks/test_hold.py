@@ -333,3 +333,22 @@ async def test_of_two_that_close_a_circle_in_one_instant_one_gives_way() -> None
         ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(end) for end in ends] == [type(None), WaitCycleError]
     await space.aclose()
+
+
+async def test_a_block_that_ends_while_it_is_lost_and_cancelled_still_gives_back(space: hf.Space) -> None:
+    """Both cancellations wait for the next await, which is a part of leaving: the other one's wins, nothing stays."""
+    mutex = space.mutex("m")
+
+    async def body() -> None:
+        async with mutex.hold() as hold:
+            hold.lose("a test says so")
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(body())
+
+    async with mutex.hold(timeout=5):
+        assert len(space._lines.line(mutex._address).holds) == 1
+    assert space._lines._held == 0

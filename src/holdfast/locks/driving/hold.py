@@ -188,30 +188,31 @@ class Holding:
         self._leaving = True  # from here on losing it cancels nobody
         by_us = bool(hold.reason) and self._on_lost == "cancel"
         try:
-            by_others = by_us and await self._take_back_cancellation(pending=kind is not asyncio.CancelledError)
+            others = await self._take_back_cancellation(error) if by_us else None
             left = await self._give_back(place, hold)
         finally:
             reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now concerns nobody
             self._place = self._hold = self._task = None
             self._leaving = False
-        if by_others or self._on_lost != "cancel" or not (kind is None or (by_us and kind is asyncio.CancelledError)):
+        if others is not None:
+            raise others
+        if self._on_lost != "cancel" or not (kind is None or (by_us and kind is asyncio.CancelledError)):
             return
         if reason or (left is not None and not left.was_holding):
             raise LeaseLostError(hold.key, hold.fence, reason or TAKEN_AWAY) from error
 
-    async def _take_back_cancellation(self, *, pending: bool) -> bool:
-        """Undo the cancellation that losing the lock began; tell whether somebody else has cancelled the task, too."""
+    async def _take_back_cancellation(self, error: BaseException | None) -> asyncio.CancelledError | None:
+        """Undo the cancellation that losing the lock began; return it if somebody else has cancelled the task, too."""
         task = self._task
         if task is None:
-            return False
-        if pending:  # it is delivered at the next await, which must not be a part of giving back
+            return None
+        cancelled = error if isinstance(error, asyncio.CancelledError) else None
+        if cancelled is None:  # it is delivered at the next await, which must not be a part of giving back
             try:
                 await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                if task.uncancel() > self._cancelling:
-                    raise
-                return False
-        return task.uncancel() > self._cancelling
+            except asyncio.CancelledError as delivered:
+                cancelled = delivered
+        return cancelled if task.uncancel() > self._cancelling else None
 
     async def _give_back(self, place: Place, hold: Hold) -> Left | None:
         hold.close()
