@@ -7,7 +7,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import holdfast as hf
-from holdfast.locks import RateLimiter
 
 URL = "sqlite:///rates.db"
 CAPACITY, INTERVAL = 2, 0.1
@@ -16,7 +15,7 @@ CAPACITY, INTERVAL = 2, 0.1
 async def send(requests: int) -> int:
     """Send requests as fast as the limit lets them; return how many went."""
     async with hf.open(URL) as space:
-        vendor = RateLimiter(space, "vendor", capacity=CAPACITY, interval=INTERVAL)
+        vendor = space.rate_limiter("vendor", capacity=CAPACITY, interval=INTERVAL)
         for _ in range(requests):
             async with vendor.limited(timeout="30s"):
                 pass  # call the vendor here

@@ -6,7 +6,7 @@ import asyncio
 
 import holdfast as hf
 from holdfast.errors import StaleWriteError
-from holdfast.locks import DurableMutex, Slots
+from holdfast.locks import DurableMutex
 
 URL = "sqlite:///shared.db"
 LOCK = DurableMutex(lease="30s")
@@ -15,7 +15,7 @@ LOCK = DurableMutex(lease="30s")
 async def worker(name: str) -> None:
     """Count visits without a lock, and debit an account under one."""
     async with hf.open(URL) as space:
-        slots = Slots(space)
+        slots = space.state
         await asyncio.gather(*(slots.shared("visits", type=int).increment() for _ in range(100)))
 
         slot, balance = slots.shared("account-42:lock"), slots.shared("account-42", type=int, initial=100)
@@ -30,7 +30,7 @@ async def main() -> None:
     """Let two workers at it, then show what a write after the hold comes to."""
     await asyncio.gather(worker("a"), worker("b"))
     async with hf.open(URL) as space:
-        slots = Slots(space)
+        slots = space.state
         print(await slots.shared("visits").get(), "visits, none lost")
         print(await slots.shared("account-42").get(), "left on the account")
 

@@ -133,8 +133,8 @@ async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
             at = lines.clock.wall()
             lines.hooks.emit(ReleaseDelayed(at=at, key=wish.name, problem=type(problem).__name__))
         return None
-    except asyncio.CancelledError:
-        # The request is on its way all the same; this makes sure of it.
+    except BaseException:
+        # When its caller is cancelled the request is on its way all the same; this makes sure of it.
         _leave_for_certain(lines, place.line, leave, place.presence, wish)
         raise
     lines.keeper.dismiss(place.presence)

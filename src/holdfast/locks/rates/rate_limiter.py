@@ -66,7 +66,7 @@ class RateLimiter:
     """A token bucket that all processes on a store share, with a line in front of it.
 
     >>> async with hf.open("memory://") as space:
-    ...     mails = RateLimiter(space, "mails", capacity=2, interval="1 minute")
+    ...     mails = space.rate_limiter("mails", capacity=2, interval="1 minute")
     ...     for _ in range(3):
     ...         answer = await mails.try_acquire()
     ...         print(answer.granted, answer.position, round(answer.retry_after))

@@ -5,7 +5,7 @@ workflow. Each call is one change of the slot. The time is the slot's own, read 
 lock by lying about it.
 
     lock = DurableMutex(lease="30s")
-    slot = Slots(space).shared("account-42:lock", initial=initial_lock_record())
+    slot = space.state.shared("account-42:lock", initial=initial_lock_record())
     place = await lock.acquire(slot, "order-7", timeout="10s")
     try:
         await balance.update(debit, guard=lock.guard(slot, "order-7", place.fence))

@@ -32,7 +32,7 @@ class Slots:
     """The states of a space.
 
     >>> async with hf.open("memory://") as space:
-    ...     visits = Slots(space).shared("visits", type=int, initial=0)
+    ...     visits = space.state.shared("visits", type=int, initial=0)
     ...     print(await visits.increment())
     1
 
