@@ -59,6 +59,10 @@ from holdfast.errors._root import (
 from holdfast.errors._runs import (
     RunHeldError,
 )
+from holdfast.errors._schedules import (
+    InvalidScheduleError,
+    UnknownZoneError,
+)
 from holdfast.errors._simulation import (
     DeadlockError,
     HistoryTooLargeError,
@@ -159,6 +163,7 @@ __all__ = [
     "InvalidKeyError",
     "InvalidLockArgumentError",
     "InvalidRateError",
+    "InvalidScheduleError",
     "InvalidStateArgumentError",
     "InvalidUrlError",
     "InvalidWorkflowError",
@@ -210,6 +215,7 @@ __all__ = [
     "TooHeavyError",
     "UnknownModeError",
     "UnknownWorkflowError",
+    "UnknownZoneError",
     "UnsuitableStoreError",
     "UpdateTimeoutError",
     "UpdateValidationError",
