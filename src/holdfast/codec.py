@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast, final, overload
 
 import msgspec
@@ -45,10 +47,21 @@ MAX_KEYS: Final = 50_000
 MAX_DIGITS: Final = 4_300
 """The longest integer, in digits. Integers of any size up to it are exact."""
 
+ROOM_BYTES: Final = 10_000
+"""What a record may put around a value that it holds."""
+_ROOM_DEPTH: Final = 20
+_ROOM_KEYS: Final = 1_000
+
 _PREFIX: Final = f"{FORMAT}:".encode()
-_SHORT: Final = 2 * MAX_DEPTH  # fewer bytes than this cannot nest too deeply
 
 _encoder: Final = msgspec.json.Encoder()
+
+
+class Hooks(Struct, frozen=True):
+    """How a codec treats types that msgspec does not know: as JSON-shaped data, and back from it."""
+
+    to_data: Callable[[Any], Any]
+    from_data: Callable[[type, Any], Any]
 
 
 @final
@@ -61,19 +74,42 @@ class Codec(Generic[T]):
             ``Decimal``, ``datetime`` and the like need a declared type, since JSON alone would not restore them.
         what: What the values are, as an error shows it.
         max_bytes: The most bytes that are written or read.
+        inner: The values are written inside of other ones: leave room for what is around them.
+        hooks: How to treat types that msgspec does not know.
     """
 
-    __slots__ = ("_decoder", "max_bytes", "what")
+    __slots__ = ("_decoder", "_encoder", "max_bytes", "max_depth", "max_keys", "what")
 
     @overload
-    def __init__(self, of: type[T], *, what: str = "the value", max_bytes: int = MAX_BYTES) -> None: ...
+    def __init__(
+        self, of: type[T], *, what: str = ..., max_bytes: int = ..., inner: bool = ..., hooks: Hooks | None = ...
+    ) -> None: ...
     @overload
-    def __init__(self, of: UnionType | Any, *, what: str = "the value", max_bytes: int = MAX_BYTES) -> None: ...  # noqa: ANN401 -- msgspec takes any type, also those that are no class
+    def __init__(
+        self,
+        of: UnionType | Any,  # noqa: ANN401 -- msgspec takes any type, also those that are no class
+        *,
+        what: str = ...,
+        max_bytes: int = ...,
+        inner: bool = ...,
+        hooks: Hooks | None = ...,
+    ) -> None: ...
 
-    def __init__(self, of: Any, *, what: str = "the value", max_bytes: int = MAX_BYTES) -> None:
-        self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(of)
+    def __init__(
+        self,
+        of: Any,
+        *,
+        what: str = "the value",
+        max_bytes: int = MAX_BYTES,
+        inner: bool = False,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(of, dec_hook=hooks and hooks.from_data)
+        self._encoder: Final = msgspec.json.Encoder(enc_hook=hooks.to_data) if hooks else _encoder
         self.what: Final = what
-        self.max_bytes: Final = max_bytes
+        self.max_bytes: Final = max_bytes - ROOM_BYTES * inner
+        self.max_depth: Final = MAX_DEPTH - _ROOM_DEPTH * inner
+        self.max_keys: Final = MAX_KEYS - _ROOM_KEYS * inner
 
     def encode(self, value: T) -> bytes:
         """Return ``value`` as bytes that :meth:`decode` restores.
@@ -82,11 +118,15 @@ class Codec(Generic[T]):
             EncodeError: It would not come back as it is: NaN, half a surrogate pair, a type that was not declared,
                 too large, too deep. The message names the place, never the value.
         """
-        try:
-            body = _encoder.encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise EncodeError(f"{self.what} cannot be stored: {_words(error)}") from None
-        self._check_size(len(_PREFIX) + len(body), EncodeError)
+        return _PREFIX + self.write(value)[0]
+
+    def write(self, value: T) -> tuple[bytes, T]:
+        """Return ``value`` as bare JSON, without a format number, and as :meth:`read` will restore it.
+
+        Raises:
+            EncodeError: As :meth:`encode`.
+        """
+        body = self._body(value)
         try:
             restored = self._read(body)
         except DecodeError as error:
@@ -94,16 +134,11 @@ class Codec(Generic[T]):
             raise EncodeError(f"{self.what} cannot be stored: {problem}") from None
         if restored != value and (loss := _loss(value, restored, "$")):
             raise EncodeError(f"{self.what} cannot be stored: {loss}")
-        return _PREFIX + body
+        return body, restored
 
     def encode_own(self, value: T) -> bytes:
         """Return ``value`` as bytes, for a value of ours whose every part has been checked: it is not read back."""
-        try:
-            body = _encoder.encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise EncodeError(f"{self.what} cannot be stored: {_words(error)}") from None
-        self._check_size(len(_PREFIX) + len(body), EncodeError)
-        return _PREFIX + body
+        return _PREFIX + self._body(value)
 
     def decode(self, data: bytes) -> T:
         """Return the value that ``data`` was made from.
@@ -115,16 +150,35 @@ class Codec(Generic[T]):
         self._check_size(len(data), DecodeError)
         if not data.startswith(_PREFIX):
             self._refuse_format(data)
-        body = data[len(_PREFIX) :]
+        return self._read_strictly(data[len(_PREFIX) :])
+
+    def read(self, body: bytes) -> T:
+        """Return the value that :meth:`write` made ``body`` from.
+
+        Raises:
+            DecodeError: As :meth:`decode`.
+        """
+        self._check_size(len(_PREFIX) + len(body), DecodeError)
+        return self._read_strictly(body)
+
+    def _body(self, value: T) -> bytes:
+        try:
+            body = self._encoder.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise EncodeError(f"{self.what} cannot be stored: {_words(error)}") from None
+        self._check_size(len(_PREFIX) + len(body), EncodeError)
+        return body
+
+    def _read_strictly(self, body: bytes) -> T:
         value = self._read(body)
         # What we wrote ourselves is written the same way again. If not (a newer field, other spaces), look closely.
-        if _encoder.encode(value) != body:
+        if self._encoder.encode(value) != body:
             _refuse_duplicates(body, self.what)
         return value
 
     def _read(self, body: bytes) -> T:
-        if len(body) >= _SHORT:
-            _check_shape(body, self.what)
+        if len(body) >= 2 * self.max_depth:  # fewer bytes than this cannot nest too deeply
+            self._check_shape(body)
         try:
             return self._decoder.decode(body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -133,6 +187,14 @@ class Codec(Generic[T]):
     def _check_size(self, size: int, error: type[EncodeError | DecodeError]) -> None:
         if size > self.max_bytes:
             raise error(f"{self.what} takes {size:,} bytes, at most {self.max_bytes:,} are allowed")
+
+    def _check_shape(self, body: bytes) -> None:
+        """Refuse too deep nesting and too many keys before any parser recurses into them."""
+        limit = self.max_depth
+        if body.count(b"[") + body.count(b"{") > limit and _depth(_outside_strings(body, b"[]{}")) > limit:
+            raise DecodeError(f"{self.what} is nested more than {limit} levels deep")
+        if len(body) > self.max_keys < body.count(b":") and len(_outside_strings(body, b":")) > self.max_keys:
+            raise DecodeError(f"{self.what} has more than {self.max_keys:,} keys")
 
     def _refuse_format(self, data: bytes) -> None:
         found = re.match(rb"([1-9][0-9]{0,5}):", data)
@@ -148,14 +210,6 @@ PLAIN: Final[Codec[JsonValue]] = Codec(Any)
 # --- limits -------------------------------------------------------------------------------------------------------
 
 _AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
-
-
-def _check_shape(body: bytes, what: str) -> None:
-    """Refuse too deep nesting and too many keys before any parser recurses into them."""
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(_outside_strings(body, b"[]{}")) > MAX_DEPTH:
-        raise DecodeError(f"{what} is nested more than {MAX_DEPTH} levels deep")
-    if len(body) > MAX_KEYS < body.count(b":") and len(_outside_strings(body, b":")) > MAX_KEYS:
-        raise DecodeError(f"{what} has more than {MAX_KEYS:,} keys")
 
 
 def _depth(brackets: bytes) -> int:
@@ -208,6 +262,8 @@ def _loss(value: object, restored: object, path: str) -> str | None:
         return f"{path} is not a finite number"
     if isinstance(value, dict):
         return f"{path} has keys that are not text"
+    if type(value) is type(restored):
+        return f"{path} is a {type(value).__name__} and would not come back equal"
     return f"{path} is a {type(value).__name__} and would come back as {type(restored).__name__}; declare a type for it"
 
 
@@ -215,6 +271,8 @@ def _inner(value: object, restored: object) -> Iterable[tuple[str, object, objec
     """Pair up what two containers of the same shape hold; None if they are not."""
     if isinstance(value, Struct) and type(value) is type(restored):
         return [(f".{name}", getattr(value, name), getattr(restored, name)) for name in value.__struct_fields__]
+    if is_dataclass(value) and type(value) is type(restored):
+        return [(f".{each.name}", getattr(value, each.name), getattr(restored, each.name)) for each in fields(value)]
     if isinstance(value, list | tuple) and isinstance(restored, list | tuple):
         items, others = cast("list[object]", value), cast("list[object]", restored)
         return [(f"[{n}]", *pair) for n, pair in enumerate(zip(items, others, strict=True))]

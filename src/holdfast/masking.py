@@ -12,6 +12,7 @@ from typing import Final
 MASK: Final = "***"
 
 _MAX_SHOWN: Final = 300
+_MAX_MESSAGE: Final = 2_000
 _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have no user or password
 
 # Query parameters whose values are shown. Everything else is hidden, so that a secret of a driver that we have
@@ -59,6 +60,20 @@ def mask_text(text: str) -> str:
     if "@" in text:
         text = _USER_IN_TEXT.sub(f"{MASK}@", text)
     return _PAIR_IN_TEXT.sub(rf"\1{MASK}", text)
+
+
+def mask_message(text: str) -> str:
+    """Return the message of an error as it may be stored: masked, of bounded length, valid text.
+
+    Doing it twice is doing it once, so that an error can be stored and raised any number of times.
+    """
+    text = text[:_MAX_MESSAGE].encode(errors="replace").decode()
+    for _ in range(3):
+        masked = mask_text(text)[:_MAX_MESSAGE]
+        if masked == text:
+            return text
+        text = masked
+    return MASK
 
 
 def _mask_user(rest: str) -> str:

@@ -121,6 +121,7 @@ from holdfast.errors._workflows import (
     SignalTimeoutError,
     StartOrSignalConflictError,
     StepCalledDirectlyError,
+    StepFailedError,
     StepInterruptedError,
     StepTimeoutError,
     UnknownWorkflowError,
@@ -131,6 +132,7 @@ from holdfast.errors._workflows import (
     WorkflowError,
     WorkflowTerminalError,
     WorkflowTypeNotRegisteredForRecoveryError,
+    WrongArgumentsError,
 )
 
 __all__ = [
@@ -201,6 +203,7 @@ __all__ = [
     "StaleWriteError",
     "StartOrSignalConflictError",
     "StepCalledDirectlyError",
+    "StepFailedError",
     "StepInterruptedError",
     "StepTimeoutError",
     "StoreBusyError",
@@ -228,6 +231,7 @@ __all__ = [
     "WorkflowTerminalError",
     "WorkflowTypeNotRegisteredForRecoveryError",
     "WouldWaitError",
+    "WrongArgumentsError",
     "WrongLoopError",
     "WrongStateTypeError",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors._root import HoldfastError
+from holdfast.masking import mask_message
 
 
 class WorkflowError(HoldfastError):
@@ -49,11 +50,15 @@ class WorkflowTypeNotRegisteredForRecoveryError(WorkflowError):
     """
 
     def __init__(
-        self, registered_types: tuple[str, ...], missing_types: tuple[str, ...], samples: tuple[str, ...], count: int
+        self,
+        registered_types: tuple[str, ...],
+        missing_types: tuple[str, ...],
+        missing_workflow_samples: tuple[str, ...],
+        missing_workflow_count: int,
     ) -> None:
-        super().__init__(registered_types, missing_types, samples, count)
+        super().__init__(registered_types, missing_types, missing_workflow_samples, missing_workflow_count)
         self.registered_types, self.missing_types = registered_types, missing_types
-        self.missing_workflow_samples, self.missing_workflow_count = samples, count
+        self.missing_workflow_samples, self.missing_workflow_count = missing_workflow_samples, missing_workflow_count
 
     @property
     def samples_truncated(self) -> bool:
@@ -243,6 +248,33 @@ class StepInterruptedError(WorkflowError):
         return f"the step {self.step_id!r} began and was interrupted; it may have happened ({self.idempotency_key})"
 
 
+class StepFailedError(WorkflowError):
+    """What a step or a workflow raised, told in words, because its type is not one that may be made from stored data.
+
+    ``error_type`` is the type's full name, ``message`` its text with secrets masked, ``trace`` where it was raised. To get the
+    real type back from then on, declare it: ``@hf.step(raises=[CardDeclinedError])``. Its arguments must then be JSON-shaped.
+    """
+
+    def __init__(self, error_type: str, message: str, trace: str = "") -> None:
+        message = mask_message(message)
+        super().__init__(error_type, message, trace)
+        self.error_type, self.message, self.trace = error_type, message, trace
+
+    def __str__(self) -> str:
+        return f"{self.error_type}: {self.message}" if self.message else self.error_type
+
+
+class WrongArgumentsError(WorkflowError, TypeError):
+    """A workflow was given arguments that its function does not take. Nothing was started; fix the call."""
+
+    def __init__(self, function: str, problem: str) -> None:
+        super().__init__(function, problem)
+        self.function, self.problem = function, problem
+
+    def __str__(self) -> str:
+        return f"{self.function}() cannot be called like this: {self.problem}"
+
+
 class StepTimeoutError(WorkflowError, TimeoutError):
     """A step took longer than its ``timeout`` and was cancelled. It may have happened in part."""
 
@@ -255,7 +287,7 @@ class StepTimeoutError(WorkflowError, TimeoutError):
 
 
 class SignalTimeoutError(WorkflowError, TimeoutError):
-    """The signal did not come in time."""
+    """The signal did not come in time. Catch it where the workflow waits, or give ``default=`` to get that instead."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(name, seconds)

@@ -1,0 +1,1 @@
+"""Durable workflows: runs that survive the death of their process."""
