@@ -205,7 +205,14 @@ class GitStore:
         with tempfile.TemporaryDirectory(prefix="gitstore-") as folder:
             clone = Path(folder) / "clone"
             await git(
-                Path(folder), "clone", "--quiet", "--branch", "main", str(self.working_copy.resolve()), str(clone)
+                Path(folder),
+                "clone",
+                "--no-local",  # a local clone copies files, also half-written ones of a push that is under way
+                "--quiet",
+                "--branch",
+                "main",
+                str(self.working_copy.resolve()),
+                str(clone),
             )
             yield Tree(clone)
 
