@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from holdfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, UnsuitableStoreError
 from holdfast.ids import new_id
 from holdfast.keys import Key, RecordKey
-from holdfast.stores.protocol import Check, Delete, Put, Wake
+from holdfast.stores.protocol import Check, Delete, Put, SharesTransactions, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from holdfast.clock import Instant
+    from holdfast.durations import Duration
     from holdfast.stores.protocol import (
         Change,
         Commit,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Snapshot,
         Store,
         Watch,
+        Worked,
     )
 
 T = TypeVar("T")
@@ -110,6 +112,42 @@ class Scope:
         """Decide and commit on records of this space, see :meth:`~holdfast.stores.Store.update`."""
         self._check(keys)
         return self._store.update(keys, decide)
+
+    def commit_with(
+        self,
+        work: Callable[[Any], T],
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+        timeout: Duration = 5.0,
+        and_then: Callable[[T], Sequence[Change]] | None = None,
+    ) -> Coroutine[Any, Any, Worked[T] | Conflict]:
+        """Do ``changes`` in this space and the caller's own SQL in one transaction: both happen, or neither.
+
+        See :meth:`holdfast.stores.GroupedStore.commit_with`. What ``and_then`` returns is kept to this space too.
+
+        Raises:
+            UnsuitableStoreError: The store has no SQL to share a transaction with.
+        """
+        store = self._store
+        if not isinstance(store, SharesTransactions):
+            raise UnsuitableStoreError(store.capabilities.backend, "it cannot share a transaction with your SQL")
+        self._check_changes(changes, wake)
+
+        def checked(answer: T) -> Sequence[Change]:
+            more = () if and_then is None else tuple(and_then(answer))
+            self._check_changes(more, ())
+            return more
+
+        return store.commit_with(
+            work, *changes, after=after, before=before, wake=wake, timeout=timeout, and_then=checked
+        )
+
+    def _check_changes(self, changes: Sequence[Change], wake: Sequence[Wake]) -> None:
+        # Anything else than a change is refused by the store, with a better message than a missing attribute.
+        self._check([each.key for each in changes if type(each) in _CHANGES])
+        self._check([each.to for each in wake if type(each) is Wake])
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints of this space, see :meth:`~holdfast.stores.Store.watch`."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hook
     from holdfast.keys import Key, RecordKey
     from holdfast.locks import Explanation, LineSummary
-    from holdfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake
+    from holdfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake, Worked
 
 T = TypeVar("T")
 
@@ -173,6 +173,26 @@ class Space:
         ``decide`` runs on Holdfast's own thread: it computes, and calls nothing that blocks.
         """
         return self._space.call(lambda space: space.update(keys, decide))
+
+    def commit_with(
+        self,
+        work: Callable[[Any], T],
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+        timeout: Duration = 5.0,
+        and_then: Callable[[T], Sequence[Change]] | None = None,
+    ) -> Worked[T] | Conflict:
+        """Do ``changes`` in this space and your own SQL in one transaction: both happen, or neither.
+
+        See :meth:`holdfast.stores.GroupedStore.commit_with`. ``work`` runs on a thread of Holdfast's own.
+        """
+        return self._space.call(
+            lambda space: space.commit_with(
+                work, *changes, after=after, before=before, wake=wake, timeout=timeout, and_then=and_then
+            )
+        )
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints of this space, see :meth:`~holdfast.stores.Store.watch`."""

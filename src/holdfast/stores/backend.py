@@ -7,7 +7,7 @@ the backends, in :mod:`holdfast.stores.grouped`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Capabilities, Change, Decision, Snapshot, Verdict, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 class CommitRider(Struct, frozen=True, gc=False):
@@ -37,11 +37,15 @@ class UpdateRider(Struct, frozen=True):
 
 
 class WorkRider(Struct, frozen=True):
-    """A commit together with work on the user's own tables in the same transaction. It always travels alone."""
+    """A commit together with work on the user's own tables in the same transaction. It always travels alone.
+
+    ``and_then`` makes further changes of what the work answered, in the same transaction.
+    """
 
     commit: CommitRider
     work: Callable[[Any], Any]
     seconds: float
+    and_then: Callable[[Any], Sequence[Change]] | None = None
 
 
 Rider: TypeAlias = CommitRider | UpdateRider | WorkRider

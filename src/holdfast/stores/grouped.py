@@ -148,14 +148,21 @@ class GroupedStore:
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
+        and_then: Callable[[T], Sequence[Change]] | None = None,
     ) -> Worked[T] | Conflict:
         """Do ``changes`` and the caller's own SQL in one transaction: both happen, or neither.
 
         ``work`` gets a connection-like object (on SQLite a :class:`~holdfast.stores.sqlite.SqlWork`) and runs on the
         writer's thread, only if every guard holds. Whatever it raises undoes everything and is raised here.
 
+        ``and_then`` is called with the work's answer, on the same thread, and returns further changes, for example
+        a record of the answer. They join ``changes``, under the rules of one commit: if a guard of theirs does not
+        hold, everything is undone, the work included, and the answer is the ``Conflict``. What ``and_then`` raises
+        undoes everything as well, and its time counts as the work's.
+
         Raises:
             UnsuitableStoreError: The store has no SQL to share a transaction with.
+            InvalidChangeError: The changes break a rule, alone or together with those of ``and_then``.
             WorkTimeoutError: The work took longer than ``timeout``; everything was undone.
         """
         if not self._limits.commit_with:
@@ -164,7 +171,7 @@ class GroupedStore:
         check_commit(changes, wake, self._limits)
         check_window(after, before)
         commit = CommitRider(changes, after, before, tuple(wake))
-        seat = self._group.board(WorkRider(commit, work, seconds(timeout, what="timeout")))
+        seat = self._group.board(WorkRider(commit, work, seconds(timeout, what="timeout"), and_then))
         try:
             await seat.answer
         except asyncio.CancelledError as cancelled:

@@ -10,7 +10,7 @@ Time belongs to the store: every answer carries it in ``at``, and a commit may d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -19,6 +19,8 @@ from holdfast.keys import RecordKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from holdfast.durations import Duration
 
 T = TypeVar("T")
 
@@ -203,6 +205,24 @@ class Watch(Protocol):
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class SharesTransactions(Protocol):
+    """A store that takes the caller's own SQL along in its transactions; ``capabilities.commit_with`` tells."""
+
+    async def commit_with(
+        self,
+        work: Callable[[Any], T],
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+        timeout: Duration = 5.0,
+        and_then: Callable[[T], Sequence[Change]] | None = None,
+    ) -> Worked[T] | Conflict:
+        """Do ``changes`` and the caller's own SQL in one transaction, see :class:`~holdfast.stores.GroupedStore`."""
+        ...
 
 
 class Store(Protocol):

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
-from holdfast.errors import StoreError, UnsuitableStoreError, WorkTimeoutError
+from holdfast.clock import monotonic
+from holdfast.errors import InvalidChangeError, StoreError, UnsuitableStoreError, WorkTimeoutError
 from holdfast.keys import RecordKey
+from holdfast.scope import Scope
 from holdfast.stores import Commit, Conflict, GroupedStore, Put, Worked
 from holdfast.stores.memory import open_memory
 from holdfast.stores.sqlite import SqlWork, open_sqlite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from holdfast.stores import Change
+
 K = RecordKey("ns", "k")
+OTHER = RecordKey("ns", "other")
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 
 
@@ -78,6 +84,64 @@ async def test_work_that_raises_undoes_everything(store: GroupedStore) -> None:
     assert (await store.read(K)).records == {}
     assert await paid(store) == 0
     assert isinstance(await store.commit(Put(K, b"later")), Commit)
+
+
+async def test_an_answer_that_cannot_be_recorded_undoes_the_work(store: GroupedStore) -> None:
+    """Neither a lost guard nor an error in what follows leaves a row in the user's table."""
+
+    def fail(_count: int) -> Sequence[Change]:
+        raise LookupError("no place for it")
+
+    await store.commit(Put(K, b"taken"))
+
+    conflict = await store.commit_with(pay, Put(OTHER, b""), and_then=lambda _: [Put(K, b"paid")])
+    assert isinstance(conflict, Conflict)
+    with pytest.raises(LookupError, match="no place for it"):
+        await store.commit_with(pay, Put(OTHER, b""), and_then=fail)
+    assert await paid(store) == 0
+
+
+async def test_an_answer_is_recorded_on_the_thread_of_the_work(store: GroupedStore) -> None:
+    """What makes the record of an answer runs right after the work, where the work ran."""
+    threads: list[int] = []
+
+    def note(_answer: object) -> Sequence[Change]:
+        threads.append(threading.get_ident())
+        return [Put(K, b"paid")]
+
+    await store.commit_with(lambda _: threads.append(threading.get_ident()), Put(OTHER, b""), and_then=note)
+
+    assert threads[0] == threads[1] != threading.get_ident()
+
+
+async def test_recording_an_answer_counts_as_work(store: GroupedStore) -> None:
+    """All writers wait for it, so it has the same time limit."""
+
+    def dawdle(_answer: object) -> Sequence[Change]:
+        began = monotonic()
+        while monotonic() - began < 0.05:
+            pass
+        return [Put(K, b"paid")]
+
+    with pytest.raises(WorkTimeoutError, match="everything was undone"):
+        await store.commit_with(pay, Put(OTHER, b""), timeout="10ms", and_then=dawdle)
+
+    assert await paid(store) == 0
+
+
+async def test_a_space_keeps_what_follows_inside(store: GroupedStore) -> None:
+    """Neither part of the commit may name a key of another tenant."""
+    mine, other = Scope(store, tenant="mine"), Scope(store, tenant="other")
+    key, strange = mine.key("k"), other.key("k")
+
+    worked = await mine.commit_with(pay, Put(key, b""), and_then=lambda _: [Put(mine.key("b"), b"")])
+    assert isinstance(worked, Worked)
+    assert set(worked.versions) == {key, mine.key("b")}
+    with pytest.raises(InvalidChangeError, match="does not lie in"):
+        await mine.commit_with(pay, Put(strange, b""))
+    with pytest.raises(InvalidChangeError, match="does not lie in"):
+        await mine.commit_with(pay, Put(mine.key("c"), b""), and_then=lambda _: [Put(strange, b"")])
+    assert await paid(store) == 1
 
 
 async def test_work_that_takes_too_long_is_undone(store: GroupedStore) -> None:

@@ -80,3 +80,18 @@ async def test_others_go_on_at_once_after_a_writer_was_killed(
         await store.commit(Put(key("survivor", seed), b"here"))
         assert monotonic() - began < 3
         check(look(), ledgers)
+
+
+@pytest.mark.heavy
+async def test_a_killed_worker_leaves_work_and_record_or_neither(url: str, look: Look, start: Start) -> None:
+    """After SIGKILL at any moment each row of the user has its entry and its recorded answer, and no other is there."""
+    for seed in rounds("kills of workers", full=200, quick=5, seconds=8):
+        worker = start("work_for_ever", url, seed)
+        assert worker.hear() == ["ready"]
+        kill_at_any_moment(worker, random.Random(seed))
+
+        found = look()
+        records = found["records"]
+        answers = sorted(int(records[place][1]) for place in records if place.startswith("test/answer/"))
+        assert answers == sorted(row for (row,) in found["worked"])
+        assert len(answers) == sum(place.startswith("test/entry/") for place in records)

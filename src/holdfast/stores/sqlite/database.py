@@ -20,6 +20,7 @@ from holdfast.keys import RecordKey
 from holdfast.stores.backend import Applied, Batch, WorkRider
 from holdfast.stores.fold import Folded, as_exception, fold, keys_of
 from holdfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
+from holdfast.stores.rules import check_commit
 from holdfast.stores.sqlite.connecting import connect, disconnect
 from holdfast.stores.sqlite.trouble import translate
 from holdfast.stores.sqlite.work import run_work
@@ -27,6 +28,7 @@ from holdfast.stores.sqlite.work import run_work
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from holdfast.clock import Instant
     from holdfast.stores.backend import Rider
     from holdfast.stores.sqlite.driver import Connection
     from holdfast.stores.sqlite.sharing import SharedFile
@@ -140,17 +142,25 @@ class Database:
         if type(verdict) is not Commit:
             return folded
         try:
-            answer = run_work(self._writer, rider.work, rider.seconds, self._file.path)
+            answer, changes = run_work(self._writer, rider, self._file.path)
+            if len(changes) > len(rider.commit.changes):
+                check_commit(changes, rider.commit.wake, self._limits)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
             return Folded((as_exception(problem),), {}, (), folded.last_version)
+        if len(changes) > len(rider.commit.changes):
+            # All of them anew, at the same instant: one version, and no guard that held before fails for its age.
+            folded = self._fold((structs.replace(rider.commit, changes=changes),), verdict.at)
+            verdict = folded.outcomes[0]
+        if type(verdict) is not Commit:
+            return folded
         return structs.replace(folded, outcomes=(Worked(answer, verdict.at, verdict.versions),))
 
-    def _fold(self, riders: Sequence[Rider]) -> Folded:
+    def _fold(self, riders: Sequence[Rider], at: Instant | None = None) -> Folded:
         last_version, last_at = self._writer.execute(_COUNTERS).fetchall()[0]
         records = look_up(self._writer, keys_of(riders))
-        at = self._time.now(last_at)
+        at = self._time.now(last_at) if at is None else at
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
         return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits)

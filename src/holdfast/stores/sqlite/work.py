@@ -6,7 +6,7 @@ its own tables and nothing to ours, and cannot end the transaction it is in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import apsw
 
@@ -14,11 +14,11 @@ from holdfast.clock import monotonic
 from holdfast.errors import StoreError, WorkTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from holdfast.stores.backend import WorkRider
+    from holdfast.stores.protocol import Change
     from holdfast.stores.sqlite.driver import Connection
-
-T = TypeVar("T")
 
 _OURS: Final = frozenset({"records", "records_that_expire", "counters", "facts"})
 _FORBIDDEN: Final = frozenset(
@@ -70,14 +70,20 @@ class SqlWork:
         self._connection = None
 
 
-def run_work(connection: Connection, work: Callable[[SqlWork], T], seconds: float, name: str) -> T:
-    """Run ``work`` with a time limit, kept to its own tables. Its exceptions pass through."""
+def run_work(connection: Connection, rider: WorkRider, name: str) -> tuple[Any, tuple[Change, ...]]:
+    """Run the work with a time limit, kept to its own tables; return its answer and all changes to commit with it.
+
+    Exceptions of the work, and of the function that makes changes of its answer, pass through.
+    """
+    seconds, changes = rider.seconds, rider.commit.changes
     deadline = monotonic() + seconds
     sql = SqlWork(connection, name)
     connection.authorizer = _authorize
     connection.set_progress_handler(lambda: monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
     try:
-        answer = work(sql)
+        answer = rider.work(sql)
+        if rider.and_then is not None:
+            changes = (*changes, *rider.and_then(answer))
     except apsw.InterruptError as problem:
         raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone") from problem
     finally:
@@ -87,7 +93,7 @@ def run_work(connection: Connection, work: Callable[[SqlWork], T], seconds: floa
     if monotonic() > deadline:
         raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone")
     sql.check(connection)
-    return answer
+    return answer, changes
 
 
 def _authorize(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:

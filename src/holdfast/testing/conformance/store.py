@@ -17,6 +17,7 @@ from holdfast.testing.conformance.updates import UpdateCases
 from holdfast.testing.conformance.versions import VersionCases
 from holdfast.testing.conformance.watching import WatchCases
 from holdfast.testing.conformance.windows import WindowCases
+from holdfast.testing.conformance.works import WorkCases
 
 
 class StoreConformance(
@@ -28,6 +29,7 @@ class StoreConformance(
     ScanCases,
     NameCases,
     UpdateCases,
+    WorkCases,
     GroupCases,
     RaceCases,
     HistoryCases,

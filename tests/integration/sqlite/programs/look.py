@@ -14,9 +14,11 @@ def look(path: str) -> dict[str, Any]:
     """Return what the file holds, and what SQLite thinks of it."""
     database = open_connection(path)
     rows = database.execute("SELECT key, version, value FROM records ORDER BY key").fetchall()
+    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema ORDER BY name")]
     facts = {
         "integrity": database.pragma("integrity_check"),
-        "tables": [name for (name,) in database.execute("SELECT name FROM sqlite_schema ORDER BY name")],
+        "tables": tables,
+        "worked": database.execute("SELECT id FROM worked").fetchall() if "worked" in tables else [],
         "handles": database.execute("SELECT count(*) FROM counters WHERE handle <> ''").get,
         "records": {
             "/".join(RecordKey.from_encoded(key).parts): [version, value.decode()] for key, version, value in rows
