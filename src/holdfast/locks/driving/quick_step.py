@@ -2,7 +2,7 @@
 
 They come to exactly what :func:`~holdfast.locks.driving.requests.step` and a
 :class:`~holdfast.locks.driving.records.View` come to, in a third of the time; a test compares the two on every kind of
-line. Whatever is not so simple goes the long way.
+line. Whatever is not so simple goes the long way. What a request brings along is added to either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from holdfast.clock import later
-from holdfast.locks.algebra.entries import Attended, Holder
+from holdfast.locks.algebra.entries import Holder, Until
 from holdfast.locks.algebra.line import Granted, Line
 from holdfast.locks.driving.records import GRANTS, HEADS, Grant, Head
 from holdfast.locks.driving.requests import Enter, Leave, Left
@@ -68,7 +68,7 @@ def _leave(keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: He
     holder = head.holders[0]
     grant_key = keys.grant(holder.slot)
     is_over = holder.ends_at is not None and holder.ends_at <= seen.at
-    if holder.entry.id != request.entry_id or is_over or type(holder.entry.anchor) is not Attended:
+    if holder.entry.id != request.entry_id or is_over or type(holder.entry.anchor) is Until:
         return None
     if grant_key not in given or not (grant := seen.version(grant_key)):
         return None

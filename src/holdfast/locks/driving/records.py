@@ -16,6 +16,7 @@ from holdfast.codec import Codec
 from holdfast.keys import RecordKey, display
 from holdfast.locks.algebra.entries import Attended, Entry, Holder, Until, Waiter
 from holdfast.locks.algebra.line import Line, Rules
+from holdfast.locks.driving.readying import READY, ready_key
 from holdfast.stores.protocol import Delete, Put, Wake
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ GRANTS: Final[Codec[Grant]] = Codec(Grant, what="a grant")
 class LineKeys:
     """Where the records of one line lie. Heads have a kind of their own, so that all lines can be listed."""
 
-    __slots__ = ("_end", "_grants", "_presences", "_seen", "_tickets", "address", "head", "name")
+    __slots__ = ("_end", "_grants", "_presences", "_scope", "_seen", "_tickets", "address", "head", "name")
 
     def __init__(self, scope: Scope, address: tuple[str, ...]) -> None:
+        self._scope: Final = scope
         self.address: Final = address
         self.name: Final = display(address[1:]) if address[1] else address[2]
         self.head: Final = scope.key("line", *address)
@@ -102,6 +104,10 @@ class LineKeys:
         """Return the key of a presence, which is named by its opening of the space and a number."""
         opening, _, number = name.partition(".")
         return self._presences.child(opening, number)
+
+    def ready(self, run: str) -> RecordKey:
+        """Return where it is noted that somebody has to look at a run."""
+        return ready_key(self._scope, run)
 
 
 class Site(Struct, frozen=True):
@@ -225,6 +231,10 @@ class View:
         record = self._get(key)
         if record is not None:
             yield Delete(key, record.version)
+
+    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
+        """Return what tells runs that their place has changed: each record gets another version."""
+        return tuple([self._put(self._keys.ready(run), READY) for run in runs])
 
     def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
         """Return whom to wake: waiters who hold now or were turned away, and holders who were turned out.

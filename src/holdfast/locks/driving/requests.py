@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -10,12 +11,32 @@ from holdfast.clock import Instant, later
 from holdfast.keys import RecordKey
 from holdfast.locks.algebra.entries import Entry, Until
 from holdfast.locks.algebra.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, renew, resize, sweep
+from holdfast.stores.protocol import Change, Snapshot, Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-MOST_FALLING: Final = 24
-"""The most holders that fall in one step: each needs its grant's key, and a step names only so many."""
+
+MOST_FALLING: Final = 16
+"""The most holders that fall in one step: each needs a key or two, and a step names only so many."""
+
+
+class Along(Struct, frozen=True):
+    """Changes of one's own, in the same commit as the step that answers a request.
+
+    ``decide`` is a pure function of the answer and of the records as they were before the step. It returns changes of
+    ``keys`` and wakes; whatever it is answered, also if it is refused. It may run several times, on another thread.
+
+    If it raises, the request has not happened: nothing of it is in the line or in any record, and its caller alone
+    gets the exception. It is there to say no: to a run that exists already, or to a driver that has lost its run.
+
+    Attributes:
+        keys: All that it looks at or changes, none of it a record of the line; some forty at most.
+        decide: What to do, given what was answered.
+    """
+
+    keys: tuple[RecordKey, ...]
+    decide: Callable[[Answer, Snapshot], tuple[tuple[Change, ...], tuple[Wake, ...]]]
 
 
 class Enter(Struct, frozen=True):
@@ -24,6 +45,7 @@ class Enter(Struct, frozen=True):
     ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
     be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
     for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
+    ``along`` is committed together with the answer, whatever that is.
     """
 
     entry: Entry
@@ -31,6 +53,7 @@ class Enter(Struct, frozen=True):
     marker: RecordKey | None = None
     ticket: int | None = None
     lease: float | None = None
+    along: Along | None = None
 
 
 class Renew(Struct, frozen=True):
@@ -45,6 +68,8 @@ class Leave(Struct, frozen=True):
     """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known.
 
     ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
+    ``marker`` is where it was noted that its owner waits here, and is taken away. ``along`` is committed together with
+    the answer.
     """
 
     entry_id: str
@@ -52,6 +77,8 @@ class Leave(Struct, frozen=True):
     ticket: int | None = None
     by_force: bool = False
     only_waiting: bool = False
+    marker: RecordKey | None = None
+    along: Along | None = None
 
 
 class Resize(Struct, frozen=True):
@@ -62,10 +89,17 @@ class Resize(Struct, frozen=True):
 
 
 class Poke(Struct, frozen=True):
-    """Only look: let the dead fall and the front move up."""
+    """Only look: let the dead fall and the front move up. ``along`` is committed with what that comes to."""
+
+    along: Along | None = None
 
 
 Request: TypeAlias = Enter | Renew | Leave | Resize | Poke
+
+
+def along_of(request: Request) -> Along | None:
+    """Return what is to be committed together with the answer to a request."""
+    return None if isinstance(request, Renew | Resize) else request.along
 
 
 class Refused(Struct, frozen=True):
