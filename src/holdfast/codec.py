@@ -104,7 +104,9 @@ class Codec(Generic[T]):
         inner: bool = False,
         hooks: Hooks | None = None,
     ) -> None:
-        self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(of, dec_hook=hooks and hooks.from_data)
+        self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(
+            of, dec_hook=hooks.from_data if hooks else None
+        )
         self._encoder: Final = msgspec.json.Encoder(enc_hook=hooks.to_data) if hooks else _encoder
         self.what: Final = what
         self.max_bytes: Final = max_bytes - ROOM_BYTES * inner
@@ -132,7 +134,11 @@ class Codec(Generic[T]):
         except DecodeError as error:
             problem = error.problem.removeprefix(f"{self.what} cannot be read: ")
             raise EncodeError(f"{self.what} cannot be stored: {problem}") from None
-        if restored != value and (loss := _loss(value, restored, "$")):
+        try:
+            loss = restored != value and _loss(value, restored, "$")
+        except Exception:  # noqa: BLE001 -- an __eq__ of the user's making may raise anything
+            loss = "it holds something that cannot be compared"
+        if loss:
             raise EncodeError(f"{self.what} cannot be stored: {loss}")
         return body, restored
 

@@ -149,16 +149,20 @@ def _comes_back(told: Failure, kind: type[Exception]) -> bool:
 
 def _message(error: BaseException) -> str:
     try:
-        text = _group_message(error) if isinstance(error, BaseExceptionGroup) else str(error)
+        text = str(error) + _inner_messages(error)
     except Exception:  # noqa: BLE001 -- a message of the user's making may raise anything
         text = "its message cannot be shown"
     return mask_message(text)
 
 
-def _group_message(error: BaseExceptionGroup[BaseException]) -> str:
-    inner = [f"{type(each).__name__}: {_message(each)}" for each in error.exceptions[:_MAX_INNER]]
-    more = len(error.exceptions) - len(inner)
-    return f"{error}: {'; '.join(inner)}{f'; and {more} more' if more else ''}"
+def _inner_messages(error: BaseException) -> str:
+    """Return what the exceptions of a group say, and nothing for any other exception."""
+    if not isinstance(error, BaseExceptionGroup):
+        return ""
+    inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+    told = [f"{type(each).__name__}: {_message(each)}" for each in inner[:_MAX_INNER]]
+    more = [f"and {len(inner) - _MAX_INNER} more"] if len(inner) > _MAX_INNER else []
+    return f": {'; '.join(told + more)}"
 
 
 def _state(error: BaseException) -> Raw | None:
@@ -174,7 +178,7 @@ def _state(error: BaseException) -> Raw | None:
 
 
 def _attributes(error: BaseException) -> Iterator[tuple[str, object]]:
-    for name in _slots(type(error)):
+    for name in _slots(cast("Any", type(error))):
         value = getattr(error, name, None)
         if value is not None:  # slots of built-in classes are None when unused
             yield name, value
@@ -247,13 +251,13 @@ def _restore_alone(failure: Failure, known: KnownErrors) -> Exception:
 def _make(failure: Failure, kind: type[Exception]) -> Exception:
     """Make an exception without calling its constructor, which may want or do anything."""
     native = next(each for each in kind.__mro__ if each.__module__ == "builtins")
-    error = cast("Exception", native.__new__(kind))
+    error: Exception = cast("Any", native).__new__(kind)
     args: object = PLAIN.unpack(failure.args or b"")
     if not isinstance(args, list):
         raise DecodeError("the arguments of an exception are not a list")
     _set(error, "args", tuple(cast("list[object]", args)))
     state: dict[str, object] = PLAIN.unpack(failure.state) if failure.state else {}
-    slots = frozenset(_slots(kind))
+    slots = frozenset(_slots(cast("Any", kind)))
     for name, value in state.items():
         if name in slots:
             _set(error, name, value)

@@ -17,8 +17,9 @@ from typing import Any, Final, Generic, Never, NoReturn, TypeVar, cast, final, g
 import msgspec
 import msgspec.inspect
 
-from holdfast.codec import Codec, Hooks
+from holdfast.codec import Codec
 from holdfast.errors import DecodeError, InvalidWorkflowError, WrongArgumentsError
+from holdfast.workflows.models import HOOKS, is_model, to_steady_data
 
 T = TypeVar("T")
 
@@ -200,49 +201,10 @@ def digest(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     return blake2b(body, digest_size=8).hexdigest()
 
 
-def _to_steady_data(value: Any) -> Any:  # noqa: ANN401 -- a hook takes what it is given
-    if not _is_model(type(value)):
-        raise TypeError
-    return value.model_dump()  # not as JSON: sets stay sets, and are sorted
+_steady: Final = msgspec.json.Encoder(enc_hook=to_steady_data, order="deterministic")
 
 
-_steady: Final = msgspec.json.Encoder(enc_hook=_to_steady_data, order="deterministic")
-
-
-# --- types that msgspec does not know -----------------------------------------------------------------------------
-
-
-def _is_model(kind: type) -> bool:
-    """Tell whether a class is a pydantic model, without importing pydantic."""
-    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_fields")
-
-
-@lru_cache(maxsize=256)
-def _by_alias(kind: type) -> bool:
-    """Tell under which names a model reads what it has written."""
-    found: Mapping[str, Any] = getattr(kind, "model_fields", {})
-    return all(each.serialization_alias in (None, each.validation_alias) for each in found.values())
-
-
-def _to_data(value: Any) -> Any:  # noqa: ANN401 -- a hook takes what it is given
-    kind = type(value)
-    if not _is_model(kind):
-        raise TypeError(f"objects of type {kind.__name__} cannot be stored; use a dataclass, a struct or plain data")
-    try:
-        return value.model_dump(mode="json", by_alias=_by_alias(kind), round_trip=True)
-    except Exception as error:  # noqa: BLE001 -- a model's own serializers may raise anything, and quote the value
-        raise TypeError(f"{kind.__name__} cannot be written: {type(error).__name__}") from None
-
-
-def _from_data(kind: type, data: Any) -> Any:  # noqa: ANN401 -- a hook takes what it is given
-    try:
-        # Read as JSON, since a strict model would not take a text for a date otherwise.
-        return kind.model_validate_json(msgspec.json.encode(data))  # type: ignore[attr-defined] # checked by _codec_for
-    except Exception as error:  # noqa: BLE001 -- a model's own validators may raise anything, and quote the value
-        raise TypeError(f"{kind.__name__} does not take it: {type(error).__name__}") from None
-
-
-_HOOKS: Final = Hooks(_to_data, _from_data)
+# --- types ----------------------------------------------------------------------------------------------------------
 
 
 def _codec_for(annotation: Any, what: str) -> Codec[Any]:  # noqa: ANN401 -- a type may be no class
@@ -254,7 +216,7 @@ def _codec_for(annotation: Any, what: str) -> Codec[Any]:  # noqa: ANN401 -- a t
 
 def _new_codec(annotation: Any, what: str) -> Codec[Any]:  # noqa: ANN401 -- a type may be no class
     try:
-        codec: Codec[Any] = Codec(annotation, what=what, inner=True, hooks=_HOOKS)
+        codec: Codec[Any] = Codec(annotation, what=what, inner=True, hooks=HOOKS)
         strangers = {kind.__qualname__ for kind in _custom(msgspec.inspect.type_info(annotation), set())}
     except (TypeError, ValueError, NameError) as error:
         raise InvalidWorkflowError(what, f"cannot be stored: {error}") from None
@@ -275,7 +237,7 @@ def _custom(node: object, seen: set[int]) -> Iterator[type]:
         return
     seen.add(id(node))
     if isinstance(node, msgspec.inspect.CustomType):
-        if not _is_model(node.cls):
+        if not is_model(node.cls):
             yield node.cls
     elif isinstance(node, tuple):
         for item in cast("tuple[object, ...]", node):
