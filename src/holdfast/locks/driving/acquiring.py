@@ -15,7 +15,6 @@ from holdfast.errors import (
     LockKindError,
     ReentryError,
     StoreClosedError,
-    StoreError,
     TooHeavyError,
     WaitCycleError,
     WithdrawnError,
@@ -30,7 +29,7 @@ from holdfast.locks.driving.records import Site
 from holdfast.locks.driving.removing import remove
 from holdfast.locks.driving.requests import Enter, Leave, Left, WaitsForItself, WrongKind
 from holdfast.locks.driving.turning_out import was_turned_out
-from holdfast.locks.driving.waits_for import find_circle, marker_key
+from holdfast.locks.driving.waits_for import PATIENCE, circle_to_break, marker_key, shown
 from holdfast.locks.explaining.reading import find_waiter
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.lines import Lines
     from holdfast.locks.driving.local_line import LocalLine
     from holdfast.locks.driving.presence import Presence
-    from holdfast.locks.driving.waits_for import Link
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
@@ -48,9 +46,6 @@ LONGEST_PAUSE: Final = 2.0
 
 LONGEST_GOODBYE: Final = 0.5
 """Seconds that one whose time is up is kept for leaving the line. What takes longer goes on without it."""
-
-PATIENCE: Final = 0.1
-"""Seconds for which one of a circle waits for another one, that came at the same instant, to give way."""
 
 
 class PermitsWarning(UserWarning):
@@ -321,23 +316,15 @@ class _Attempt:
         return here[0] if here else "somewhere else"
 
     async def _refuse_circle(self, turn: asyncio.Future[Turn | None]) -> None:
-        """Raise if waiting would never end. Of all in a circle, the one who closed it gives way."""
-        circle = await self._circle()
-        last = max(circle, key=lambda link: (link.entered_at, link.entry), default=None)
-        if last is None or circle[0].entered_at < last.entered_at:
-            return
-        if last.entry != self._id:  # of one instant: it may have looked before the circle was closed
-            await asyncio.wait({turn}, timeout=PATIENCE)
-            if turn.done() or await self._circle() != circle:
-                return
-        links = tuple(f"{link.owner} waits for {link.key}" for link in circle)
-        raise WaitCycleError(self._wish.name, self._wish.called_from, links)
+        """Raise if waiting would never end."""
 
-    async def _circle(self) -> tuple[Link, ...]:
-        try:
-            return await find_circle(self._lines.scope, self._owner)
-        except StoreError:  # then nobody is refused; the wait goes on
-            return ()
+        async def still_waits() -> bool:
+            await asyncio.wait({turn}, timeout=PATIENCE)
+            return not turn.done()
+
+        circle = await circle_to_break(self._lines.scope, self._owner, self._id, still_waits)
+        if circle:
+            raise WaitCycleError(self._wish.name, self._wish.called_from, shown(circle))
 
     def _note_requeued(self, ticket: int) -> None:
         if self._ticket is not None and ticket != self._ticket and self._lines.hooks:

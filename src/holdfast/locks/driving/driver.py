@@ -216,14 +216,18 @@ class LineDriver:
         moved, _ = await self._step([Poke()], site, Facts(dead=dead, life=sight.life, front=front))
         return moved
 
-    async def look(self) -> Sight:
-        """Read the line; nothing is written, and nothing is waited for but the store."""
+    async def look(self, also: Collection[str] = ()) -> Sight:
+        """Read the line; nothing is written, and nothing is waited for but the store.
+
+        ``also`` are further entries whose fences are to be told.
+        """
         keys = frozenset((self.keys.head, *self._likely_keys((), self._head, 1)))
         while True:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
             view = View(self.keys, seen, keys, _NO_SITE, Facts())
-            ours = [holder for holder in view.line.holders if holder.entry.id in self._interest]
+            ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
+            ours.sort(key=lambda holder: holder.entry.id not in also)
             fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:MOST_FENCES]}
             if not view.missing:
                 self._remember(view.line)

@@ -199,7 +199,8 @@ class Lines:
         alive = await self._presences(line, sorted(names))
         dead = {name for name in names if name not in alive}
         ends = [*alive.values(), *_ends_of(sight)]
-        line.due_in = min(((end - sight.at) / MICROSECONDS for end in ends if end > sight.at), default=LOOK_EVERY)
+        line.next_end = min((end for end in ends if end > sight.at), default=None)
+        line.due_in = LOOK_EVERY if line.next_end is None else (line.next_end - sight.at) / MICROSECONDS
         if not dead and all(end > sight.at for end in ends) and not _is_left_halfway(sight):
             return False
         await self._drop(line, dead)

@@ -98,9 +98,14 @@ class Tenure(Protocol):
 
 @final
 class LocalLine:
-    """The waiters and holds of this process on one key."""
+    """The waiters and holds of this process on one key.
 
-    __slots__ = ("_joined", "driver", "due_in", "holds", "last", "lifelines", "waits")
+    Attributes:
+        due_in: In how many seconds somebody at the front may fall, when it was last looked after.
+        next_end: When that is by the store's time; None: nobody there falls by time.
+    """
+
+    __slots__ = ("_joined", "driver", "due_in", "holds", "last", "lifelines", "next_end", "waits")
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
         self.waits: Final[dict[str, Wait]] = {}
@@ -108,6 +113,7 @@ class LocalLine:
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
         self.due_in = 0.0
+        self.next_end: Instant | None = None
         self._joined = 0
         self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw)
 

@@ -15,13 +15,14 @@ from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.codec import Codec
+from holdfast.errors import StoreError
 from holdfast.locks.algebra.entries import Attended, Entry, Holder
 from holdfast.locks.algebra.line import Rules
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.records import HEADS, WAITERS, LineKeys, presences_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from holdfast.keys import RecordKey
     from holdfast.scope import Scope
@@ -31,6 +32,9 @@ DAY: Final = 86_400.0
 
 KEPT_FOR: Final = 30 * DAY
 """After this many seconds a marker is swept up, if its process died and nobody else did it."""
+
+PATIENCE: Final = 0.1
+"""Seconds for which one of a circle waits for another one, that came at the same instant, to give way."""
 
 MOST_OWNERS: Final = 100
 """How many owners are followed. A longer chain is not looked at any further: it is taken for no circle."""
@@ -72,6 +76,32 @@ async def find_circle(scope: Scope, owner: str) -> tuple[Link, ...]:
     """
     found = await _Search(scope).run(owner)
     return found if found and found == await _Search(scope).run(owner) else ()
+
+
+async def circle_to_break(
+    scope: Scope, owner: str, entry_id: str, still_waits: Callable[[], Awaitable[bool]]
+) -> tuple[Link, ...]:
+    """Return the circle in which an entry has to give way; nothing if it may wait.
+
+    Of all in a circle, the one who closed it gives way. ``still_waits`` takes a while, for the others to find out.
+    While the store does not answer, nobody is refused.
+    """
+    try:
+        circle = await find_circle(scope, owner)
+        last = max(circle, key=lambda link: (link.entered_at, link.entry), default=None)
+        if last is None or circle[0].entered_at < last.entered_at:
+            return ()
+        if last.entry == entry_id:
+            return circle
+        # Of one instant: it may have looked before the circle was closed.
+        return circle if await still_waits() and await find_circle(scope, owner) == circle else ()
+    except StoreError:
+        return ()
+
+
+def shown(circle: tuple[Link, ...]) -> tuple[str, ...]:
+    """Return a circle for people: who waits for what."""
+    return tuple(f"{link.owner} waits for {link.key}" for link in circle)
 
 
 class _Wait(Struct, frozen=True):

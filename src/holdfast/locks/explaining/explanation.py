@@ -29,6 +29,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
         host: The machine that it runs on.
         program: What runs there.
         since: When it joined the line or, for a holder, was granted, by the store's time.
+        run: The run that it is for, and lives as long as: it needs no process. None if it is for no run.
     """
 
     entry: str
@@ -41,6 +42,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
     host: str
     program: str
     since: Instant
+    run: str | None = None
 
 
 class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
@@ -226,7 +228,9 @@ def _waiter_lines(waiter: ExplainedWaiter) -> Iterator[str]:
 def _who(entry: ExplainedEntry) -> str:
     mode = f", mode {one_line(entry.mode)}" if entry.mode else ""
     weight = f", {entry.weight} permits" if entry.weight > 1 else ""
-    return f"{one_line(entry.owner)}{mode}{weight}"
+    run = "" if entry.run is None else f"run {one_line(entry.run)}"
+    owner = one_line(entry.owner) if not run else "" if entry.owner == entry.run else f" ({one_line(entry.owner)})"
+    return f"{run}{owner}{mode}{weight}"
 
 
 def _life_lines(entry: ExplainedEntry) -> Iterator[str]:

@@ -15,6 +15,7 @@ from holdfast.errors import InvalidLockArgumentError
 from holdfast.keys import RecordKey
 from holdfast.locks.algebra.entries import Attended, Entry, Holder, Until, Waiter
 from holdfast.locks.driving.presence import PRESENCES, PresenceRecord
+from holdfast.locks.driving.readying import run_of
 from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS, Head, LineKeys, presences_of
 from holdfast.locks.explaining.explanation import ExplainedHolder, ExplainedWaiter, Explanation, LineSummary
 from holdfast.locks.explaining.forecast import forecast, newcomer, remaining
@@ -291,4 +292,5 @@ class _Lives:
             "process": None if record is None else here.process,
             "host": here.host,
             "program": here.program,
+            "run": run_of(entry),
         }
