@@ -185,10 +185,11 @@ def due(spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant
         late = wake_at < now - GRACE
         if late and not (spec.backfill and after.backfilled < spec.most_backfilled):
             after = _pass_over(spec, after, Instant(now - GRACE - round(spec.jitter * MICROSECONDS)))
+            wake_at = _wake_at(spec, schedule_id, after)
         else:
             fire.append(after.next_at)
             after = _fired(spec, after, late=late)
-        wake_at = _wake_at(spec, schedule_id, after)
+            wake_at = max(wake_at, _wake_at(spec, schedule_id, after))
     if wake_at > now and after.backfilled:
         after = replace(after, backfilled=0)
     return Due(tuple(fire), after.missed - state.missed, after, wake_at)

@@ -105,6 +105,14 @@ def test_three_days_of_missed_minutes_are_counted_exactly() -> None:
     assert (fired(answer), answer.missed, answer.state.uncounted) == ([3 * DAY], 3 * 1_440 - 1, False)
 
 
+@pytest.mark.parametrize("outage", [10, 30 * DAY])
+@pytest.mark.parametrize("spec", [made(every=1), made(cron="* * * * * *")], ids=["every", "cron"])
+def test_after_an_outage_a_tick_that_is_just_in_time_is_not_left_out(spec: ScheduleSpec, outage: int) -> None:
+    """To the microsecond: what is a second late fires, what is later is missed."""
+    assert fired(due(spec, "s", new_state(spec, NOON), at(outage))) == [outage - 1, outage]
+    assert fired(due(spec, "s", new_state(spec, NOON), Instant(at(outage) + 1))) == [outage]
+
+
 def test_a_clock_that_is_set_back_fires_nothing_again() -> None:
     """The schedule waits until the clock is where it was."""
     state = due(EVERY, "s", new_state(EVERY, NOON), at(60)).state
@@ -179,6 +187,26 @@ def test_a_tick_with_jitter_fires_later_and_keeps_its_name() -> None:
     assert (state.next_at, due(spec, "s", state, Instant(when - 1)).fire) == (at(60), ())
     assert due(spec, "s", state, Instant(when + 1_000_000)).fire == (at(60),)
     assert due(spec, "s", state, Instant(when + 1_000_001)).missed == 1
+
+
+@pytest.mark.parametrize("number", range(1, 30))
+def test_after_an_outage_lateness_is_told_by_when_a_tick_fires(number: int) -> None:
+    """A tick that jitter has put off to just now is on time, however many before it were missed."""
+    spec = made(every=10, jitter=9)
+    when = fires_at(spec, "s", at(10 * number))
+    assert due(spec, "s", new_state(spec, NOON), when).fire[-1:] == (at(10 * number),)
+
+
+@pytest.mark.parametrize(("jitter", "most"), [(10.0 * MINUTE, None), (1.5 * MINUTE, 1)])
+def test_who_comes_whenever_told_misses_nothing(jitter: float, most: int | None) -> None:
+    """Also where jitter is longer than the time between two ticks, as a clock that is put back can make it."""
+    spec = replace(EVERY, jitter=jitter)
+    state, wake_at = new_state(spec, NOON), at(0)
+    for _ in range(100):
+        answer = due(spec, "s", state, wake_at, most=most)
+        assert answer.missed == 0
+        state, wake_at = answer.state, answer.wake_at or wake_at
+    assert state.fired >= 90
 
 
 @pytest.mark.parametrize(
