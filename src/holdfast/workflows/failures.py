@@ -16,7 +16,7 @@ from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from holdfast import errors
 from holdfast.errors import DecodeError, EncodeError, InvalidWorkflowError, StepFailedError
@@ -49,8 +49,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     type: str
     message: str
-    args: Raw | None = None
-    state: Raw | None = None
+    args: Raw | UnsetType = UNSET  # not None: msgspec reads no union of raw data and null
+    state: Raw | UnsetType = UNSET
     trace: str = ""
     cause: Failure | None = None
 
@@ -131,7 +131,7 @@ def _alone(error: BaseException, known: KnownErrors) -> Failure:
 
 def _candidates(error: BaseException, told: Failure) -> Iterator[Failure]:
     """Yield descriptions of an exception, from the one that keeps most."""
-    state, words = _state(error), _packed([told.message])
+    state, words = _state(error), _packed([told.message]) or UNSET
     with suppress(Exception):  # args can be anything, also a property that raises
         if (args := _packed(list(error.args))) is not None:
             yield msgspec.structs.replace(told, args=args, state=state)
@@ -165,7 +165,7 @@ def _inner_messages(error: BaseException) -> str:
     return f": {'; '.join(told + more)}"
 
 
-def _state(error: BaseException) -> Raw | None:
+def _state(error: BaseException) -> Raw | UnsetType:
     """Return the attributes that can be stored, those in slots and those of built-in classes too."""
     kept: dict[str, Any] = {}
     room = _MAX_PART
@@ -174,7 +174,7 @@ def _state(error: BaseException) -> Raw | None:
             room -= len(bytes(packed)) + len(name) + 4
             if room > 0:
                 kept[name] = _masked(value)
-    return _packed(kept) if kept else None
+    return _packed(kept) or UNSET if kept else UNSET
 
 
 def _attributes(error: BaseException) -> Iterator[tuple[str, object]]:
@@ -242,7 +242,7 @@ def restore(failure: Failure, known: KnownErrors) -> Exception:
 
 def _restore_alone(failure: Failure, known: KnownErrors) -> Exception:
     kind = known.find(failure.type)
-    if kind is not None and failure.args is not None:
+    if kind is not None and failure.args is not UNSET:
         with suppress(Exception):  # the class has changed since: its failure is told in words
             return _make(failure, kind)
     return StepFailedError(failure.type, failure.message, failure.trace)
@@ -252,11 +252,11 @@ def _make(failure: Failure, kind: type[Exception]) -> Exception:
     """Make an exception without calling its constructor, which may want or do anything."""
     native = next(each for each in kind.__mro__ if each.__module__ == "builtins")
     error: Exception = cast("Any", native).__new__(kind)
-    args: object = PLAIN.unpack(failure.args or b"")
+    args: object = PLAIN.unpack(b"" if failure.args is UNSET else failure.args)
     if not isinstance(args, list):
         raise DecodeError("the arguments of an exception are not a list")
     _set(error, "args", tuple(cast("list[object]", args)))
-    state: dict[str, object] = PLAIN.unpack(failure.state) if failure.state else {}
+    state: dict[str, object] = {} if failure.state is UNSET else PLAIN.unpack(failure.state)
     slots = frozenset(_slots(cast("Any", kind)))
     for name, value in state.items():
         if name in slots:

@@ -12,7 +12,20 @@ from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from types import SimpleNamespace
-from typing import Any, Final, Generic, Never, NoReturn, TypeVar, cast, final, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Never,
+    NoReturn,
+    TypeVar,
+    cast,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import msgspec
 import msgspec.inspect
@@ -43,7 +56,12 @@ class Typed(Generic[T]):
 
     __slots__ = ("_codec", "what")
 
-    def __init__(self, annotation: Any, what: str) -> None:  # noqa: ANN401 -- a type may be no class
+    @overload
+    def __init__(self, annotation: type[T], what: str) -> None: ...
+    @overload
+    def __init__(self: Typed[Any], annotation: Any, what: str) -> None: ...  # noqa: ANN401 -- a type may be no class
+
+    def __init__(self, annotation: Any, what: str) -> None:
         self._codec: Final = cast("Codec[T]", _codec_for(annotation, what))
         self.what: Final = what
 
@@ -147,7 +165,8 @@ def signature_of(function: Callable[..., Any], *, skip_first: bool, stored: bool
     for each in parameters:
         if each.kind in _VARIADIC:
             raise InvalidWorkflowError(
-                name, f"stored arguments need names, so it cannot take {each}; name them one by one"
+                name,
+                f"stored arguments need names, so it cannot take {str(each).partition(':')[0]}; name them one by one",
             )
     hints = _hints(function, name, {each.name for each in parameters} | {"return"})
     fields = [
