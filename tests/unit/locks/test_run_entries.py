@@ -1,0 +1,319 @@
+"""A run keeps its place in a line while it sleeps, and is told when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.clock import Instant, later
+from holdfast.errors import StoreClosedError, WaitCycleError
+from holdfast.events import NO_HOOKS
+from holdfast.locks.algebra.entries import Attended, Entry, OfRun
+from holdfast.locks.algebra.line import Granted, Rules, TooHeavy, Waiting
+from holdfast.locks.driving.lines import Lines
+from holdfast.locks.driving.readying import READY, ready_key
+from holdfast.locks.driving.records import WINDOW, Site
+from holdfast.locks.driving.requests import Enter, Leave, Left, Resize, WaitsForItself
+from holdfast.locks.driving.run_entries import RunEntries, RunTurn
+from holdfast.locks.driving.turning_out import turn_out
+from holdfast.locks.driving.waits_for import shown
+from holdfast.locks.explaining.reading import explain
+from holdfast.locks.mutex import MUTEX, Mutex
+from holdfast.scope import Scope, address_of
+from holdfast.stores import Put
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.locks.driving.driver import Answered
+    from holdfast.testing import VirtualClock
+
+TWO = Site("semaphore", Rules(2))
+
+
+class Worker:
+    """A process that drives runs, in lines that are named by plain text."""
+
+    def __init__(self, scope: Scope, clock: VirtualClock) -> None:
+        self.scope = scope
+        self.lines = Lines(scope, clock, NO_HOOKS, None)
+        self.entries = RunEntries(self.lines)
+
+    async def enter(self, run: str, key: str = "k", site: Site = MUTEX, **asked: Any) -> Answered:
+        """Let a run enter a line, once."""
+        entry = Entry(
+            f"{run}:lock",
+            run,
+            OfRun(run),
+            Instant(0),
+            **{n: asked.pop(n) for n in ("max_hold", "weight") if n in asked},
+        )
+        return await self.entries.enter(address_of(key), site, entry, **asked)
+
+    async def leave(self, run: str, key: str = "k", site: Site = MUTEX, **asked: Any) -> Answered:
+        """Let a run leave."""
+        return await self.entries.leave(address_of(key), site, f"{run}:lock", **asked)
+
+    async def look(self, run: str, key: str = "k", **known: Any) -> RunTurn | Waiting | None:
+        """Look at a run's place."""
+        return await self.entries.look(address_of(key), f"{run}:lock", **known)
+
+    async def ready(self, run: str) -> int:
+        """Return the version of a run's ready record; 0: there is none."""
+        key = ready_key(self.scope, run)
+        record = (await self.scope.read(key)).get(key)
+        assert record is None or record.value == READY
+        return 0 if record is None else record.version
+
+
+@pytest.fixture
+async def worker(scope: Scope, clock: VirtualClock) -> AsyncIterator[Worker]:
+    """One worker."""
+    opened = Worker(scope, clock)
+    yield opened
+    await opened.lines.aclose()
+
+
+@pytest.fixture
+async def other(scope: Scope, clock: VirtualClock) -> AsyncIterator[Worker]:
+    """Another one, on the same store."""
+    opened = Worker(Scope(scope.store), clock)
+    yield opened
+    await opened.lines.aclose()
+
+
+async def test_a_place_is_found_again_by_any_process(worker: Worker, other: Worker) -> None:
+    """The holder keeps its grant and fence, the waiter its place, whoever asks again."""
+    held = worker.entries.turn(address_of("k"), "a:lock", await worker.enter("a"))
+    waiting = (await worker.enter("b")).answer
+
+    again = await other.enter("a")
+    assert other.entries.turn(address_of("k"), "a:lock", again) == held == await other.look("a")
+    assert (await other.enter("b")).answer == waiting == await other.look("b") == Waiting(0, 0)
+
+
+async def test_a_turn_guards_commits_until_the_run_leaves(worker: Worker, scope: Scope) -> None:
+    """Its fence is the version of its grant: a commit that checks it fails once the lock is given back."""
+    await worker.enter("a")
+    turn = await worker.look("a")
+    assert isinstance(turn, RunTurn)
+    assert hasattr(await scope.commit(Put(scope.key("x"), b""), turn.guard), "versions")
+
+    await worker.leave("a", slot=turn.slot)
+    assert not hasattr(await scope.commit(Put(scope.key("y"), b""), turn.guard), "versions")
+    assert await worker.look("a") is None
+
+
+@pytest.mark.parametrize("known", ["nothing", "ticket", "owner"])
+async def test_a_waiter_far_back_is_found(worker: Worker, other: Worker, known: str) -> None:
+    """Out of sight it keeps its place, is seen, and leaves, whatever is known of it."""
+    for n in range(WINDOW + 5):
+        await worker.enter(f"{n}")
+    waiting = (await worker.enter("far", marker=known == "owner", is_new=True)).answer
+    assert waiting == Waiting(WINDOW + 4, WINDOW + 4)
+    ways: dict[str, dict[str, Any]] = {"nothing": {}, "ticket": {"ticket": WINDOW + 4}, "owner": {"owner": "far"}}
+    facts = ways[known]
+
+    assert await other.look("far", **facts) == waiting
+    assert (await other.enter("far", ticket=facts.get("ticket"))).answer == waiting
+    assert (await other.leave("far", **facts)).answer == Left(was_holding=False, was_waiting=True)
+    assert await worker.look("far", **facts) is None
+
+
+async def test_a_run_that_is_granted_is_told_in_the_same_commit(worker: Worker) -> None:
+    """Whoever leaves makes the next one ready, and nobody else; each time with another version."""
+    for run in ("a", "b", "c"):
+        await worker.enter(run)
+    assert [await worker.ready(run) for run in "abc"] == [0, 0, 0]
+
+    await worker.leave("a")
+    first = await worker.ready("b")
+    turn = await worker.look("b")
+    assert isinstance(turn, RunTurn)
+    assert (first > 0, await worker.ready("a"), await worker.ready("c")) == (True, 0, 0)
+
+    await worker.leave("b")
+    await worker.enter("b")
+    await worker.leave("c")
+    assert await worker.ready("b") > first
+
+
+async def test_one_who_asks_is_not_told_what_it_is_answered(worker: Worker, clock: VirtualClock) -> None:
+    """Entering, leaving and asking again tell by their answers; the front that is free is taken by asking."""
+    await worker.enter("a", max_hold=5)
+    await worker.enter("b")
+    clock.advance(6)
+    assert isinstance((await worker.enter("b")).answer, Granted)
+    await worker.leave("b")
+    assert await worker.ready("b") == 0
+    assert await worker.ready("a") > 0  # its time was over, and somebody else saw to it
+
+
+async def test_one_who_is_granted_after_its_answer_is_told(worker: Worker) -> None:
+    """It is answered that it waits, and another one leaves in the same step: what it has noted is no longer so."""
+    await worker.enter("a")
+    driver = worker.lines.line(address_of("k")).driver
+    entry = Entry("b:lock", "b", OfRun("b"), Instant(0))
+    waiting, _ = await asyncio.gather(driver.ask(Enter(entry), MUTEX), driver.ask(Leave("a:lock"), MUTEX))
+
+    assert waiting.answer == Waiting(0, 0)
+    assert isinstance(worker.entries.turn(address_of("k"), "b:lock", waiting), RunTurn)
+    assert await worker.ready("b") > 0
+
+
+async def test_a_run_is_told_when_its_time_is_over(worker: Worker, other: Worker, clock: VirtualClock) -> None:
+    """Whoever looks after the line lets it fall, tells it, and is told when to look again."""
+    await worker.enter("a", max_hold=5)
+    await worker.enter("b", max_hold=7)
+    turn = await worker.look("a")
+    assert isinstance(turn, RunTurn)
+    assert await other.entries.look_after(address_of("k")) == turn.ends_at
+
+    clock.advance(5)
+    moved = await other.entries.look_after(address_of("k"))
+    turn = await worker.look("b")
+    assert isinstance(turn, RunTurn)
+    assert turn.ends_at == moved
+    assert min(await worker.ready("a"), await worker.ready("b")) > 0
+
+
+@pytest.mark.parametrize("only_waiting", [True, False])
+async def test_a_run_that_is_turned_out_is_told(worker: Worker, other: Worker, only_waiting: bool) -> None:  # noqa: FBT001 -- both ways
+    """By force or withdrawn, holding or waiting: its ready record is there when its place is gone."""
+    await worker.enter("a")
+    await worker.enter("b")
+    line = other.lines.line(address_of("k"))
+    assert await turn_out(other.scope, line, MUTEX, "b:lock", only_waiting=only_waiting)
+    assert (await worker.ready("b") > 0, await worker.look("b")) == (True, None)
+    assert await worker.entries.was_withdrawn("b:lock")
+
+    assert await turn_out(other.scope, line, MUTEX, "a:lock", only_waiting=only_waiting) is not only_waiting
+    assert (await worker.ready("a") > 0) is not only_waiting
+
+
+async def test_more_permits_wake_the_runs_that_fit(worker: Worker, other: Worker) -> None:
+    """Of four that want one of two permits, a third one is granted and told when there are three."""
+    for run in "abcd":
+        await worker.enter(run, site=TWO)
+    await other.lines.line(address_of("k")).driver.ask(Resize(3), TWO)
+
+    assert [await worker.ready(run) > 0 for run in "abcd"] == [False, False, True, False]
+
+
+async def test_a_run_that_has_become_too_heavy_is_told(worker: Worker) -> None:
+    """It waits for two permits, and only one is left: it is turned away, asks again, and is refused."""
+    await worker.enter("a", site=TWO)
+    await worker.enter("b", site=TWO, weight=2)
+    await worker.lines.line(address_of("k")).driver.ask(Resize(1), TWO)
+
+    assert await worker.ready("b") > 0
+    assert (await worker.enter("b", site=TWO, weight=2)).answer == TooHeavy(1)
+
+
+async def test_a_crowd_of_runs_falls_and_all_are_told(worker: Worker, clock: VirtualClock) -> None:
+    """Sixty run out of time at once: sixty records, in as many commits as a store needs."""
+    many = Site("semaphore", Rules(60))
+    await asyncio.gather(*(worker.enter(f"{n}", site=many, max_hold=5) for n in range(60)))
+    clock.advance(5)
+    await worker.enter("next", site=many)
+    assert all([await worker.ready(f"{n}") for n in range(60)])
+
+
+async def test_a_run_that_waits_for_a_process_is_told_when_that_dies(
+    worker: Worker, scope: Scope, clock: VirtualClock
+) -> None:
+    """Its presence lapses: whoever looks after the line at that instant lets the run move up."""
+    presence = Attended(f"{scope.presence_name}.9")
+    key = scope.key("presence", scope.presence_name, "9")
+    lapses = later((await scope.read(key)).at, 10)
+    value = b'1:{"process":1,"host":"h","program":"p","lease":10.0}'
+    await scope.commit(Put(key, value, expires_at=lapses))
+    await worker.lines.line(address_of("k")).driver.ask(Enter(Entry("p", "p", presence, Instant(0))), MUTEX)
+    await worker.enter("a")
+    assert await worker.entries.look_after(address_of("k")) == lapses
+
+    clock.advance(10)
+    assert await worker.entries.look_after(address_of("k")) is None
+    assert (await worker.ready("a") > 0, type(await worker.look("a"))) == (True, RunTurn)
+
+
+async def test_a_line_of_runs_alone_needs_no_looking_after(worker: Worker) -> None:
+    """They live until they end."""
+    await worker.enter("a")
+    await worker.enter("b")
+    assert await worker.entries.look_after(address_of("k")) is None
+
+
+async def test_a_run_does_not_wait_for_itself(worker: Worker) -> None:
+    """Another step of the run that holds the mutex is refused, as a task is."""
+    await worker.enter("a")
+    entry = Entry("a:lock#2", "a", OfRun("a"), Instant(0))
+    answered = await worker.entries.enter(address_of("k"), MUTEX, entry)
+    assert isinstance(answered.answer, WaitsForItself)
+
+
+async def test_runs_that_wait_for_each_other_are_a_circle(worker: Worker, other: Worker, clock: VirtualClock) -> None:
+    """The one who closed it gives way; when it has left, the other one goes on waiting for what it holds."""
+    await worker.enter("a", "x")
+    await other.enter("b", "y")
+    await worker.enter("a", "y", marker=True)
+    assert await worker.entries.circle_to_break("a", "a:lock") == ()
+    clock.advance(1)
+    await other.enter("b", "x", marker=True)
+
+    circle = await other.entries.circle_to_break("b", "b:lock")
+    assert shown(circle) == ("b waits for x", "a waits for y")
+    assert await worker.entries.circle_to_break("a", "a:lock") == ()
+    await other.leave("b", "x", owner="b")
+    assert await worker.entries.find_circle_of("a") == ()
+    assert len((await worker.scope.scan(*worker.scope.key("waiting").within(), limit=10)).records) == 1
+
+
+async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Worker, clock: VirtualClock) -> None:
+    """The run waits for what the process holds; the process may not wait for the run."""
+    held, wanted = Mutex(worker.lines, "x", 600.0), Mutex(worker.lines, "y", 600.0)
+    async with held.hold():
+        await worker.enter("a", "y")
+        await worker.enter("a", "x", marker=True)
+        clock.advance(1)
+        with pytest.raises(WaitCycleError, match="a waits for x"):
+            async with wanted.hold():
+                pass
+    assert isinstance(await worker.look("a", "x"), RunTurn)
+
+
+async def test_a_run_that_closes_a_circle_with_a_process_gives_way(worker: Worker, clock: VirtualClock) -> None:
+    """The process waits for the run already: it is the run that may not wait."""
+    held, wanted = Mutex(worker.lines, "x", 600.0), Mutex(worker.lines, "y", 600.0)
+    await worker.enter("a", "y")
+    async with held.hold(owner="p"):
+        waiting = asyncio.create_task(wanted.hold(owner="p").__aenter__())
+        while not (await explain(worker.scope, address_of("y"))).waiters:  # noqa: ASYNC110 -- a line has no event
+            await asyncio.sleep(0)
+        clock.advance(1)
+        await worker.enter("a", "x", marker=True)
+
+        assert shown(await worker.entries.circle_to_break("a", "a:lock")) == ("a waits for x", "p waits for y")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_people_see_which_run_holds(worker: Worker) -> None:
+    """Runs are shown as runs: alive, without a process, and the owner too if it is called otherwise."""
+    await worker.enter("a")
+    entry = Entry("b:lock", "ann", OfRun("b"), Instant(0))
+    await worker.entries.enter(address_of("k"), MUTEX, entry)
+    told = await explain(worker.scope, address_of("k"))
+
+    assert [(each.run, each.is_alive, each.process) for each in told.holders] == [("a", True, None)]
+    assert "holding: run a\n" in told.as_text()
+    assert "waiting, next: run b (ann)\n" in told.as_text()
+
+
+async def test_a_closed_space_takes_no_entries(worker: Worker) -> None:
+    """It says so."""
+    await worker.lines.aclose()
+    with pytest.raises(StoreClosedError):
+        await worker.enter("a")
