@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.masking import mask_text, mask_url
+from holdfast.masking import mask_message, mask_text, mask_url
 
 CANARY = "hunter2"
 SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a", "u:{}@h"]
@@ -113,3 +113,17 @@ def test_ordinary_text_is_left_as_it_is() -> None:
     """A message without secrets is not touched."""
     message = 'FATAL: password authentication failed for user "x" (attempt 3 of 5)'
     assert mask_text(message) == message
+
+
+@given(
+    st.lists(
+        st.sampled_from(["password=", "u:", "@h", "x://", "?a=", "'", '"', " ", "/", "\ud800", "a" * 1_995])
+        | st.text(),
+        max_size=8,
+    ).map("".join)
+)
+def test_masking_a_message_twice_is_masking_it_once(text: str) -> None:
+    """An error can be stored and raised again any number of times; its message is text of bounded length."""
+    once = mask_message(text)
+    assert mask_message(once) == once
+    assert len(once.encode()) <= 8_000

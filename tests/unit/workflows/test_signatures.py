@@ -79,7 +79,7 @@ def test_arguments_are_stored_by_name_without_defaults() -> None:
 
 
 @given(st.integers(), st.booleans(), st.none() | moments, st.lists(st.text()).map(tuple))
-def test_arguments_come_back_as_they_were_given(number: int, by_name: bool, at: object, tags: object) -> None:  # noqa: FBT001 -- drawn
+def test_arguments_come_back_as_they_were_given(number: int, by_name: bool, at: object, tags: object) -> None:  # noqa: FBT001 -- drawn by hypothesis, never written by hand
     """However a call is written, the function is called with equal arguments."""
     args, kwargs = ((number,), {"line": ONE}) if by_name else ((number, ONE), {})
     found = ORDER.unpack(Raw(ORDER.pack(args, {**kwargs, "at": at, "tags": tags})))
