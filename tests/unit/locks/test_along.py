@@ -126,6 +126,24 @@ async def test_many_with_a_few_records_each_share_their_commits(line: Line) -> N
     assert len(line.steps) <= 15
 
 
+async def test_a_step_that_needs_too_many_keys_is_taken_in_parts(line: Line, clock: VirtualClock) -> None:
+    """A crowd falls, others move up, and many enter with their records at once: all of it happens, in order."""
+    crowd, six = Site("semaphore", Rules(16)), [f"{n}" for n in range(6)]
+    for n in range(24):
+        entry = Entry(f"old-{n}", f"old-{n}", OfRun(f"old-{n}"), Instant(0), max_hold=5)
+        await line.driver.ask(Enter(entry), crowd)
+    clock.advance(5)
+
+    def start(name: str) -> Along:
+        keys = tuple(line.key(f"{name}.{part}") for part in six)
+        return Along(keys, lambda *_: (tuple(Put(key, b"") for key in keys), ()))
+
+    await asyncio.gather(*(line.enter(f"{n}", start(f"{n}"), crowd) for n in range(9)))
+
+    assert len(await line.notes()) == 54
+    assert await line.holders() == {f"old-{n}" for n in range(16, 24)} | {f"{n}" for n in range(8)}
+
+
 async def test_an_exception_undoes_its_request_alone(line: Line) -> None:
     """The one in the middle says no: it is not in the line, the others are, and nothing of theirs is lost."""
     asked = line.enter("a"), line.enter("b", Along((), refuse)), line.enter("c")

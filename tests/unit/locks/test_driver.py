@@ -158,6 +158,14 @@ async def test_looking_writes_nothing(here: Process, there: Process) -> None:
     assert (await here.scope.read(here.driver.keys.head)).version(here.driver.keys.head) == before
 
 
+async def test_a_look_tells_the_fence_that_is_asked_for_first(here: Process) -> None:
+    """However many hold here, of whom only so many fences are read at once."""
+    many = Site("semaphore", Rules(100))
+    await asyncio.gather(*(here.enter(f"{n}", site=many) for n in range(60)))
+    await here.driver.ask(Enter(here.entry("last")), many)
+    assert "last" in (await here.driver.look({"last"})).fences
+
+
 async def test_only_other_processes_are_woken(here: Process, there: Process) -> None:
     """Who waits here is told by the step itself; who waits there gets one wake, about the line."""
     await here.enter("a")

@@ -267,11 +267,11 @@ class LineDriver:
             keys = needed | self._likely_keys(requests, found.head, SLACK)
             if len(keys) > MOST_KEYS:
                 keys = needed
-            if len(keys) > MOST_KEYS:
-                keys = needed = found.missing | self._sure_keys(requests)
             if len(keys) > MOST_KEYS and len(requests) > 1:
                 requests = requests[: len(requests) // 2]
                 keys = needed = self._sure_keys(requests) | self._likely_keys(requests, found.head, 1)
+            elif len(keys) > MOST_KEYS:
+                keys = needed = found.missing | self._sure_keys(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
 
     def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
