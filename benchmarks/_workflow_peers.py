@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks._workflow_windows import Window
+from benchmarks._workflow_windows import Taking, Window, p50, rate
 from benchmarks.harness import ENVIRONMENTS, ROOT, peer_environment
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Peer:
         self._rest()
         return figures
 
-    def _hear(self) -> Any:  # noqa: ANN401 -- as above
+    def _hear(self) -> Any:  # noqa: ANN401 -- whatever JSON the process answers
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -79,40 +79,13 @@ class Peer:
         self._process.stdout.close()
 
 
-class Shared:
-    """Windows that several figures are taken from: each figure is of a window that it has not been taken from yet."""
-
-    def __init__(self, measure: Callable[[], Window]) -> None:
-        self._measure = measure
-        self._windows: list[Window] = []
-
-    def rate(self) -> Measure:
-        """Return a measure of finished runs a second."""
-        return self._taking(lambda window: window.rate)
-
-    def p50(self) -> Measure:
-        """Return a measure of the milliseconds from a start to its result."""
-        return self._taking(lambda window: window.p50)
-
-    def _taking(self, figure: Callable[[Window], float]) -> Measure:
-        turns = itertools.count()
-
-        def measure() -> float:
-            turn = next(turns)
-            while turn >= len(self._windows):
-                self._windows.append(self._measure())
-            return figure(self._windows[turn])
-
-        return measure
-
-
 class Peers:
     """Everybody who could be had, by name. Who could not is in ``absent``, with the reason."""
 
     def __init__(self, folder: Path, python: Path | None, server: Path | None) -> None:
         self._folder, self._python, self._server = folder, python, server
         self._peers: dict[str, Peer] = {}
-        self._windows: dict[tuple[str, int, int], Shared] = {}
+        self._windows: dict[tuple[str, int, int], Taking[Window]] = {}
 
     @property
     def absent(self) -> Mapping[str, str]:
@@ -129,11 +102,11 @@ class Peers:
 
     def runs(self, at_once: int, steps: int, *, every_round: bool) -> dict[str, Measure]:
         """Return measures of runs a second; those that are not part of a bar are measured once."""
-        return {name: self._shared(name, at_once, steps, every_round=every_round).rate() for name in self.names}
+        return {name: self._taking(name, at_once, steps, every_round=every_round).figure(rate) for name in self.names}
 
     def latencies(self, steps: int) -> dict[str, Measure]:
         """Return measures of the time from a start to its result, one after another."""
-        return {name: self._shared(name, 1, steps, every_round=False).p50() for name in self.names}
+        return {name: self._taking(name, 1, steps, every_round=False).figure(p50) for name in self.names}
 
     def queues(self) -> dict[str, Measure]:
         """Return measures of runs of one step a second that take turns."""
@@ -151,11 +124,11 @@ class Peers:
             return {}
         return {"DBOS": functools.cache(lambda: float(self._dbos("naps", "wal").ask("sleepers", count=SLEEPERS)))}
 
-    def _shared(self, name: str, at_once: int, steps: int, *, every_round: bool) -> Shared:
+    def _taking(self, name: str, at_once: int, steps: int, *, every_round: bool) -> Taking[Window]:
         measure = self._measure(name, at_once, steps)
-        if not (every_round and name != DBOS):
+        if not every_round or name == DBOS:
             measure = functools.cache(functools.partial(measure, short=False))
-        return self._windows.setdefault((name, at_once, steps), Shared(measure))
+        return self._windows.setdefault((name, at_once, steps), Taking(measure))
 
     def _measure(self, name: str, at_once: int, steps: int) -> Callable[..., Window]:
         turns = itertools.count()

@@ -6,16 +6,19 @@ Needs the standard library only, so that peers can use it in an environment of t
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import statistics
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
+
+T = TypeVar("T")
 
 
 class Window(NamedTuple):
@@ -23,6 +26,36 @@ class Window(NamedTuple):
 
     rate: float
     p50: float
+
+
+class Taking(Generic[T]):
+    """Results that several figures are taken from, each from results that it has not been taken from yet."""
+
+    def __init__(self, measure: Callable[[], T]) -> None:
+        self._measure = measure
+        self._results: list[T] = []
+
+    def figure(self, of: Callable[[T], float]) -> Callable[[], float]:
+        """Return a measure that takes one figure of one result after another; what is missing is measured."""
+        turns = itertools.count()
+
+        def measure() -> float:
+            turn = next(turns)
+            while turn >= len(self._results):
+                self._results.append(self._measure())
+            return of(self._results[turn])
+
+        return measure
+
+
+def rate(window: Window) -> float:
+    """Return how many runs were finished a second."""
+    return window.rate
+
+
+def p50(window: Window) -> float:
+    """Return the milliseconds from a start to its result."""
+    return window.p50
 
 
 @dataclass
