@@ -15,8 +15,7 @@ from msgspec import structs
 from holdfast.clock import MICROSECONDS, Instant
 from holdfast.locks.algebra.entries import Waiter
 from holdfast.locks.algebra.line import Granted, Line, Waiting, _grant, advance, enter, leave, renew, resize, sweep
-from holdfast.locks.driving import acquiring, requests
-from holdfast.locks.driving.driver import LineDriver
+from holdfast.locks.driving import acquiring, deciding, requests
 from holdfast.locks.driving.hold import Hold
 from holdfast.locks.driving.lines import Lines
 from holdfast.locks.driving.presence import MARGIN, Presence
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 # --- no fence: a grant is written once, and stays when the permit changes hands -------------------------------
 
-_grant_changes, _fences = View._grant_changes, LineDriver._fences
+_grant_changes, _fences = View._grant_changes, deciding._fences
 
 
 def written_once(view: View, line: Line) -> Iterator[Change]:
@@ -48,9 +47,9 @@ def written_once(view: View, line: Line) -> Iterator[Change]:
     return (each for each in _grant_changes(view, line) if not (isinstance(each, Put) and each.expected))
 
 
-def fences_of_old(driver: LineDriver, view: View, line: Line, asked: Any) -> tuple[dict[str, int], tuple[Holder, ...]]:
+def fences_of_old(asked: Any, view: View, line: Line, some: Any) -> tuple[dict[str, int], tuple[Holder, ...]]:
     """Return the fence that is there, whoever it was given to."""
-    fences, granted = _fences(driver, view, line, asked)
+    fences, granted = _fences(asked, view, line, some)
     old = {holder.entry.id: fence for holder in granted if (fence := view.fence_of(holder))}
     return fences | old, tuple(holder for holder in granted if holder.entry.id not in old)
 
@@ -193,7 +192,7 @@ def never(_lines: Lines) -> None:
 
 
 MUTANTS: Final[dict[str, Patches]] = {
-    "no fence": ((View, "_grant_changes", written_once), (LineDriver, "_fences", fences_of_old)),
+    "no fence": ((View, "_grant_changes", written_once), (deciding, "_fences", fences_of_old)),
     "fence from the clock": ((Hold, "__init__", fenced_by_clock), (Hold, "guard", property(true_guard))),
     "barging": ((requests, "enter", barging),),
     "reap without looking again": ((Lines, "_presences", first_seen),),

@@ -102,7 +102,7 @@ def _decide_quickly(asked: Asked, seen: Snapshot) -> Decision[Step] | None:
     if quick is None:
         return None
     found = Step(quick.head, (quick.answer,), quick.line, granted=quick.granted)
-    if isinstance(request, Enter | Leave) and request.along is None and request.marker is None:
+    if not _brings_something(request):
         return Decision(found, quick.changes)
     beside = _Beside(asked, seen, 1, {})
     if not beside.add((quick.answer,), quick.changes):
@@ -116,11 +116,11 @@ def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:
     if not requests:
         return Decision(Step(view.head, beside.outcomes(()), view.line))
     conflict = _kind_conflict(view.head, asked.site)
-    refused = [conflict is not None and isinstance(each, Enter | Resize) for each in requests]
-    taken = [Poke() if is_refused else each for each, is_refused in zip(requests, refused, strict=True)]
-    line, found = step(view.line, taken, at, view.is_alive)
-    pairs = zip(found, refused, strict=True)
-    answers = tuple([conflict if conflict and is_refused else answer for answer, is_refused in pairs])
+    taken = requests if conflict is None else [_unless_refused(each) for each in requests]
+    line, answers = step(view.line, taken, at, view.is_alive)
+    if conflict is not None:
+        pairs = zip(requests, answers, strict=True)
+        answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
     changes = view.changes(line, pinned=_pinned(taken))
     ready = view.ready(runs_to_tell(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
@@ -148,6 +148,12 @@ class _Beside:
 
     def add(self, answers: Sequence[Answer], changes: Sequence[Change], ready: Sequence[Change] = ()) -> bool:
         """Ask each what it brings along; tell whether all of it fits into one commit."""
+        if any(map(_brings_something, self.requests)) and not self._ask(answers, changes):
+            return False
+        self._changes.update((change.key, change) for change in ready)  # whoever says otherwise: a look does no harm
+        return True
+
+    def _ask(self, answers: Sequence[Answer], changes: Sequence[Change]) -> bool:
         self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
         taken = {change.key for change in (*changes, *self._markers)}
         for at, request, answer in zip(self._at, self.requests, answers, strict=True):
@@ -162,7 +168,6 @@ class _Beside:
             except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
                 self._problems[at] = problem
                 return False
-        self._changes.update((change.key, change) for change in ready)  # whoever says otherwise: a look does no harm
         return True
 
     def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
@@ -186,6 +191,10 @@ class _Beside:
         """Return what becomes of each request that this step has dealt with."""
         found: dict[int, Outcome] = {**self._problems, **dict(zip(self._at, answers, strict=True))}
         return tuple([found[at] for at in range(self.served)])
+
+
+def _brings_something(request: Request) -> bool:
+    return along_of(request) is not None or (isinstance(request, Enter | Leave) and request.marker is not None)
 
 
 def _markers(
@@ -237,6 +246,11 @@ def _wakes(asked: Asked, view: View, line: Line, requests: Sequence[Request]) ->
     # Whoever waits in this process, or leaves of its own accord, is told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
     yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
+
+
+def _unless_refused(request: Request) -> Request:
+    """Return what is left of a request to a line of another kind."""
+    return Poke() if isinstance(request, Enter | Resize) else request
 
 
 def _kind_conflict(head: Head, site: Site) -> WrongKind | None:
