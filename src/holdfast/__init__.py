@@ -15,11 +15,53 @@ if TYPE_CHECKING:
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
     from holdfast.space import Space, open
+    from holdfast.workflows.context import Context
+    from holdfast.workflows.control import RunCancelled
+    from holdfast.workflows.definition import Retry, step, workflow
+    from holdfast.workflows.engine import Engine
+    from holdfast.workflows.handle import Run
+    from holdfast.workflows.limits import Limit
+    from holdfast.workflows.performing import DID_NOT_HAPPEN, Happened, current_step
+    from holdfast.workflows.schedules.specification import Schedule
 
-__all__ = ["Exclusion", "HoldfastError", "Key", "KeyFamily", "LogHook", "Space", "attempt_under", "blocking", "open"]
+__all__ = [
+    "DID_NOT_HAPPEN",
+    "Context",
+    "Engine",
+    "Exclusion",
+    "Happened",
+    "HoldfastError",
+    "Key",
+    "KeyFamily",
+    "Limit",
+    "LogHook",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "Schedule",
+    "Space",
+    "attempt_under",
+    "blocking",
+    "current_step",
+    "open",
+    "step",
+    "workflow",
+]
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
+    "DID_NOT_HAPPEN": "holdfast.workflows.performing",
+    "Context": "holdfast.workflows.context",
+    "Engine": "holdfast.workflows.engine",
+    "Happened": "holdfast.workflows.performing",
+    "Limit": "holdfast.workflows.limits",
+    "Retry": "holdfast.workflows.definition",
+    "Run": "holdfast.workflows.handle",
+    "RunCancelled": "holdfast.workflows.control",
+    "Schedule": "holdfast.workflows.schedules.specification",
+    "current_step": "holdfast.workflows.performing",
+    "step": "holdfast.workflows.definition",
+    "workflow": "holdfast.workflows.definition",
     "Exclusion": "holdfast.local",
     "HoldfastError": "holdfast.errors",
     "Key": "holdfast.keys",

@@ -118,6 +118,11 @@ class Space(Scope):
         await super().aclose()
 
 
+def lines_of(space: Space) -> Lines:
+    """Return this process's part of the lines of a space, for what is built on them."""
+    return space._lines  # noqa: SLF001 -- of this module
+
+
 @final
 class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""

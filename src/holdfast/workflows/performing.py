@@ -1,0 +1,276 @@
+"""Running a step: once, or again after it raised, and never again once it is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.clock import later
+from holdfast.errors import EncodeError, InvalidWorkflowError, StepInterruptedError, StepTimeoutError
+from holdfast.events import StepRecorded, StepRetried
+from holdfast.workflows.branches import OVER, Wait
+from holdfast.workflows.control import Unload
+from holdfast.workflows.definition import INSIDE
+from holdfast.workflows.failures import describe, restore
+from holdfast.workflows.records import Mark
+from holdfast.workflows.values import digest
+
+if TYPE_CHECKING:
+    from holdfast.clock import Instant
+    from holdfast.workflows.activation import Activation
+    from holdfast.workflows.branches import Branch
+    from holdfast.workflows.definition import Step
+    from holdfast.workflows.failures import KnownErrors
+
+STEP: Final = ("step", "tried", "began", "cancelled")
+
+LARGEST: Final = 340_000
+"""The largest result, in bytes of JSON: it has to fit into one record together with the rest of its mark."""
+
+
+class CurrentStep(Struct, frozen=True):
+    """What a step can find out about itself, see :func:`current_step`.
+
+    Attributes:
+        run_id: The run.
+        step_id: The step in it, with the branch's path.
+        attempt: 1, or more after it raised.
+        idempotency_key: The same each time that this step of this run is tried, and different from every other's. Give
+            it to whatever the step calls, so that doing it twice has the effect of once.
+    """
+
+    run_id: str
+    step_id: str
+    attempt: int
+    idempotency_key: str
+
+
+_CURRENT: Final[ContextVar[CurrentStep | None]] = ContextVar("holdfast_step", default=None)
+
+
+def current_step() -> CurrentStep:
+    """Return the step that is running. Outside of one it is refused."""
+    found = _CURRENT.get()
+    if found is None:
+        raise InvalidWorkflowError("current_step()", "no step is running here; call it inside a step")
+    return found
+
+
+class Happened(Struct, frozen=True):
+    """The answer of a ``reconcile`` function: the step did happen, and this is its result."""
+
+    result: Any = None
+
+
+class DidNotHappen(Struct, frozen=True):
+    """The answer of a ``reconcile`` function: the step did not happen, so it is run."""
+
+
+DID_NOT_HAPPEN: Final = DidNotHappen()
+
+
+@final
+class Performance:
+    """One step of a run, from its first mark to its last."""
+
+    __slots__ = (
+        "_activation",
+        "_args",
+        "_attempt",
+        "_began",
+        "_branch",
+        "_digest",
+        "_id",
+        "_kwargs",
+        "_retry_at",
+        "_step",
+    )
+
+    def __init__(
+        self,
+        activation: Activation,
+        branch: Branch,
+        step: Step[..., Any],
+        step_id: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._activation, self._branch, self._step, self._id = activation, branch, step, step_id
+        self._args, self._kwargs = args, kwargs
+        self._digest: Final = digest(args, kwargs)
+        self._attempt, self._began = 1, False
+        self._retry_at: Instant | None = None
+
+    async def result(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        """Return what the step returned, by record or by running it."""
+        while (mark := await self._activation.turn(self._branch, STEP, self._id)) is not None:
+            self._compare(mark)
+            if mark.kind == "step":
+                return outcome_of(mark, self._step, self._known)
+            self._began = mark.kind == "began"
+            if mark.kind == "tried":
+                self._attempt, self._retry_at = self._attempt + 1, mark.until
+        return await self._perform()
+
+    def _compare(self, mark: Mark) -> None:
+        if mark.digest != self._digest and mark.digest and self._digest:
+            self._activation.arguments_differ(self._id)
+
+    async def _perform(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        while True:
+            await self._wait_for_retry()
+            mark = await self._once()
+            if mark.kind == "step":
+                return outcome_of(mark, self._step, self._known)
+            self._attempt, self._retry_at, self._began = self._attempt + 1, mark.until, False
+
+    async def _wait_for_retry(self) -> None:
+        if self._retry_at is None:
+            return
+        activation, branch = self._activation, self._branch
+        if self._retry_at > activation.host.now():
+            wait = Wait(f"attempt {self._attempt} of {self._id}", self._retry_at)
+            result = await activation.wait(branch, wait)
+            if result is not OVER:
+                activation.raise_cancel(branch, self._id)
+
+    async def _once(self) -> Mark:
+        activation, options = self._activation, self._step.options
+        if options.semantics == "at_most_once":
+            if self._began:
+                settled = await self._reconcile()
+                if settled is not None:
+                    return settled
+            else:
+                self._note(Mark("began", self._id, activation.host.now(), digest=self._digest))
+        if activation.journal is not None and activation.journal.is_dirty:
+            await activation.flush()  # what was done before is durable before anything else is done
+        activation.check_may_act()
+        value, problem = await self._attempt_it()
+        return self._record(value, problem)
+
+    def _note(self, mark: Mark) -> Mark:
+        self._activation.note(mark)
+        return mark
+
+    async def _attempt_it(self) -> tuple[Any, BaseException | None]:
+        branch, timeout = self._branch, self._step.options.timeout
+        key = f"{self._activation.keys.id}:{self._id}"
+        tokens = _CURRENT.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)), INSIDE.set(False)
+        branch.is_in_effect = True
+        try:
+            if timeout is None:
+                return await self._call(), None
+            async with asyncio.timeout(timeout) as limit:
+                return await self._call(), None
+        except TimeoutError as problem:
+            expired = timeout is not None and limit.expired()
+            return None, StepTimeoutError(self._id, timeout or 0.0) if expired else problem
+        except asyncio.CancelledError as problem:
+            if not branch.is_interrupted:
+                return None, problem
+            if branch.task is not None:
+                branch.task.uncancel()
+            self._stopped()
+            raise
+        except (KeyboardInterrupt, SystemExit, Unload):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
+            return None, problem
+        finally:
+            branch.is_in_effect = branch.is_interrupted = False
+            _CURRENT.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+
+    def _stopped(self) -> None:
+        """Raise why the step was told to stop."""
+        if self._activation.is_unloading or self._branch.cancel is None:
+            raise Unload
+        self._activation.raise_cancel(self._branch, self._id)
+
+    async def _call(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        step = self._step
+        if step.is_async:
+            return await step.function(*self._args, **self._kwargs)
+        result = await self._activation.host.threads.run(step.function, self._args, self._kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    def _record(self, value: Any, problem: BaseException | None) -> Mark:  # noqa: ANN401 -- whatever the step returned
+        now = self._activation.host.now()
+        packed: bytes | None = None
+        if problem is None:
+            try:
+                packed = self._step.signature.result.pack(value)
+                if len(packed) > LARGEST:
+                    raise EncodeError(
+                        f"the result of {self._id} takes {len(packed):,} bytes, at most {LARGEST:,} are allowed"
+                    )
+            except EncodeError as refused:
+                problem = refused
+        if problem is None and packed is not None:
+            mark = Mark("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
+        elif problem is not None:
+            mark = self._failed(problem, now)
+        self._note(mark)
+        if self._activation.host.hooks:
+            self._tell(mark)
+        return mark
+
+    def _failed(self, problem: BaseException, now: Instant) -> Mark:
+        failure = describe(problem, self._known)
+        retry = self._step.options.retry
+        if self._attempt < retry.attempts and isinstance(problem, retry.on) and not isinstance(problem, EncodeError):
+            until = later(now, retry.wait_before(self._attempt + 1))
+            return Mark("tried", self._id, now, failure=failure, digest=self._digest, until=until)
+        return Mark("step", self._id, now, failure=failure, digest=self._digest)
+
+    @property
+    def _known(self) -> KnownErrors:
+        return self._activation.host.known_with(self._step.options.raises)
+
+    def _tell(self, mark: Mark) -> None:
+        host, run = self._activation.host, self._activation.keys.id
+        fence = self._activation.fence
+        if mark.kind == "tried" and mark.failure is not None:
+            host.emit(
+                StepRetried(
+                    at=host.clock.wall(), run=run, step=self._id, attempt=self._attempt, error=mark.failure.type
+                )
+            )
+        else:
+            host.emit(
+                StepRecorded(at=host.clock.wall(), run=run, step=self._id, fence=fence, failed=mark.failure is not None)
+            )
+
+    async def _reconcile(self) -> Mark | None:
+        """Find out whether an interrupted step happened; None: it did not, so it is run."""
+        now, reconcile = self._activation.host.now(), self._step.options.reconcile
+        if reconcile is None:
+            error = StepInterruptedError(self._id, f"{self._activation.keys.id}:{self._id}")
+            return self._note(Mark("step", self._id, now, failure=describe(error, self._known), digest=self._digest))
+        key = f"{self._activation.keys.id}:{self._id}"
+        tokens = _CURRENT.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)), INSIDE.set(False)
+        try:
+            answer = reconcile(*self._args, **self._kwargs)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        finally:
+            _CURRENT.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+        if isinstance(answer, Happened):
+            return self._record(answer.result, None)
+        if isinstance(answer, DidNotHappen):
+            return None
+        error = StepInterruptedError(self._id, key)
+        return self._note(Mark("step", self._id, now, failure=describe(error, self._known), digest=self._digest))
+
+
+def outcome_of(mark: Mark, step: Step[..., Any], known: KnownErrors) -> Any:  # noqa: ANN401 -- whatever the step returned
+    """Return what a mark says that a step returned, or raise what it says that it raised."""
+    if mark.failure is not None:
+        raise restore(mark.failure, known)
+    return step.signature.result.unpack(mark.value or b"null")

@@ -1,0 +1,300 @@
+"""The worker of an engine: finds runs that can go on, drives them, and looks after those of workers that died.
+
+Hints tell what is ready; the timer index tells what is due; now and then it looks by itself, in case a hint was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.clock import Instant, seconds_between
+from holdfast.errors import HoldfastError
+from holdfast.stores.protocol import Delete
+from holdfast.workflows.claiming import bury, claim, find_dead, workers_of
+from holdfast.workflows.control import Unload
+from holdfast.workflows.driving import drive, is_resting, release, suspend
+from holdfast.workflows.records import LIVES, RunKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+
+    from holdfast.keys import RecordKey
+    from holdfast.stores.protocol import Record, Watch
+    from holdfast.workflows.activation import Activation
+    from holdfast.workflows.host import Host
+
+PAGE: Final = 200
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for what hints may have missed."""
+
+PROBE_EVERY: Final = 0.05
+"""Seconds between two looks at the lifelines of other workers, where the store can see a process die."""
+
+FLUSH_AFTER: Final = 0.02
+"""Seconds after which marks are written though nothing needs them to be."""
+
+GRACE: Final = 5.0
+"""Seconds that steps get to end when a worker is stopped."""
+
+
+@final
+class Worker:
+    """Drives the runs of one engine."""
+
+    def __init__(self, host: Host, *, linger: float, most_loaded: int) -> None:
+        self._host, self._linger, self._most_loaded = host, linger, most_loaded
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._news: Final = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
+        self._ready: Final[dict[str, None]] = {}
+        self._claiming: Final[set[str]] = set()
+        self._next_due: Instant | None = Instant(0)
+        self._lifelines: dict[str, str] = {}
+        self._looked_at = -1e9
+        self._probed_at = -1e9
+        self.is_stopping = False
+        self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
+        host.poke, host.take, host.look_again = self._news.set, self.take, self._hear_ready
+
+    async def start(self) -> None:
+        """Begin to hear hints and to look."""
+        space = self._host.space
+        watch = space.watch(space.key("ready"), space.key("timer"))
+        await watch.__aenter__()
+        self._hearing = asyncio.get_running_loop().create_task(self._hear(watch))
+        self._main = asyncio.get_running_loop().create_task(self._run())
+
+    def take(self, activation: Activation) -> None:
+        """Drive a run that is claimed."""
+        self._host.loaded[activation.keys.id] = activation
+        self._own(drive(activation))
+
+    def _own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- hints ---------------------------------------------------------------------------------------------------
+
+    async def _hear(self, watch: Watch) -> None:
+        try:
+            while (hint := await watch.wait()) is not None:
+                if not hint.complete:
+                    self._looked_at = -1e9
+                for key in hint.about:
+                    self._heard(key)
+                self._news.set()
+        finally:
+            await watch.__aexit__()
+
+    def _heard(self, key: RecordKey) -> None:
+        kind, *parts = key.parts[2:]
+        if kind == "ready":
+            self._hear_ready(parts[0])
+        elif kind == "timer" and parts:
+            at = Instant(int(parts[0]))
+            if self._next_due is None or at < self._next_due:
+                self._next_due = at
+
+    def _hear_ready(self, run_id: str) -> None:
+        activation = self._host.loaded.get(run_id)
+        if activation is not None and activation.claim is not None:
+            activation.poke()
+        else:
+            self._ready[run_id] = None
+            self._news.set()
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self.is_stopping:
+            self._news.clear()
+            try:
+                await self._round()
+            except HoldfastError:
+                await asyncio.sleep(FLUSH_AFTER)  # the store is in trouble: whoever asked it is told; try again
+            if not self._news.is_set():
+                await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._seconds_to_rest()):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _seconds_to_rest(self) -> float:
+        host = self._host
+        rest = LOOK_EVERY
+        if self._lifelines and host.space.store.capabilities.sees_process_death:
+            rest = PROBE_EVERY
+        if host.dirty:
+            rest = min(rest, FLUSH_AFTER)
+        if host.idle:
+            rest = min(rest, max(0.01, self._linger))
+        now = host.now()
+        for instant in (host.next_alarm(), self._next_due):
+            if instant is not None:
+                rest = min(rest, max(0.0, seconds_between(now, instant)))
+        return max(rest, 0.001)
+
+    async def _round(self) -> None:
+        host, loop = self._host, asyncio.get_running_loop()
+        if host.worker is not None and not host.may_act():
+            host.lost_presence()
+        host.ring()
+        self._write_what_lies_about()
+        for activation in [each for each in host.idle if is_resting(each, self._linger)]:
+            self._own(self._safely(suspend(activation)))
+        if loop.time() - self._looked_at >= LOOK_EVERY:
+            self._looked_at = loop.time()
+            await self._look_around()
+        elif self._lifelines and loop.time() - self._probed_at >= PROBE_EVERY:
+            self._probed_at = loop.time()
+            if any(host.space.store.is_severed(lifeline) for lifeline in self._lifelines.values()):
+                await self._bury_the_dead()
+        if self._next_due is not None and self._next_due <= host.now():
+            await self._take_due()
+        await self._take_ready()
+
+    def _write_what_lies_about(self) -> None:
+        for activation in tuple(self._host.dirty):
+            if activation.journal is not None and not activation.journal.is_flushing:
+                self._own(self._safely(activation.flush()))
+
+    async def _safely(self, work: Awaitable[object]) -> None:
+        try:
+            await work
+        except (HoldfastError, Unload):
+            return
+
+    async def _take_ready(self) -> None:
+        room = self._most_loaded - len(self._host.loaded)
+        some = [run_id for run_id in self._ready if run_id not in self._claiming][: max(0, room)]
+        for run_id in some:
+            del self._ready[run_id]
+        await self._take_all(some)
+
+    async def _take_all(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            if run_id not in self._claiming and not self.is_stopping:
+                self._claiming.add(run_id)
+                self._own(self._take_one(run_id))
+
+    async def _take_one(self, run_id: str) -> None:
+        try:
+            loaded = self._host.loaded.get(run_id)
+            if loaded is not None:
+                loaded.poke()
+                return
+            activation = await claim(self._host, run_id)
+            if activation is not None:
+                if self.is_stopping:
+                    await release(activation, "a worker")
+                else:
+                    self.take(activation)
+        except HoldfastError:
+            self._ready[run_id] = None
+        finally:
+            self._claiming.discard(run_id)
+            if run_id in self._ready:
+                self._news.set()
+
+    # --- looking by itself ---------------------------------------------------------------------------------------
+
+    async def _look_around(self) -> None:
+        space = self._host.space
+        async for record in _all(space, *space.key("ready").within(), limit=self._most_loaded):
+            self._hear_ready(record.key.parts[-1])
+        if self._host.worker is not None:
+            own = space.key("own", self._host.worker.presence)
+            async for record in _all(space, *own.within(), limit=self._most_loaded):
+                if record.key.parts[-1] not in self._host.loaded:
+                    self._ready[record.key.parts[-1]] = None
+        self._next_due = Instant(0)
+        await self._bury_the_dead()
+
+    async def _bury_the_dead(self) -> None:
+        host = self._host
+        workers = await workers_of(host.space)
+        own = "" if host.worker is None else host.worker.presence
+        dead, self._lifelines = await find_dead(host.space, [name for name in workers if name != own])
+        for name in dead:
+            await bury(host, name, workers[name])
+
+    async def _take_due(self) -> None:
+        space, host = self._host.space, self._host
+        room = self._most_loaded - len(host.loaded)
+        start, end = space.key("timer").within()
+        page = await space.scan(start, end, limit=PAGE)
+        host.saw(page.at)
+        self._next_due = None
+        for record in page.records.values():
+            at = Instant(int(record.key.parts[-2]))
+            if at > page.at or room <= 0:
+                self._next_due = at if at > page.at else None
+                break
+            room -= 1
+            await self._due(record, at)
+        else:
+            if page.more is not None:
+                self._next_due = Instant(0)
+
+    async def _due(self, record: Record, at: Instant) -> None:
+        name = record.key.parts[-1]
+        if name.startswith("@") and self.on_schedule is not None:
+            await self.on_schedule(name[1:], at, record)
+            return
+        keys = RunKeys(self._host.space, name)
+        seen = await self._host.space.read(keys.life)
+        life = seen.get(keys.life)
+        is_current = life is not None and LIVES.decode(life.value).until == at
+        if not is_current:
+            await self._host.space.commit(Delete(record.key, record.version))  # left behind by an earlier wait
+        else:
+            await self._take_all([name])
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def stop(self, grace: float = GRACE) -> None:
+        """Hand every run back: steps get some time to end, then they are cancelled."""
+        self.is_stopping = True
+        self._news.set()
+        if self._main is not None:
+            await asyncio.gather(self._main, return_exceptions=True)
+        loaded = [each for each in self._host.loaded.values() if each.claim is not None]
+        for activation in loaded:
+            activation.is_stopping = True
+        await self._let_steps_end(loaded, grace)
+        await asyncio.gather(*(self._hand_back(each) for each in loaded), return_exceptions=True)
+        if self._hearing is not None:
+            self._hearing.cancel()
+            await asyncio.gather(self._hearing, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _let_steps_end(self, loaded: list[Activation], grace: float) -> None:
+        busy = [each.over for each in loaded if any(branch.is_in_effect for branch in each.branches)]
+        if busy:
+            await asyncio.wait(busy, timeout=grace)
+
+    async def _hand_back(self, activation: Activation) -> None:
+        if activation.ended is None and not activation.is_deposed and not activation.is_handed_back:
+            activation.unload()
+            await asyncio.wait({activation.over}, timeout=GRACE)
+            if activation.ended is None and not activation.is_deposed:
+                await self._safely(release(activation, "a worker"))
+
+
+async def _all(space: Any, start: RecordKey, end: RecordKey, *, limit: int) -> Any:  # noqa: ANN401 -- an async iterator of records
+    """Yield the records of a range, page by page."""
+    while True:
+        page = await space.scan(start, end, limit=PAGE)
+        for record in page.records.values():
+            yield record
+            limit -= 1
+        if page.more is None or limit <= 0:
+            return
+        start = page.more
