@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Final, NewType, Protocol, final
+from typing import TYPE_CHECKING, Final, NewType, Protocol, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Instant = NewType("Instant", int)
 """A point in time: microseconds since the Unix epoch, by one named clock (usually the store's)."""
@@ -64,12 +67,12 @@ class SystemClock:
         return _boot_id()
 
 
-def _boottime_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 # macOS and Windows have no CLOCK_BOOTTIME; their monotonic clock is shared by all processes as well.
-_elapsed_ns = _boottime_ns if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+_elapsed_ns: Callable[[], int] = (
+    functools.partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic_ns
+)
 
 
 @functools.cache

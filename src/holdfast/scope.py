@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 LONGEST_NAME: Final = 100
 
-_CHANGES: Final = (Put, Delete, Check)
+_CHANGES: Final = frozenset({Put, Delete, Check})
 
 
 class Scope:
@@ -99,8 +99,9 @@ class Scope:
         wake: Sequence[Wake] = (),
     ) -> Coroutine[Any, Any, Commit | Conflict]:
         """Do all of ``changes`` or none in this space, see :meth:`~holdfast.stores.Store.commit`."""
-        # Anything else than a change is refused by the store, with a better message than a missing attribute.
-        self._check([each.key for each in changes if type(each) in _CHANGES])
+        for each in changes:  # as _check_changes does; this is called for every commit
+            if type(each) in _CHANGES and not (type(each.key) is RecordKey and each.key.startswith(self._root)):
+                self._check([each.key])
         if after is None and before is None and not wake:
             return self._store.commit(*changes)
         self._check([each.to for each in wake if type(each) is Wake])

@@ -40,15 +40,12 @@ class Bells:
     Finding the listeners of a key looks at the prefixes of the lengths that are in use, not at every listener.
     """
 
-    __slots__ = ("_by_prefix", "_lengths", "_lock")
+    __slots__ = ("_lengths", "_lock", "by_prefix")
 
     def __init__(self) -> None:
-        self._by_prefix: dict[bytes, tuple[_Listener, ...]] = {}
+        self.by_prefix: dict[bytes, tuple[_Listener, ...]] = {}
         self._lengths: tuple[int, ...] = ()
         self._lock = threading.Lock()
-
-    def __bool__(self) -> bool:
-        return bool(self._by_prefix)
 
     def listen(self, prefixes: Iterable[RecordKey], ear: Ear) -> Callable[[], None]:
         """Tell ``ear`` of hints at or below ``prefixes``, until the returned function is called."""
@@ -61,11 +58,11 @@ class Bells:
         self, prefixes: Iterable[bytes], edit: Callable[[tuple[_Listener, ...]], tuple[_Listener, ...]]
     ) -> None:
         with self._lock:
-            table = dict(self._by_prefix)  # copied, so that ringing needs no lock
+            table = dict(self.by_prefix)  # copied, so that ringing needs no lock
             for prefix in prefixes:
                 table[prefix] = edit(table.get(prefix, ()))
-            self._by_prefix = {prefix: listeners for prefix, listeners in table.items() if listeners}
-            self._lengths = tuple(sorted({len(prefix) for prefix in self._by_prefix}))
+            self.by_prefix = {prefix: listeners for prefix, listeners in table.items() if listeners}
+            self._lengths = tuple(sorted({len(prefix) for prefix in self.by_prefix}))
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Tell the listeners of each changed key, and of each wake."""
@@ -76,7 +73,7 @@ class Bells:
 
     def tell(self, to: bytes, about: RecordKey | None) -> None:
         """Tell the listeners of ``to`` and of its prefixes to look at ``about``."""
-        table = self._by_prefix
+        table = self.by_prefix
         for length in self._lengths:
             if length > len(to):
                 return
@@ -85,7 +82,7 @@ class Bells:
 
     def tell_everyone(self) -> None:
         """Tell every listener that hints were lost."""
-        for listeners in self._by_prefix.values():
+        for listeners in self.by_prefix.values():
             for listener in listeners:
                 listener.tell(None, _running_loop())
 

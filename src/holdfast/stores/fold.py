@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from msgspec import Struct
 
+from holdfast.clock import Instant
 from holdfast.errors import InvalidChangeError, StoreError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import CommitRider, Outcome, UpdateRider
@@ -34,13 +35,13 @@ from holdfast.stores.rules import check_decision, in_window
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.clock import Instant
     from holdfast.stores.backend import Rider
 
 
 class Folded(Struct, frozen=True):
     """What a batch comes to: an outcome a rider, the last state of each changed key, and hints to send."""
 
+    at: Instant
     outcomes: tuple[Outcome, ...]
     writes: dict[RecordKey, Record | None]
     wakes: tuple[Wake, ...]
@@ -48,7 +49,7 @@ class Folded(Struct, frozen=True):
 
 
 def fold(
-    riders: Iterable[Rider],
+    riders: Sequence[Rider],
     *,
     at: Instant,
     last_version: int,
@@ -63,19 +64,23 @@ def fold(
     """
     state = _Fold(at, last_version, records, limits)
     commit, ride = state.commit, state.ride
-    outcomes = tuple([commit(rider) if type(rider) is CommitRider else ride(rider) for rider in riders])
-    return Folded(outcomes, state.writes, tuple(state.wakes), state.last_version)
+    outcomes: tuple[Outcome, ...]
+    if len(riders) == 1 and type(riders[0]) is CommitRider:
+        outcomes = (commit(riders[0]),)
+    else:
+        outcomes = tuple([commit(rider) if type(rider) is CommitRider else ride(rider) for rider in riders])
+    return Folded(at, outcomes, state.writes, tuple(state.wakes), state.last_version)
 
 
-def keys_of(riders: Iterable[Rider]) -> set[RecordKey]:
-    """Return every key that folding ``riders`` looks at."""
-    keys: set[RecordKey] = set()
+def keys_of(riders: Iterable[Rider]) -> dict[RecordKey, RecordKey]:
+    """Return every key that folding ``riders`` looks at, each at itself: so equal bytes find the key that is known."""
+    keys: dict[RecordKey, RecordKey] = {}
     for rider in riders:
         if type(rider) is CommitRider:
             for change in rider.changes:
-                keys.add(change.key)
+                keys[change.key] = change.key
         elif type(rider) is UpdateRider:
-            keys.update(rider.keys)
+            keys.update(zip(rider.keys, rider.keys, strict=True))
     return keys
 
 

@@ -1,7 +1,8 @@
 """A group: the commits and updates that wait for the next transaction, and those under way in one.
 
 Riders leave in the order in which they came. After a transaction is answered the loop runs once before the next one
-leaves, so that all who were waiting for it get on together.
+leaves, so that all who were waiting for it get on together. Who has been alone for a while leaves at once, and lets the
+loop run once afterwards: whoever comes in that turn gets on the next one, together.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from msgspec import Struct
 
-from holdfast.clock import SYSTEM_CLOCK
+from holdfast.clock import SYSTEM_CLOCK, monotonic
 from holdfast.errors import HoldfastError, OutcomeUnknownError, StoreBusyError
 from holdfast.events import SlowCommit
 from holdfast.ids import new_id
@@ -23,7 +25,7 @@ from holdfast.stores.protocol import Put
 from holdfast.stores.settling import Settling
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Generator
 
     from holdfast.events import Hooks
     from holdfast.stores.backend import Backend
@@ -40,6 +42,12 @@ MAX_BYTES: Final = 4_000_000
 MAX_WAITING: Final = 100_000
 """Beyond this many commits waiting on one handle, more are refused: the store is not keeping up."""
 
+
+USED_TO_BE_ALONE: Final = 3
+"""After this many transactions in a row with one rider each, the next rider waits for no company."""
+
+AT_ONCE_IN_A_ROW: Final = 4
+"""How many riders in a row leave at once before the loop runs."""
 
 SLOW_COMMIT: Final = 0.5
 """A transaction that takes longer than this many seconds is told to the hooks."""
@@ -58,22 +66,15 @@ class Seat(Struct, eq=False):
     """A rider's place in the group, and later its outcome. A struct, because one is made for every commit."""
 
     rider: Rider
-    answer: asyncio.Future[None]
+    answer: asyncio.Future[None] | None = None
     outcome: Outcome | None = None
     state: int = 0
 
     def settle(self, outcome: Outcome) -> None:
         """Give the rider its outcome."""
         self.outcome = outcome
-        if not self.answer.done():
+        if self.answer is not None and not self.answer.done():
             self.answer.set_result(None)
-
-    def verdict(self) -> Verdict:
-        """Return the verdict, or raise what became of it instead."""
-        outcome = self.outcome
-        if outcome is None or isinstance(outcome, Exception):
-            raise outcome or RuntimeError("asked for a verdict before there was one")
-        return outcome
 
 
 _WAITING, _TAKEN, _WITHDRAWN = range(3)
@@ -85,26 +86,55 @@ class Group:
 
     def __init__(self, backend: Backend, hooks: Hooks) -> None:
         self._backend: Final = backend
-        self._hooks: Final = hooks
+        self._hooks, self._has_hooks = hooks, bool(hooks)
         self._loop: Final = asyncio.get_running_loop()
         self._name: Final = new_id()
         self._attempts = 0
         self._queue: Final[deque[Seat]] = deque()
         self._owned: Final[set[asyncio.Task[Any]]] = set()
         self._scheduled = self._busy = False
+        self._alone = 0
         self.settling: Final = Settling(backend, hooks)
 
-    def board(self, rider: Rider) -> Seat:
-        """Take a seat in the next transaction; await ``seat.answer``, and call :meth:`leave` if that is cancelled."""
+    async def ride(self, rider: Rider) -> Outcome:
+        """Take a seat in the next transaction and return what became of it.
+
+        A caller that is cancelled is withdrawn. Too late for that, the cancellation carries the verdict.
+        """
+        seat = Seat(rider)
+        try:
+            if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._busy or self._scheduled):
+                seat.state = _TAKEN
+                self._send([seat])
+                if seat.outcome is not None:
+                    self._alone += 1
+                    if self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW:
+                        await self._pause()
+                    return seat.outcome
+            else:
+                self._board(seat)
+            seat.answer = asyncio.Future(loop=self._loop)
+            await seat.answer
+        except asyncio.CancelledError as cancelled:
+            await self._leave(seat, cancelled)
+            raise
+        return seat.outcome or RuntimeError("woken without a verdict")
+
+    async def _pause(self) -> None:
+        """Let the loop run once: it may be that those who left at once are not alone."""
+        self._alone = 0  # whoever comes in that turn of the loop waits for company
+        await _one_turn()
+        if not self._scheduled:
+            self._alone = USED_TO_BE_ALONE
+
+    def _board(self, seat: Seat) -> None:
         if len(self._queue) >= MAX_WAITING:
             raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
-        seat = Seat(rider, self._loop.create_future())
         self._queue.append(seat)
         if not self._scheduled and not self._busy:  # as _schedule does; this is called for every commit
             self._schedule()
-        return seat
 
-    async def leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
+    async def _leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
         """Withdraw a rider whose caller was cancelled; too late for that, let the cancellation carry its verdict."""
         if seat.state == _WAITING:
             seat.state = _WITHDRAWN
@@ -130,9 +160,12 @@ class Group:
 
     def _depart(self) -> None:
         self._scheduled = False
-        if self._busy or not (seats := self._take()):
-            return
-        batch, started = self._batch(seats), self._loop.time()
+        if not self._busy and (seats := self._take()):
+            self._alone = min(self._alone + 1, USED_TO_BE_ALONE) if len(seats) == 1 else 0
+            self._send(seats)
+
+    def _send(self, seats: list[Seat]) -> None:
+        batch, started = self._batch(seats), monotonic()
         unknown: OutcomeUnknownError | None = None
         try:
             applied = None if self.settling.pending else self._backend.apply_now(batch)
@@ -152,17 +185,21 @@ class Group:
             travel.add_done_callback(functools.partial(self._ended, seats, batch))
         else:
             self._arrive(seats, applied, started)
-            self._again()
+            if self._queue:
+                self._schedule()
 
     def _take(self) -> list[Seat]:
         seats: list[Seat] = []
         queue, size = self._queue, 0
+        if len(queue) == 1 and (alone := queue[0]).state == _WAITING and not _is_given_up(alone):
+            alone.state = _TAKEN
+            return [queue.popleft()]
         while queue and len(seats) < MAX_RIDERS and size < MAX_BYTES:
             rider = queue[0].rider
             if type(rider) is WorkRider and seats:
                 break
             seat = queue.popleft()
-            if seat.state == _WAITING and not seat.answer.cancelled():
+            if seat.state == _WAITING and not _is_given_up(seat):
                 seat.state = _TAKEN
                 seats.append(seat)
                 if type(rider) is WorkRider:
@@ -175,10 +212,11 @@ class Group:
 
     def _batch(self, seats: list[Seat]) -> Batch:
         self._attempts += 1
-        return Batch(f"{self._name}.{self._attempts}", tuple([seat.rider for seat in seats]))
+        riders = (seats[0].rider,) if len(seats) == 1 else tuple([seat.rider for seat in seats])
+        return Batch(f"{self._name}.{self._attempts}", riders)
 
     async def _travel(self, seats: list[Seat], batch: Batch, unknown: OutcomeUnknownError | None) -> None:
-        started = self._loop.time()
+        started = monotonic()
         try:
             await self.settling.settle_pending()
             applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
@@ -203,11 +241,12 @@ class Group:
     def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
         for seat, outcome in zip(seats, applied.outcomes, strict=True):
             seat.outcome = outcome  # as Seat.settle does, without a call for each of a thousand
-            if not seat.answer.done():
-                seat.answer.set_result(None)
+            answer = seat.answer
+            if answer is not None and not answer.done():
+                answer.set_result(None)
         if applied.changed or applied.wakes:
             self._backend.ring(applied.changed, applied.wakes)
-        if self._hooks and (taken := self._loop.time() - started) > SLOW_COMMIT:
+        if self._has_hooks and (taken := monotonic() - started) > SLOW_COMMIT:
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
             self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
 
@@ -232,6 +271,16 @@ class Group:
             self._schedule()
             await asyncio.gather(*self._owned, return_exceptions=True)
             await asyncio.sleep(0)
+
+
+@types.coroutine
+def _one_turn() -> Generator[None]:
+    """Let everyone else who is ready run once."""
+    yield
+
+
+def _is_given_up(seat: Seat) -> bool:
+    return seat.answer is not None and seat.answer.cancelled()
 
 
 def _own_copy(problem: Exception) -> Exception:

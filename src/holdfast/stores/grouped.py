@@ -25,7 +25,7 @@ from holdfast.stores.backend import CommitRider, UpdateRider, WorkRider
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.group import Group
 from holdfast.stores.protocol import Commit
-from holdfast.stores.rules import check_commit, check_read, check_scan, check_window, is_plain_put
+from holdfast.stores.rules import check_commit, check_read, check_scan, check_window, is_plain
 from holdfast.stores.watching import BackendWatch
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Backend
+    from holdfast.stores.backend import Backend, Outcome
     from holdfast.stores.protocol import (
         Capabilities,
         Change,
@@ -114,31 +114,20 @@ class GroupedStore:
         wake: Sequence[Wake] = (),
     ) -> Commit | Conflict:
         """Do all of ``changes`` or none, durably, if every guard holds and ``after <= store time < before``."""
-        self._check_usable()
-        if wake or len(changes) != 1 or not is_plain_put(changes[0], self._limits):
+        if self._closing is not None or get_running_loop() is not self._loop or self._guard.crossed:
+            self._check_usable()
+        if wake or not is_plain(changes, self._limits):
             check_commit(changes, wake, self._limits)
         if after is not None or before is not None:
             check_window(after, before)
-        seat = self._group.board(CommitRider(changes, after, before, tuple(wake)))
-        try:
-            await seat.answer
-        except asyncio.CancelledError as cancelled:
-            await self._group.leave(seat, cancelled)
-            raise
-        outcome = seat.outcome
-        return outcome if type(outcome) is Commit else cast("Conflict", seat.verdict())
+        outcome = await self._group.ride(CommitRider(changes, after, before, tuple(wake)))
+        return outcome if type(outcome) is Commit else cast("Conflict", _verdict(outcome))
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
         self._check_usable()
         check_read(keys, self._limits)
-        seat = self._group.board(UpdateRider(tuple(keys), decide))
-        try:
-            await seat.answer
-        except asyncio.CancelledError as cancelled:
-            await self._group.leave(seat, cancelled)
-            raise
-        return cast("Decided[T]", seat.verdict())
+        return cast("Decided[T]", _verdict(await self._group.ride(UpdateRider(tuple(keys), decide))))
 
     async def commit_with(
         self,
@@ -171,13 +160,8 @@ class GroupedStore:
         check_commit(changes, wake, self._limits)
         check_window(after, before)
         commit = CommitRider(changes, after, before, tuple(wake))
-        seat = self._group.board(WorkRider(commit, work, seconds(timeout, what="timeout"), and_then))
-        try:
-            await seat.answer
-        except asyncio.CancelledError as cancelled:
-            await self._group.leave(seat, cancelled)
-            raise
-        return cast("Worked[T] | Conflict", seat.verdict())
+        rider = WorkRider(commit, work, seconds(timeout, what="timeout"), and_then)
+        return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""
@@ -191,9 +175,7 @@ class GroupedStore:
         if int(index) >= len(applied.outcomes):
             raise InvalidChangeError(f"{attempt!r} names none of the {len(applied.outcomes)} riders of its attempt")
         outcome = applied.outcomes[int(index)]
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return _verdict(outcome)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -241,3 +223,10 @@ class GroupedStore:
         for watch in tuple(self._watches):
             watch.stop()
         await self._backend.aclose()
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    """Return the verdict, or raise what became of it instead."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

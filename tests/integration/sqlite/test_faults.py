@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from holdfast.clock import monotonic
 from holdfast.errors import StoreBusyError, StoreCorruptError, StoreGoneError
 from holdfast.stores import Commit, Put
+from holdfast.stores.sqlite.sharing import LOOK_EVERY
 from tests.integration.sqlite.programs.talking import key
 from tests.integration.sqlite.ticking import Ticking
 
@@ -27,6 +29,11 @@ async def values(store: Store) -> list[bytes]:
     return [record.value for record in (await store.scan(*key().within(), limit=1000)).records.values()]
 
 
+async def let_it_be_noticed() -> None:
+    """Let the time pass for which a busy process may not look at its file."""
+    await asyncio.sleep(LOOK_EVERY)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("commits_before", [0, 1])
 async def test_a_moved_file_is_missed_and_taken_up_again(
@@ -37,6 +44,7 @@ async def test_a_moved_file_is_missed_and_taken_up_again(
     if commits_before:
         await store.commit(Put(key("1"), b"before"))
     path.rename(path.with_name("away.db"))
+    await let_it_be_noticed()
 
     with pytest.raises(StoreGoneError):
         await store.commit(Put(key("2"), b"lost"))
@@ -55,6 +63,7 @@ async def test_a_deleted_file_is_never_written_to(path: Path, url: str, opened: 
     await old.commit(Put(key("1"), b"old"))
     for name in ("", "-wal", "-shm"):
         Path(f"{path}{name}").unlink()
+    await let_it_be_noticed()
     with pytest.raises(StoreGoneError):
         await old.commit(Put(key("2"), b"lost"))
 
@@ -79,6 +88,7 @@ async def test_a_replaced_file_is_not_mistaken_for_the_old_one(path: Path, url: 
     await store.commit(Put(key("1"), b"ours"))
     path.rename(path.with_name("away.db"))
     other_path.rename(path)
+    await let_it_be_noticed()
 
     with pytest.raises(StoreGoneError):
         await store.commit(Put(key("2"), b"lost"))
@@ -100,6 +110,7 @@ async def test_a_deleted_side_file_stops_commits(
     if commits_before:
         await store.commit(Put(key("1"), b"before"))
     Path(f"{path}{name}").unlink()
+    await let_it_be_noticed()
 
     with pytest.raises(StoreGoneError, match=name):
         await store.commit(Put(key("2"), b"lost"))
@@ -116,6 +127,7 @@ async def test_a_moved_folder_is_missed_and_taken_up_again(tmp_path: Path, opene
     store = await opened(f"sqlite:///{folder}/store.db")
     await store.commit(Put(key("1"), b"before"))
     folder.rename(tmp_path / "away")
+    await let_it_be_noticed()
 
     with pytest.raises(StoreGoneError):
         await store.commit(Put(key("2"), b"lost"))

@@ -59,7 +59,7 @@ async def test_who_has_stopped_listening_hears_nothing_and_costs_nothing() -> No
     bells.ring([KEY], [])
 
     assert ear.heard == []
-    assert not bells
+    assert not bells.by_prefix
 
 
 async def test_an_ear_is_called_on_its_own_loop_when_another_thread_rings() -> None:

@@ -140,4 +140,4 @@ def test_a_rider_that_changes_nothing_takes_no_version_but_may_wake() -> None:
 
 def test_the_keys_of_a_batch_are_those_of_all_its_riders() -> None:
     """What a backend must read before it folds."""
-    assert keys_of([CommitRider((Put(A, b""),)), add_one(B)]) == {A, B}
+    assert keys_of([CommitRider((Put(A, b""),)), add_one(B)]) == {A: A, B: B}

@@ -9,16 +9,27 @@ import pytest
 
 from holdfast.errors import OutcomeUnknownError
 from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Decision, GroupedStore, Put, Snapshot
-from holdfast.stores.group import MAX_BYTES
+from holdfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
+from holdfast.stores.group import AT_ONCE_IN_A_ROW, MAX_BYTES, USED_TO_BE_ALONE
 from holdfast.stores.memory import MemoryBackend, open_memory
 
 if TYPE_CHECKING:
     from holdfast.stores.backend import Applied, Batch
 
 
-async def test_large_commits_do_not_all_share_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_commits_do_not_all_share_one_transaction(batches: list[int]) -> None:
     """Nobody waits for more than a few megabytes to be written, and none is left behind."""
+    store, value = open_memory(), bytes(MAX_BYTES // 20)
+    verdicts = await asyncio.gather(*(store.commit(Put(RecordKey("ns", str(n)), value)) for n in range(50)))
+    await store.aclose()
+
+    assert batches == [20, 20, 10]
+    assert all(isinstance(verdict, Commit) for verdict in verdicts)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of riders of each transaction in memory, as they happen."""
     sizes: list[int] = []
     apply = MemoryBackend.apply_now
 
@@ -27,12 +38,72 @@ async def test_large_commits_do_not_all_share_one_transaction(monkeypatch: pytes
         return apply(backend, batch)
 
     monkeypatch.setattr(MemoryBackend, "apply_now", note)
-    store, value = open_memory(), bytes(MAX_BYTES // 20)
-    verdicts = await asyncio.gather(*(store.commit(Put(RecordKey("ns", str(n)), value)) for n in range(50)))
+    return sizes
+
+
+async def commit_alone(store: GroupedStore, times: int) -> None:
+    """Commit one after another, until the group is used to it."""
+    for number in range(times):
+        await store.commit(Put(RecordKey("ns", "alone", str(number)), b""))
+
+
+async def test_who_was_alone_for_a_while_leaves_at_once(batches: list[int]) -> None:
+    """Its commit is durable before the loop has run again."""
+    store, turns = open_memory(), list[None]()
+    await commit_alone(store, USED_TO_BE_ALONE)
+    asyncio.get_running_loop().call_soon(turns.append, None)
+
+    await store.commit(Put(RecordKey("ns", "next"), b""))
+
+    assert turns == []
+    assert batches == [1] * (USED_TO_BE_ALONE + 1)
     await store.aclose()
 
-    assert sizes == [20, 20, 10]
-    assert all(isinstance(verdict, Commit) for verdict in verdicts)
+
+async def test_one_who_is_always_alone_still_lets_the_loop_run() -> None:
+    """Whatever else is ready waits for a few commits at most."""
+    store, turns = open_memory(), list[None]()
+    await commit_alone(store, USED_TO_BE_ALONE)
+    asyncio.get_running_loop().call_soon(turns.append, None)
+
+    for number in range(AT_ONCE_IN_A_ROW):
+        assert turns == []
+        await store.commit(Put(RecordKey("ns", "next", str(number)), b""))
+
+    assert turns == [None]
+    await store.aclose()
+
+
+async def test_a_crowd_that_finds_one_alone_soon_rides_together(batches: list[int]) -> None:
+    """After one who left at once, many share their transactions as ever."""
+    store = open_memory()
+    await commit_alone(store, 20)
+    batches.clear()
+
+    async def task(name: str) -> None:
+        for number in range(10):
+            await store.commit(Put(RecordKey("ns", name, str(number)), b""))
+
+    await asyncio.gather(*(task(str(number)) for number in range(100)))
+
+    assert len(batches) <= 10 + AT_ONCE_IN_A_ROW + 1
+    assert sum(batches) == 1_000
+    await store.aclose()
+
+
+async def test_a_cancellation_after_leaving_at_once_carries_the_verdict() -> None:
+    """Cancelled in the turn of the loop that follows, the caller can still learn that it has written."""
+    store = open_memory()
+    await commit_alone(store, USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW - 1)
+    task = asyncio.create_task(store.commit(Put(RecordKey("ns", "next"), b"")))
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await task
+
+    assert isinstance(verdict_of(cancelled.value), Commit)
+    await store.aclose()
 
 
 class Interrupting:

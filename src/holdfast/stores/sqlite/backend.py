@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUICK: Final = 0.001
+QUICK: Final[dict[str, float]] = {"auto": 0.001, "loop": math.inf, "thread": -1.0}
 """A commit that was durable within this many seconds is worth doing on the loop."""
 
 GIVE_WAY_AFTER: Final = 0.002
@@ -80,6 +81,7 @@ class SqliteBackend:
         self, file: SharedFile, database: Database, options: Options, limits: Capabilities, hooks: Hooks, again: Again
     ) -> None:
         self._file, self._database, self._options = file, database, options
+        self._turn, self._bells, self._quick = file.turn, file.bells, QUICK[options.commits]
         self._limits: Final = limits
         self._again: Final = again
         self._loop: Final = asyncio.get_running_loop()
@@ -114,25 +116,24 @@ class SqliteBackend:
 
     def apply_now(self, batch: Batch) -> Applied | None:
         """Apply the batch on the loop if the last commit was quick and the turn is free."""
-        if self._options.commits == "thread" or self._jobs or type(batch.riders[0]) is WorkRider:
+        database, turn = self._database, self._turn
+        if self._jobs or database.quickest_of_two > self._quick or type(batch.riders[0]) is WorkRider:
             return None
-        if self._options.commits == "auto" and self._database.last_commit_seconds > QUICK:
-            return None
-        if not self._file.turn.try_take():
+        if not turn.try_take():
             return None
         try:
-            return self._database.apply(batch)
+            return database.apply(batch)
         except StoreBusyError:  # another program has it locked: the thread can wait for that, the loop cannot
             return None
         finally:
-            self._file.turn.give()
-            self._upkeep.consider()
+            turn.give()
+            self._upkeep.consider(self._loop.time())
 
     async def apply(self, batch: Batch) -> Applied:
         """Apply the batch on the writer's thread, when the turn comes."""
         patience = self._options.busy_seconds
         applied = await self._in_turn(lambda: self._database.apply(batch, patience=patience), batch.attempt)
-        self._upkeep.consider()
+        self._upkeep.consider(self._loop.time())
         return applied
 
     async def settle(self, attempt: str) -> Applied | None:
@@ -188,7 +189,7 @@ class SqliteBackend:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot, on the loop: it takes microseconds and never waits for writers."""
-        self._check_file()
+        self._file.check()
         try:
             return self._database.read(keys)
         except StoreBusyError:
@@ -196,16 +197,12 @@ class SqliteBackend:
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range, on the loop."""
-        self._check_file()
+        self._file.check()
         scan = functools.partial(self._database.scan, start, end, limit=limit, reverse=reverse)
         try:
             return scan()
         except StoreBusyError:
             return await self._patiently(scan)
-
-    def _check_file(self) -> None:
-        self._file.guard.raise_if_seen()
-        self._file.identity.check()
 
     async def _patiently(self, read: Callable[[], Snapshot]) -> Snapshot:
         """Read when the file is locked for reading too, which it is while a crash is being repaired."""
@@ -231,8 +228,8 @@ class SqliteBackend:
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints to whoever listens on this machine."""
-        if self._file.bells:
-            self._file.bells.ring(changed, wakes)
+        if self._bells.by_prefix:
+            self._bells.ring(changed, wakes)
         if self._doorbells is not None:
             self._doorbells.ring(changed, wakes)
 

@@ -26,7 +26,7 @@ from holdfast.stores.sqlite.trouble import translate
 from holdfast.stores.sqlite.work import run_work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.clock import Instant
     from holdfast.stores.backend import Rider
@@ -54,6 +54,13 @@ _SCAN: Final = (
     " WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {} LIMIT ?"
 )
 _FORGET_HANDLES: Final = "DELETE FROM main.counters WHERE handle <> '' AND at < ?"
+# Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
+_ONE_MORE: Final = " UNION ALL SELECT key, version, expires_at, value FROM main.records WHERE key = ?"
+_SELECTS: Final = tuple(
+    f"SELECT NULL, count, at, NULL FROM main.counters WHERE handle = ''{_ONE_MORE * few}"  # noqa: S608 -- constants
+    for few in range(5)
+)
+_FEW: Final = len(_SELECTS) - 1
 _MOST_AT_ONCE: Final = 512
 _LOOP_MAY_WAIT: Final = 0.02
 _STEP: Final = 0.002
@@ -70,13 +77,14 @@ class Database:
         "_applied",
         "_closed_attempt",
         "_file",
+        "_last_commit_seconds",
         "_limits",
         "_reader",
         "_section",
         "_time",
         "_writer",
-        "last_commit_seconds",
         "log_pages",
+        "quickest_of_two",
     )
 
     def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
@@ -85,7 +93,7 @@ class Database:
         self._section: Final = file.new_section()
         self._applied: tuple[str, Applied] | None = None
         self._closed_attempt: str | None = None
-        self.last_commit_seconds = 0.0
+        self._last_commit_seconds = self.quickest_of_two = 0.0
         self.log_pages = 0
         with self._section:
             writer.set_busy_timeout(0)
@@ -99,13 +107,14 @@ class Database:
 
     def apply(self, batch: Batch, *, patience: float = 0.0) -> Applied:
         """Apply a batch in one durable transaction, waiting up to ``patience`` for those who take no turns."""
-        self._file.guard.raise_if_seen()
-        self._file.identity.check()
+        self._file.check()
         try:
             self._begin(patience)
             try:
-                folded = self._fold_and_work(batch)
-                if folded.writes or type(folded.outcomes[0]) is Worked:
+                rider = batch.riders[0]
+                folded = self._work(rider) if type(rider) is WorkRider else self._fold(batch.riders)
+                has_written = bool(folded.writes) or type(folded.outcomes[0]) is Worked
+                if has_written:
                     self._write(batch.attempt, folded)
             except BaseException:
                 self._roll_back()
@@ -113,7 +122,7 @@ class Database:
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
-        if folded.writes or type(folded.outcomes[0]) is Worked:
+        if has_written:
             self._applied = (batch.attempt, applied)
             self._commit(batch.attempt)
         else:
@@ -121,22 +130,21 @@ class Database:
         return applied
 
     def _begin(self, patience: float) -> None:
-        self._roll_back()  # what a disk error may have left behind
-        deadline = monotonic() + patience
+        if self._writer.in_transaction:  # a disk error may have left it behind
+            self._roll_back()
+        deadline: float | None = None
         while True:
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
             except apsw.BusyError:
+                deadline = monotonic() + patience if deadline is None else deadline
                 if monotonic() >= deadline:
                     raise
                 time.sleep(_STEP)
             else:
                 return
 
-    def _fold_and_work(self, batch: Batch) -> Folded:
-        rider = batch.riders[0]
-        if type(rider) is not WorkRider:
-            return self._fold(batch.riders)
+    def _work(self, rider: WorkRider) -> Folded:
         folded = self._fold((rider.commit,))
         verdict = folded.outcomes[0]
         if type(verdict) is not Commit:
@@ -148,7 +156,7 @@ class Database:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
-            return Folded((as_exception(problem),), {}, (), folded.last_version)
+            return Folded(verdict.at, (as_exception(problem),), {}, (), folded.last_version)
         if len(changes) > len(rider.commit.changes):
             # All of them anew, at the same instant: one version, and no guard that held before fails for its age.
             folded = self._fold((structs.replace(rider.commit, changes=changes),), verdict.at)
@@ -158,8 +166,7 @@ class Database:
         return structs.replace(folded, outcomes=(Worked(answer, verdict.at, verdict.versions),))
 
     def _fold(self, riders: Sequence[Rider], at: Instant | None = None) -> Folded:
-        last_version, last_at = self._writer.execute(_COUNTERS).fetchall()[0]
-        records = look_up(self._writer, keys_of(riders))
+        (last_version, last_at), records = look_up_with_counters(self._writer, keys_of(riders))
         at = self._time.now(last_at) if at is None else at
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
@@ -167,17 +174,16 @@ class Database:
 
     def _write(self, attempt: str, folded: Folded) -> None:
         execute_many = self._writer.executemany
-        puts = [
-            (key, record.version, record.expires_at, record.value)
-            for key, record in folded.writes.items()
-            if record is not None
-        ]
-        execute_many(_PUT, puts)
+        puts: list[tuple[object, ...]] = []
+        for key, record in folded.writes.items():
+            if record is not None:
+                puts.append((key, record.version, record.expires_at, record.value))
+        if puts:
+            execute_many(_PUT, puts)
         if len(puts) < len(folded.writes):
             execute_many(_DELETE, [(key,) for key, record in folded.writes.items() if record is None])
         handle, number = _split(attempt)
-        at = self._time.now()
-        execute_many(_COUNT_UP, (("", folded.last_version, at), (handle, number, at)))
+        execute_many(_COUNT_UP, (("", folded.last_version, folded.at), (handle, number, folded.at)))
         if self._writer.changes() != 1:
             raise AttemptClosedError(self._file.path, f"attempt {attempt} was settled as never written")
 
@@ -192,7 +198,9 @@ class Database:
             self._try_to_roll_back()
             raise OutcomeUnknownError(self._file.path, f"COMMIT failed: {problem}", attempt) from problem
         finally:
-            self.last_commit_seconds = monotonic() - started
+            taken = monotonic() - started
+            last, self._last_commit_seconds = self._last_commit_seconds, taken
+            self.quickest_of_two = min(last, taken)
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -233,7 +241,7 @@ class Database:
         """Read records in one snapshot."""
         try:
             with self._section:
-                found = look_up(self._reader, keys)
+                found = look_up(self._reader, {key: key for key in keys})
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
         at = self._time.now()
@@ -285,9 +293,29 @@ class Database:
         disconnect(self._file, self._writer)
 
 
-def look_up(connection: Connection, keys: Iterable[RecordKey]) -> dict[RecordKey, Record]:
-    """Return the records at ``keys``, expired ones included, by as few statements as possible."""
-    named = {key: key for key in keys}  # so that a found key is the object that is known already, with its hash
+def look_up_with_counters(
+    connection: Connection, named: Mapping[RecordKey, RecordKey]
+) -> tuple[tuple[int, int], dict[RecordKey, Record]]:
+    """Return the last version and the last time of the store, and the records at the keys."""
+    if len(named) > _FEW:
+        last_version, last_at = connection.execute(_COUNTERS).fetchall()[0]
+        return (last_version, last_at), look_up(connection, named)
+    found: dict[RecordKey, Record] = {}
+    counters = (0, 0)
+    for raw, version, expires_at, value in connection.execute(_SELECTS[len(named)], tuple(named)):
+        if raw is None:
+            counters = version, expires_at
+        else:
+            key = named[raw]
+            found[key] = Record(key, value, version, expires_at)
+    return counters, found
+
+
+def look_up(connection: Connection, named: Mapping[RecordKey, RecordKey]) -> dict[RecordKey, Record]:
+    """Return the records at the keys, expired ones included, by as few statements as possible.
+
+    ``named`` has each key at itself, so that a found key is the object that is known already, with its hash.
+    """
     wanted = tuple(named)
     found: dict[RecordKey, Record] = {}
     for first in range(0, len(wanted), _MOST_AT_ONCE):

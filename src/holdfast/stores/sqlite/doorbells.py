@@ -107,7 +107,12 @@ class Doorbells:
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Ring the doorbells of other processes whose prefix covers a changed key or the address of a wake."""
-        self._look()
+        try:
+            changed_at = os.stat(self._descriptor).st_mtime_ns  # noqa: PTH116 -- a descriptor
+        except OSError:
+            return
+        if changed_at != self._changed_at:
+            self._look(changed_at)
         if not self._others:
             return
         for key in changed:
@@ -130,11 +135,8 @@ class Doorbells:
         except OSError:  # gone, or its queue is full: it has enough to wake up for
             return
 
-    def _look(self) -> None:
+    def _look(self, changed_at: int) -> None:
         try:
-            changed_at = os.stat(self._descriptor).st_mtime_ns  # noqa: PTH116 -- a descriptor
-            if changed_at == self._changed_at:
-                return
             names = os.listdir(self._descriptor)  # noqa: PTH208 -- plain text throughout this module
         except OSError:
             return

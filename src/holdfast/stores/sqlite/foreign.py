@@ -55,12 +55,12 @@ def _file_behind(descriptor: int) -> tuple[int, int] | None:
 class Guard:
     """Watches one database file for as long as this process has it open."""
 
-    __slots__ = ("_identity", "_ours", "_path", "_seen")
+    __slots__ = ("_identity", "_ours", "_path", "seen")
 
     def __init__(self, path: str, identity: tuple[int, int]) -> None:
         self._path, self._identity = path, identity
         self._ours: frozenset[int] = frozenset()
-        self._seen: ForeignHandleError | None = None
+        self.seen: ForeignHandleError | None = None
         self.check()
         _refuse_from_now_on(path, identity)
 
@@ -81,7 +81,7 @@ class Guard:
         strange = descriptors_of(self._identity) - self._ours
         if strange:
             # Remembered for good: the locks are gone as soon as that descriptor is closed.
-            self._seen = ForeignHandleError(
+            self.seen = ForeignHandleError(
                 self._path,
                 f"another library in this process has it open (descriptor {min(strange)}), which breaks its locks; "
                 "close both, give your data a file of its own, and open the store anew",
@@ -90,8 +90,8 @@ class Guard:
 
     def raise_if_seen(self) -> None:
         """Raise if :meth:`check` has ever found a strange descriptor."""
-        if self._seen is not None:
-            raise self._seen
+        if self.seen is not None:
+            raise self.seen
 
     def close(self) -> None:
         """Stop refusing: this process no longer has the file open."""

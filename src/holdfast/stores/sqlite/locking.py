@@ -40,6 +40,15 @@ if sys.platform == "win32":
         os.lseek(descriptor, offset, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 
+    def try_lock_through(descriptor: int, gate: int) -> bool:
+        """Lock the byte after ``gate``, if neither of the two is locked; False if another process has one."""
+        if not try_lock(descriptor, gate):
+            return False
+        try:
+            return try_lock(descriptor, gate + 1)
+        finally:
+            unlock(descriptor, gate)
+
     def lock_holder(descriptor: int, offset: int) -> int | None:
         """Return the process that holds a byte, where the platform tells: never on Windows."""
         del descriptor, offset
@@ -49,11 +58,12 @@ else:
     import time
 
     _DEADLOCK_PAUSE: Final = 0.001
+    _EXCLUSIVE_NOW: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 
     def try_lock(descriptor: int, offset: int) -> bool:
         """Lock one byte; False if another process has it."""
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
+            fcntl.lockf(descriptor, _EXCLUSIVE_NOW, 1, offset)
         except BlockingIOError:
             return False
         except PermissionError:  # what some systems answer instead of EAGAIN
@@ -77,6 +87,22 @@ else:
     def unlock(descriptor: int, offset: int) -> None:
         """Give one byte back."""
         fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, offset)
+
+    def try_lock_through(descriptor: int, gate: int) -> bool:
+        """Lock the byte after ``gate``, if neither of the two is locked; False if another process has one.
+
+        Both are asked for in one call, which takes all or nothing, and the gate is let go at once.
+        """
+        try:
+            fcntl.lockf(descriptor, _EXCLUSIVE_NOW, 2, gate)
+        except (BlockingIOError, PermissionError):
+            return False
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, gate)
+        except BaseException:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 2, gate)
+            raise
+        return True
 
     def lock_holder(descriptor: int, offset: int) -> int | None:
         """Return the process that holds a byte, where the platform tells; None if nobody or unknown."""

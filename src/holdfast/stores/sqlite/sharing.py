@@ -24,6 +24,9 @@ from holdfast.stores.sqlite.turn import Turn
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.driver import Connection
 
+LOOK_EVERY: Final = 0.002
+"""How many seconds a process may go on to commit and read after its file was deleted or replaced."""
+
 STILL_WITHIN: Final = 2.0
 """How many seconds a fork waits for the threads of this process to finish what they do in SQLite."""
 
@@ -34,6 +37,7 @@ class SharedFile:
 
     __slots__ = (
         "_held",
+        "_look_at",
         "_sections",
         "alive",
         "bells",
@@ -65,9 +69,19 @@ class SharedFile:
         self.lock: Final = threading.Lock()
         self.connections: Final[list[Connection]] = []
         self.users = 0
+        self._look_at = 0.0
         self._sections: Final[weakref.WeakSet[threading.Lock]] = weakref.WeakSet()
         self._held: Final[list[threading.Lock]] = []
         self.stands_still = False
+
+    def check(self) -> None:
+        """Raise if a stranger has the file open, or if it has been another one for longer than ``LOOK_EVERY``."""
+        if self.guard.seen is not None:
+            raise self.guard.seen
+        now = monotonic()
+        if now >= self._look_at:
+            self.identity.check()
+            self._look_at = now + LOOK_EVERY
 
     def close(self) -> None:
         """Close the lock files."""

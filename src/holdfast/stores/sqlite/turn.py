@@ -14,7 +14,7 @@ from typing import Final, final
 
 from holdfast.clock import monotonic
 from holdfast.stores.sqlite.files import open_private
-from holdfast.stores.sqlite.locking import lock, lock_holder, try_lock, unlock
+from holdfast.stores.sqlite.locking import lock, lock_holder, try_lock_through, unlock
 
 _NEXT: Final = 0
 _ACTIVE: Final = 1
@@ -39,11 +39,7 @@ class Turn:
             return False
         taken = False
         try:
-            if try_lock(self._descriptor, _NEXT):
-                try:
-                    taken = try_lock(self._descriptor, _ACTIVE)
-                finally:
-                    unlock(self._descriptor, _NEXT)
+            taken = try_lock_through(self._descriptor, _NEXT)
         finally:
             if not taken:
                 self.here.release()

@@ -42,23 +42,19 @@ class Upkeep:
         self._file, self._database, self._options = file, database, options
         self._hooks: Final = hooks
         self._name: Final = f"sqlite://{file.path}"
-        self._loop: Final = asyncio.get_running_loop()
         self._lane: Final = Lane("sqlite-upkeep")
         self._section: Final = file.new_section()
         self._connection: Connection | None = None
         self._task: asyncio.Future[None] | None = None
-        self._swept_at = self._loop.time()
+        self._sweep_at = asyncio.get_running_loop().time() + EVERY
         self._checkpoint_at = CHECKPOINT_PAGES
 
-    def consider(self) -> None:
-        """Start upkeep if it is due and not under way."""
-        if self._task is not None:
-            return
-        is_long = self._database.log_pages >= self._checkpoint_at
-        is_late = self._loop.time() - self._swept_at > EVERY
-        if is_long or is_late:
+    def consider(self, now: float) -> None:
+        """Start upkeep if it is due, by the loop's time, and not under way."""
+        is_long, is_late = self._database.log_pages >= self._checkpoint_at, now > self._sweep_at
+        if (is_long or is_late) and self._task is None:
             if is_late:
-                self._swept_at = self._loop.time()
+                self._sweep_at = now + EVERY
             self._task = self._lane.start(self._do, checkpoint=is_long, sweep=is_late)
             self._task.add_done_callback(self._finished)
 

@@ -70,11 +70,11 @@ def turn(tmp_path: Path) -> Iterator[Turn]:
 def test_a_turn_that_the_system_refuses_is_not_kept(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the kernel has no lock left to give, the next one to try is not locked out for ever."""
 
-    def refuse(_descriptor: int, _offset: int) -> bool:
+    def refuse(_descriptor: int, _gate: int) -> bool:
         raise OSError(errno.ENOLCK, "No locks available")
 
     with monkeypatch.context() as patched:
-        patched.setattr(turns, "try_lock", refuse)
+        patched.setattr(turns, "try_lock_through", refuse)
         with pytest.raises(OSError, match="No locks available"):
             turn.try_take()
 
