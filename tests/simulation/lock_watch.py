@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.keys import RecordKey
-from holdfast.locks.algebra.entries import Attended, Entry, Holder
+from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
 from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS
 from tests.simulation.lock_states import Attempt, Grants, LineState
 
@@ -143,12 +143,17 @@ class LockWatch:
     ) -> None:
         """Grants go in the order of the tickets: nobody passes one who asked earlier and still waits."""
         waited = before.waiters if same_life else {}
-        order = [waited[each.entry.id].ticket if each.entry.id in waited else 2**60 for each in new]
+        came = [each for each in new if each.entry.id not in waited or self._kept_place(waited[each.entry.id], each)]
+        order = [waited[each.entry.id].ticket if each.entry.id in waited else 2**60 for each in came]
         self.demand(order == sorted(order), f"FIFO: of {name}, a later one was served before an earlier one")
         kept = {waiter.ticket for waiter in waited.values()}  # one that was dead may have joined anew, with another
         still = [waiter.ticket for waiter in after.waiters.values() if waiter.ticket in kept]
         passed = order and still and max(order) > min(still)
         self.demand(not passed, f"FIFO: somebody passed a waiter of {name}")
+
+    def _kept_place(self, old: Waiter, new: Holder) -> bool:
+        """Tell whether one that waited holds by that place; one that was dead may have joined anew in the same step."""
+        return new.entry.anchor == old.entry.anchor or self._is_present(old.entry)
 
     def _check_room(self, name: str, new: list[Holder], after: LineState) -> None:
         """Those who hold together may hold together."""
