@@ -64,6 +64,11 @@ class Activation:
         self._poked = False
 
     @property
+    def is_taken_up(self) -> bool:
+        """Whether it was driven before, or waited: there may be news that nobody has looked at."""
+        return self.claim is not None and not self.claim.is_first
+
+    @property
     def fence(self) -> int:
         """The version of the owner's grant; 0 for a copy."""
         return 0 if self.claim is None else self.claim.fence
@@ -171,8 +176,8 @@ class Activation:
         elif self.replay.is_over:
             for future in self._turns.values():
                 _release(future)
-        elif (future := self._turns.get(self.replay.next_branch or "")) is not None:
-            _release(future)
+        elif (next_one := self._turns.get(self.replay.next_branch or "")) is not None:
+            _release(next_one)
 
     def _pass_by(self) -> None:
         mark = self.replay.by_the_way
@@ -190,7 +195,7 @@ class Activation:
         self.unload()
 
     def arguments_differ(self, step_id: str) -> None:
-        """Tell that a recorded step is asked for with other arguments; with ``replay="strict"``, leave the run alone."""
+        """Tell that a recorded step is asked for with other arguments; if it is to be strict, leave the run alone."""
         if self.workflow.replay == "strict":
             self.differ(f"step {step_id!r}", f"step {step_id!r} with other arguments")
             raise Unload
@@ -273,6 +278,11 @@ class Activation:
         if self._poking is None and not self.is_unloading and self.claim is not None:
             task = asyncio.get_running_loop().create_task(self._look_for_news())
             self._poking = None if task.done() else task
+
+    async def stop_looking(self) -> None:
+        """Wait until nobody is looking for news."""
+        while self._poking is not None:
+            await asyncio.wait({self._poking})
 
     async def _look_for_news(self) -> None:
         try:
@@ -365,6 +375,8 @@ class Activation:
         self.branches.append(branch)
         tokens = CURRENT.set(branch), INSIDE.set(True)
         args, kwargs = self.workflow.signature.unpack(self.header.input)
+        if self.is_taken_up:
+            self.poke()  # what has come before
         if self.header.deadline is not None:
             self.host.alarm(self.header.deadline, self)
         how: tuple[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final, overload
+from uuid import UUID
 
 from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.durations import seconds
@@ -21,7 +22,6 @@ from holdfast.workflows.performing import Performance
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from random import Random
-    from uuid import UUID
 
     from holdfast.durations import Duration
     from holdfast.workflows.activation import Activation
@@ -55,7 +55,7 @@ class Context:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether what is done now was done before, and is only replayed. For logs; nothing else should depend on it."""
+        """Whether what is done now was done before, and is only replayed. For logs, and nothing else."""
         return not self._activation.replay.is_over
 
     def idempotency_key(self, step_id: str) -> str:
@@ -79,12 +79,13 @@ class Context:
     @overload
     async def step(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    async def step(self, step: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    async def step(self, step: str, /, *args: Any, **kwargs: Any) -> Any: ...  # noqa: ANN401 -- a registered step may take and return anything
     async def step(self, step: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run a function once and record what came of it; when the run is replayed, return the record.
 
-        ``ctx.step(charge, order)`` has the id ``charge``, the second one ``charge#2``; ``ctx.step("charge-card", charge,
-        order)`` has the id that is given. A registered step can be named: ``ctx.step("charge", order)``.
+        ``ctx.step(charge, order)`` has the id ``charge``, the second one ``charge#2``. With an id in front,
+        ``ctx.step("charge-card", charge, order)``, it has that. A registered step can be named instead:
+        ``ctx.step("charge", order)``.
 
         Args:
             step: The function, or a step id followed by the function, or the name of a registered step.
@@ -139,14 +140,12 @@ class Context:
 
     async def uuid(self) -> UUID:
         """Return a new UUID, which is the same when the run is replayed."""
-        from uuid import UUID
-
         chance = await operations.chance(self._activation, self._branch("ctx.uuid"), "uuid")
         return UUID(int=chance.getrandbits(128), version=4)
 
     # --- news from outside ---------------------------------------------------------------------------------------
 
-    async def wait_signal(self, name: str, *, timeout: Duration | None = None, default: Any = _MISSING) -> Any:
+    async def wait_signal(self, name: str, *, timeout: Duration | None = None, default: Any = _MISSING) -> Any:  # noqa: ANN401 -- whatever was sent
         """Take the oldest signal of a name that was sent to this run, waiting for one if there is none.
 
         Args:
@@ -197,7 +196,7 @@ class Context:
         return await gather(self._activation, branch, works, return_exceptions=return_exceptions)
 
     async def race(self, *works: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
-        """Run coroutines side by side until one has ended; return which one, and its result. The others are cancelled."""
+        """Run coroutines side by side until one has ended; return which, and its result. The others are cancelled."""
         return await race(self._activation, self._branch("ctx.race"), works)
 
     async def child(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -215,7 +214,7 @@ class Context:
         """
         return await operations.patched(self._activation, self._branch("ctx.patched"), name)
 
-    async def continue_as_new(self, *args: Any, **kwargs: Any) -> None:
+    async def continue_as_new(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- what the workflow takes
         """End this run and go on as a new one with these arguments and an empty history. It does not return."""
         branch = self._branch("ctx.continue_as_new")
         if branch.path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import structs
 
+from holdfast.clock import later
 from holdfast.stores.protocol import Put
 from holdfast.workflows.records import HEADERS, LIVES, READY, Life, RunKeys
 
@@ -36,8 +37,6 @@ def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, .
     keys = RunKeys(host.space, next_id(activation.keys.id))
     deadline = None
     if activation.workflow.timeout is not None:
-        from holdfast.clock import later
-
         deadline = later(now, activation.workflow.timeout)
     header = structs.replace(
         old,
@@ -53,8 +52,3 @@ def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, .
         Put(keys.life, LIVES.encode(life)),
         Put(keys.ready, READY),
     )
-
-
-def chain_of(life: Life) -> Any:  # noqa: ANN401 -- kept for readers of results
-    """Return nothing yet: a run that went on has no result of its own."""
-    return life.result

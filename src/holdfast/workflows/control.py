@@ -16,8 +16,9 @@ class Unload(BaseException):
 
 
 class RunCancelled(asyncio.CancelledError):
-    """The run, or this branch of it, was cancelled. Raised once, where the code waits; ``finally`` blocks may then use
-    the context as always.
+    """The run, or this branch of it, was cancelled.
+
+    Raised once, where the code waits. ``finally`` blocks may then use the context as always.
 
     Attributes:
         reason: Who or what cancelled it, in words.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import (
     TYPE_CHECKING,
@@ -16,6 +17,7 @@ from typing import (
     ParamSpec,
     TypeAlias,
     TypeVar,
+    cast,
     final,
     overload,
 )
@@ -28,7 +30,7 @@ from holdfast.workflows.limits import Limit
 from holdfast.workflows.values import signature_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Coroutine, Iterable
 
     from holdfast.durations import Duration
     from holdfast.workflows.context import Context
@@ -92,7 +94,7 @@ class Step(Generic[P, R]):
         self.name: Final = checked_name("step", name)
         self.options: Final = options
         self.is_async: Final = inspect.iscoroutinefunction(function)
-        functools.update_wrapper(self, function)  # type: ignore[arg-type] # it is called like the function
+        functools.update_wrapper(self, function)
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -256,7 +258,7 @@ def step(
 def as_step(function: Callable[..., Any] | Step[..., Any]) -> Step[..., Any]:
     """Return what was given as a step: a declared one, or any function."""
     if isinstance(function, Step):
-        return function
+        return cast("Step[..., Any]", function)
     try:
         return _plain_step(function)
     except TypeError:  # not hashable

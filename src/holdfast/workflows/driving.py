@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Raw, structs
@@ -16,7 +15,6 @@ from holdfast.workflows.continuing import ContinueAsNew, continued
 from holdfast.workflows.control import RunCancelled
 from holdfast.workflows.failures import describe
 from holdfast.workflows.lines import leave_lines
-from holdfast.workflows.performing import LARGEST
 from holdfast.workflows.records import DUES, LIVES, READY, Due, RunKeys
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ async def drive(activation: Activation) -> None:
         if activation.life.cancel is not None and activation.replay.is_over:
             await _end(activation, "cancelled", None, RunCancelled(activation.life.cancel))
             return
-        activation.poke()  # what has come before it was taken up
         how, value = await activation.run_code()
         if how == "returned":
             await _returned(activation, value)
@@ -63,8 +60,6 @@ async def drive(activation: Activation) -> None:
 async def _returned(activation: Activation, value: object) -> None:
     try:
         packed = activation.workflow.signature.result.pack(value)
-        if len(packed) > LARGEST:
-            raise EncodeError(f"the result takes {len(packed):,} bytes, at most {LARGEST:,} are allowed")
     except EncodeError as problem:
         await _end(activation, "failed", None, problem)
     else:
@@ -90,8 +85,7 @@ async def _end(
 ) -> None:
     """Write how the run ended: everything that was left to write, its result, and what it held, in one commit."""
     host, life = activation.host, activation.life
-    while activation.is_poking:
-        await asyncio.sleep(0)
+    await activation.stop_looking()
     known = host.known_with(activation.workflow.raises)
     ended = structs.replace(
         life,

@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 
 class Claim(Struct, frozen=True):
-    """The right to drive a run: where the owner's grant lies, and its version, the fence."""
+    """The right to drive a run: where the owner's grant lies, and its version, the fence.
+
+    ``is_first``: it was made together with the run, so there can be no news for the run that is older than it.
+    """
 
     key: RecordKey
     fence: int
     presence: str
     life_version: int
+    is_first: bool = False
 
 
 class Held(Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -14,8 +16,6 @@ from holdfast.workflows.records import ITEMS, Item, Mark
 from holdfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.workflows.activation import Activation
     from holdfast.workflows.branches import Wait
 
@@ -116,10 +116,8 @@ class Mail:
         if handler is None:
             self._activation.differ(f"update {mark.id!r}", "no handler for it")
             return
-        try:
+        with contextlib.suppress(Exception):  # the caller was told when it happened
             handler.answer(*PLAIN.unpack(mark.value or b"[]"))
-        except Exception:  # noqa: BLE001, S110 -- the caller was told when it happened
-            pass
 
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""

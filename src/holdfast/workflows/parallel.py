@@ -12,7 +12,7 @@ from holdfast.workflows.branches import CURRENT, Branch
 from holdfast.workflows.control import RunCancelled, Unload
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from holdfast.workflows.activation import Activation
 
@@ -64,7 +64,7 @@ class Group:
         self.members = [Member(Branch(f"{path}.{number}")) for number in range(len(works))]
         self.ended: list[Member] = []
         self.first_raised: BaseException | None = None
-        self.on_end = lambda: None
+        self.on_end: Callable[[], None] = _nothing
         self._is_cancelling = False
         self._all_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -127,6 +127,10 @@ class Group:
                 self._activation.cancel_branch(branch, RunCancelled("another branch has ended first"))
 
 
+def _nothing() -> None:
+    """Let the others go on."""
+
+
 def _check(works: Sequence[Work]) -> None:
     for work in works:
         if not inspect.iscoroutine(work):
@@ -136,5 +140,5 @@ def _check(works: Sequence[Work]) -> None:
             kind = type(work).__name__
             raise InvalidWorkflowError(
                 "ctx.gather and ctx.race",
-                f"they take coroutines that nobody has started, as in ctx.gather(ctx.step(a), branch(ctx)); got a {kind}",
+                f"they take coroutines that nobody has started, ctx.gather(ctx.step(a), branch(ctx)); got a {kind}",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, final
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 STEP: Final = ("step", "tried", "began", "cancelled")
 
-LARGEST: Final = 340_000
-"""The largest result, in bytes of JSON: it has to fit into one record together with the rest of its mark."""
-
 
 class CurrentStep(Struct, frozen=True):
     """What a step can find out about itself, see :func:`current_step`.
@@ -42,12 +40,14 @@ class CurrentStep(Struct, frozen=True):
         attempt: 1, or more after it raised.
         idempotency_key: The same each time that this step of this run is tried, and different from every other's. Give
             it to whatever the step calls, so that doing it twice has the effect of once.
+        fence: Grows each time that the run is taken up: what it calls can refuse those who were taken for dead.
     """
 
     run_id: str
     step_id: str
     attempt: int
     idempotency_key: str
+    fence: int = 0
 
 
 _CURRENT: Final[ContextVar[CurrentStep | None]] = ContextVar("holdfast_step", default=None)
@@ -159,33 +159,44 @@ class Performance:
         return mark
 
     async def _attempt_it(self) -> tuple[Any, BaseException | None]:
-        branch, timeout = self._branch, self._step.options.timeout
-        key = f"{self._activation.keys.id}:{self._id}"
-        tokens = _CURRENT.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)), INSIDE.set(False)
+        branch, run_id = self._branch, self._activation.keys.id
+        step = CurrentStep(run_id, self._id, self._attempt, f"{run_id}:{self._id}", self._activation.fence)
+        tokens = _CURRENT.set(step), INSIDE.set(False)
         branch.is_in_effect = True
         try:
-            if timeout is None:
+            how = await self._called()
+        finally:
+            branch.is_in_effect = False
+            _CURRENT.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+        if branch.is_interrupted:
+            branch.is_interrupted = False
+            await self._take_interruption(how[1])
+        return how
+
+    async def _called(self) -> tuple[Any, BaseException | None]:
+        limit = asyncio.timeout(self._step.options.timeout)
+        try:
+            if self._step.options.timeout is None:
                 return await self._call(), None
-            async with asyncio.timeout(timeout) as limit:
+            async with limit:
                 return await self._call(), None
         except TimeoutError as problem:
-            expired = timeout is not None and limit.expired()
-            return None, StepTimeoutError(self._id, timeout or 0.0) if expired else problem
-        except asyncio.CancelledError as problem:
-            if not branch.is_interrupted:
-                return None, problem
-            if branch.task is not None:
-                branch.task.uncancel()
-            self._stopped()
-            raise
+            is_ours = self._step.options.timeout is not None and limit.expired()
+            return None, StepTimeoutError(self._id, self._step.options.timeout or 0.0) if is_ours else problem
         except (KeyboardInterrupt, SystemExit, Unload):
             raise
         except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
             return None, problem
-        finally:
-            branch.is_in_effect = branch.is_interrupted = False
-            _CURRENT.reset(tokens[0])
-            INSIDE.reset(tokens[1])
+
+    async def _take_interruption(self, problem: BaseException | None) -> None:
+        """Raise why the step was told to stop; unless it ended all the same, and then that counts."""
+        if self._branch.task is not None:
+            self._branch.task.uncancel()
+        if isinstance(problem, asyncio.CancelledError):
+            self._stopped()
+        with contextlib.suppress(asyncio.CancelledError):  # what was on its way to the step is not for what comes next
+            await asyncio.sleep(0)
 
     def _stopped(self) -> None:
         """Raise why the step was told to stop."""
@@ -206,16 +217,12 @@ class Performance:
         if problem is None:
             try:
                 packed = self._step.signature.result.pack(value)
-                if len(packed) > LARGEST:
-                    raise EncodeError(
-                        f"the result of {self._id} takes {len(packed):,} bytes, at most {LARGEST:,} are allowed"
-                    )
             except EncodeError as refused:
                 problem = refused
-        if problem is None and packed is not None:
-            mark = Mark("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
-        elif problem is not None:
+        if problem is not None:
             mark = self._failed(problem, now)
+        else:
+            mark = Mark("step", self._id, now, msgspec.Raw(packed or b"null"), digest=self._digest)
         self._note(mark)
         if self._activation.host.hooks:
             self._tell(mark)

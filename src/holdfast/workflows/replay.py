@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
-from holdfast.workflows.records import Mark
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+    from holdfast.workflows.records import Mark
 
 BY_THE_WAY: Final = frozenset({"update"})
 """Marks that no operation asks for: what came from outside."""
@@ -93,7 +93,7 @@ class Replay:
     def has(self, operation_id: str) -> bool:
         """Tell whether an operation is the next one that is recorded in its branch."""
         waiting = self._by_branch.get(branch_of(operation_id))
-        return bool(waiting) and self._marks[waiting[0]].id == operation_id
+        return waiting is not None and bool(waiting) and self._marks[waiting[0]].id == operation_id
 
     def is_live(self, branch: str) -> bool:
         """Tell whether everything that a branch has recorded was replayed."""

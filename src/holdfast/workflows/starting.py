@@ -108,17 +108,15 @@ async def start(host: Host, asked: Start) -> Started:
         life = first_life(asked, now, worker.presence if worker is not None else "")
         keys = RunKeys(host.space, asked.run_id)
         changes = [*creation(host, asked, now, life), *asked.alongside]
-        if worker is None:
-            answer = await host.space.commit(*changes)
-        else:
-            own = keys.own(worker.presence)
-            ownership = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
-            answer = await host.space.commit(worker.guard, ownership, *changes)
+        own = keys.own("" if worker is None else worker.presence)
+        if worker is not None:
+            changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
+        answer = await host.space.commit(*changes)
         host.saw(answer.at)
         if not isinstance(answer, Conflict):
             host.emit_moved(keys.id, life, 0, now)
             if worker is not None:
-                right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.life])
+                right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.life], is_first=True)
                 header = header_of(asked, now)
                 host.take(Activation(host, keys, asked.workflow, header, life, right, ()))
             return Started(asked.run_id, is_new=True)

@@ -17,9 +17,10 @@ from holdfast.workflows.driving import drive, is_resting, release, suspend
 from holdfast.workflows.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 
     from holdfast.keys import RecordKey
+    from holdfast.scope import Scope
     from holdfast.stores.protocol import Record, Watch
     from holdfast.workflows.activation import Activation
     from holdfast.workflows.host import Host
@@ -55,6 +56,7 @@ class Worker:
         self._looked_at = -1e9
         self._probed_at = -1e9
         self.is_stopping = False
+        self._hurried: Final = asyncio.Event()
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         host.poke, host.take, host.look_again = self._news.set, self.take, self._hear_ready
 
@@ -65,6 +67,15 @@ class Worker:
         await watch.__aenter__()
         self._hearing = asyncio.get_running_loop().create_task(self._hear(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
+
+    async def join(self) -> None:
+        """Wait until the worker has stopped. If that is because of an error that nobody expected, raise it."""
+        if self._main is not None:
+            await asyncio.shield(self._main)
+
+    def hurry(self) -> None:
+        """Wait no longer for steps to end, if the worker is being stopped."""
+        self._hurried.set()
 
     def take(self, activation: Activation) -> None:
         """Drive a run that is claimed."""
@@ -278,7 +289,10 @@ class Worker:
     async def _let_steps_end(self, loaded: list[Activation], grace: float) -> None:
         busy = [each.over for each in loaded if any(branch.is_in_effect for branch in each.branches)]
         if busy:
-            await asyncio.wait(busy, timeout=grace)
+            hurried = asyncio.get_running_loop().create_task(self._hurried.wait())
+            ended = asyncio.gather(*busy, return_exceptions=True)
+            await asyncio.wait({ended, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
 
     async def _hand_back(self, activation: Activation) -> None:
         if activation.ended is None and not activation.is_deposed and not activation.is_handed_back:
@@ -288,7 +302,7 @@ class Worker:
                 await self._safely(release(activation, "a worker"))
 
 
-async def _all(space: Any, start: RecordKey, end: RecordKey, *, limit: int) -> Any:  # noqa: ANN401 -- an async iterator of records
+async def _all(space: Scope, start: RecordKey, end: RecordKey, *, limit: int) -> AsyncIterator[Record]:
     """Yield the records of a range, page by page."""
     while True:
         page = await space.scan(start, end, limit=PAGE)
