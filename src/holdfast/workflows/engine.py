@@ -93,8 +93,8 @@ class Engine:
         self._workflows: Final = _by_version(workflows)
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
-        self._hooks: Final = Hooks(hooks)
-        self._drives: Final = drive
+        self._hooks: Final = tuple(hooks)
+        self._drives = drive
         self._linger: Final = seconds(linger, what="linger")
         self._options: Final = (max_loaded, threads, quarantine_after)
         self._host: Host | None = None
@@ -109,14 +109,21 @@ class Engine:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    async def open(self) -> None:
-        """Open the store, and begin to drive runs."""
+    async def open(self, *, drive: bool | None = None, hooks: Iterable[Hook] = ()) -> None:
+        """Open the store, and begin to drive runs.
+
+        Args:
+            drive: Whether to drive runs, whatever the engine was made with.
+            hooks: Told what happens to runs, besides the engine's own.
+        """
+        self._drives = self._drives if drive is None else drive
         if self._space is None and self._opening is not None:
             self._space = await self._opening
         assert self._space is not None  # noqa: S101 -- one of the two was given
         max_loaded, threads, deaths = self._options
         lines = lines_of(self._space)
-        self._host = Host(self._space, lines, self._hooks, Threads(threads), self._errors, most_deaths=deaths)
+        told = Hooks((*self._hooks, *hooks))
+        self._host = Host(self._space, lines, told, Threads(threads), self._errors, most_deaths=deaths)
         self._host.workflows.update(self._workflows)
         self._host.steps.update(self._steps)
         if self._drives:
@@ -142,6 +149,11 @@ class Engine:
         if self._host is None:
             raise InvalidWorkflowError("the engine", "it is not open; use it in async with, or await engine.open()")
         return self._host
+
+    @property
+    def worker(self) -> Worker | None:
+        """What drives runs here; None if this engine does not, or is not open."""
+        return self._worker
 
     @property
     def space(self) -> Space:

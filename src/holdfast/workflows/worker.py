@@ -289,9 +289,9 @@ class Worker:
     async def _let_steps_end(self, loaded: list[Activation], grace: float) -> None:
         busy = [each.over for each in loaded if any(branch.is_in_effect for branch in each.branches)]
         if busy:
-            hurried = asyncio.get_running_loop().create_task(self._hurried.wait())
-            ended = asyncio.gather(*busy, return_exceptions=True)
-            await asyncio.wait({ended, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            hurried = asyncio.ensure_future(self._hurried.wait())
+            ends: set[asyncio.Future[Any]] = {asyncio.gather(*busy, return_exceptions=True), hurried}
+            await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             hurried.cancel()
 
     async def _hand_back(self, activation: Activation) -> None:
