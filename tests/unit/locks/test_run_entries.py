@@ -12,10 +12,11 @@ from holdfast.errors import StoreClosedError, WaitCycleError
 from holdfast.events import NO_HOOKS
 from holdfast.locks.algebra.entries import Attended, Entry, OfRun
 from holdfast.locks.algebra.line import Granted, Rules, TooHeavy, Waiting
+from holdfast.locks.driving.leaving_together import Leaving
 from holdfast.locks.driving.lines import Lines
 from holdfast.locks.driving.readying import READY, ready_key
 from holdfast.locks.driving.records import WINDOW, Site
-from holdfast.locks.driving.requests import Enter, Leave, Left, Resize, WaitsForItself
+from holdfast.locks.driving.requests import Along, Enter, Leave, Left, Resize, WaitsForItself
 from holdfast.locks.driving.run_entries import RunEntries, RunTurn
 from holdfast.locks.driving.turning_out import turn_out
 from holdfast.locks.driving.waits_for import shown
@@ -310,6 +311,75 @@ async def test_people_see_which_run_holds(worker: Worker) -> None:
     assert [(each.run, each.is_alive, each.process) for each in told.holders] == [("a", True, None)]
     assert "holding: run a\n" in told.as_text()
     assert "waiting, next: run b (ann)\n" in told.as_text()
+
+
+async def hold_three(worker: Worker) -> list[Leaving]:
+    """Let a run hold three keys, one of them by two of its steps, and another run wait for each."""
+    sites = {"x": MUTEX, "y": TWO, "z": MUTEX}
+    found = [Leaving(address_of(key), site, "a:lock") for key, site in sites.items()]
+    for key, site in sites.items():
+        await worker.enter("a", key, site)
+    extra = Entry("a:lock#2", "a", OfRun("a"), Instant(0))
+    await worker.entries.enter(address_of("y"), TWO, extra)
+    for key, site in sites.items():
+        await worker.enter(f"next-{key}", key, site)
+    return [*found, Leaving(address_of("y"), TWO, "a:lock#2")]
+
+
+async def test_a_run_that_ends_leaves_all_its_lines_with_its_result(worker: Worker, scope: Scope) -> None:
+    """One commit: the result is stored, nothing is held any more, and whoever waited is ready."""
+    leaving, result = await hold_three(worker), scope.key("result")
+    along = Along((result,), lambda *_: ((Put(result, b"done"),), ()))
+    await worker.entries.leave_all(leaving, along=along)
+
+    version = (await scope.read(result)).version(result)
+    assert [await worker.ready(f"next-{key}") for key in "xyz"] == [version] * 3
+    for key in "xyz":
+        assert await worker.look("a", key) is None
+        assert isinstance(await worker.look(f"next-{key}", key), RunTurn)
+
+
+async def test_a_run_that_may_not_end_leaves_none_of_its_lines(worker: Worker) -> None:
+    """It has lost its driver meanwhile, say: all is held as before."""
+
+    def refuse(*_: object) -> Any:
+        raise LookupError
+
+    leaving = await hold_three(worker)
+    with pytest.raises(LookupError):
+        await worker.entries.leave_all(leaving, along=Along((), refuse))
+    assert [type(await worker.look("a", key)) for key in "xyz"] == [RunTurn] * 3
+    assert [await worker.ready(f"next-{key}") for key in "xyz"] == [0, 0, 0]
+
+
+async def test_lines_that_moved_meanwhile_are_left_together_all_the_same(worker: Worker, other: Worker) -> None:
+    """What this process last saw of them is long out of date: a waiter far back leaves together with a holder."""
+    await worker.enter("a", "x")
+    for n in range(WINDOW + 5):
+        await other.enter(f"{n}", "y")
+        await other.enter(f"{n}", "x")
+    await other.enter("a", "y")
+    await worker.entries.leave_all([Leaving(address_of(key), MUTEX, "a:lock") for key in "yx"])
+
+    assert (await other.look("a", "x"), await other.look("a", "y")) == (None, None)
+    assert isinstance(await other.look("0", "x"), RunTurn)
+
+
+async def test_a_task_that_waits_here_is_woken_by_a_run_that_leaves_several(worker: Worker) -> None:
+    """Also in a line that is left in the step of another one."""
+
+    async def hold(key: str) -> str:
+        async with Mutex(worker.lines, key, 600.0).hold() as held:
+            return held.key
+
+    for key in "xy":
+        await worker.enter("a", key)
+    waiting = [asyncio.create_task(hold(key)) for key in "xy"]
+    for key in "xy":
+        while not (await explain(worker.scope, address_of(key))).waiters:  # noqa: ASYNC110 -- a line has no event
+            await asyncio.sleep(0)
+    await worker.entries.leave_all([Leaving(address_of(key), MUTEX, "a:lock") for key in "xy"])
+    assert await asyncio.gather(*waiting) == ["x", "y"]
 
 
 async def test_a_closed_space_takes_no_entries(worker: Worker) -> None:

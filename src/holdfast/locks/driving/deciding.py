@@ -19,6 +19,7 @@ from holdfast.locks.driving.requests import (
     Along,
     Answer,
     Enter,
+    Lacks,
     Leave,
     Poke,
     Renew,
@@ -93,6 +94,7 @@ def decide_step(asked: Asked, seen: Snapshot) -> Decision[Step]:
         if found is not None:
             return found
         served = beside.served
+        view.missing.update(beside.lacking)
     return Decision(Step(view.head, missing=frozenset(view.missing)))
 
 
@@ -135,7 +137,7 @@ def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:
 class _Beside:
     """What requests bring along into their step. Who says no to its answer is left out, and the step is taken anew."""
 
-    __slots__ = ("_asked", "_at", "_changes", "_markers", "_problems", "requests", "seen", "served", "wakes")
+    __slots__ = ("_asked", "_at", "_changes", "_markers", "_problems", "lacking", "requests", "seen", "served", "wakes")
 
     def __init__(self, asked: Asked, seen: Snapshot, served: int, problems: dict[int, Exception]) -> None:
         self._asked, self.seen, self._problems = asked, seen, problems
@@ -145,6 +147,7 @@ class _Beside:
         self._markers: Final[list[Change]] = []
         self._changes: Final[dict[RecordKey, Change]] = {}
         self.wakes: Final[list[Wake]] = []
+        self.lacking: frozenset[RecordKey] = frozenset()
 
     def add(self, answers: Sequence[Answer], changes: Sequence[Change], ready: Sequence[Change] = ()) -> bool:
         """Ask each what it brings along; tell whether all of it fits into one commit."""
@@ -168,14 +171,22 @@ class _Beside:
             except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
                 self._problems[at] = problem
                 return False
+            if self.lacking:
+                return False
         return True
 
     def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
         return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
 
     def _add(self, along: Along, answer: Answer, taken: Collection[RecordKey]) -> None:
-        changes, wakes = along.decide(answer, self.seen)
-        check_decision(Decision(None, changes, wake=wakes), self.seen, along.keys, self._asked.limits)
+        found = along.decide(answer, self.seen)
+        if isinstance(found, Lacks):
+            self.lacking = found.keys - self._asked.given
+            if not self.lacking:
+                raise InvalidChangeError("what comes along lacks keys that it was given")
+            return
+        changes, wakes = found
+        check_decision(Decision(None, changes, wake=wakes), self.seen, tuple(self._asked.given), self._asked.limits)
         for change in changes:
             if change.key not in taken:
                 self._changes[change.key] = change

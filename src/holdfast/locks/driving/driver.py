@@ -299,6 +299,10 @@ class LineDriver:
 
     # --- which keys ----------------------------------------------------------------------------------------------
 
+    def likely_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
+        """Return the keys that a step is likely to need, from what was last seen of the line."""
+        return self._sure_keys(requests) | self._likely_keys(requests, self._head, 1)
+
     def _sure_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
         keys = {self.keys.head}
         for request in requests:

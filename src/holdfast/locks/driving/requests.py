@@ -21,11 +21,18 @@ MOST_FALLING: Final = 16
 """The most holders that fall in one step: each needs a key or two, and a step names only so many."""
 
 
+class Lacks(Struct, frozen=True):
+    """It cannot be decided without these keys. The step is taken again, with them in the snapshot."""
+
+    keys: frozenset[RecordKey]
+
+
 class Along(Struct, frozen=True):
     """Changes of one's own, in the same commit as the step that answers a request.
 
     ``decide`` is a pure function of the answer and of the records as they were before the step. It returns changes of
-    ``keys`` and wakes; whatever it is answered, also if it is refused. It may run several times, on another thread.
+    ``keys`` and wakes; whatever it is answered, also if it is refused. It may run several times, on another thread. It
+    may also name keys that it :class:`Lacks`.
 
     If it raises, the request has not happened: nothing of it is in the line or in any record, and its caller alone
     gets the exception. It is there to say no: to a run that exists already, or to a driver that has lost its run.
@@ -36,7 +43,7 @@ class Along(Struct, frozen=True):
     """
 
     keys: tuple[RecordKey, ...]
-    decide: Callable[[Answer, Snapshot], tuple[tuple[Change, ...], tuple[Wake, ...]]]
+    decide: Callable[[Answer, Snapshot], tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks]
 
 
 class Enter(Struct, frozen=True):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreClosedError
 from holdfast.events import PermitsDisagree
 from holdfast.keys import RecordKey
 from holdfast.locks.algebra.line import Waiting
+from holdfast.locks.driving.leaving_together import Departure, Leaving, leaving_as_well
 from holdfast.locks.driving.local_line import turn_of
 from holdfast.locks.driving.records import WAITERS
 from holdfast.locks.driving.requests import Enter, Leave
@@ -26,6 +27,8 @@ from holdfast.locks.explaining.reading import find_waiter
 from holdfast.stores.protocol import Check
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.locks.algebra.entries import Entry, Waiter
     from holdfast.locks.driving.driver import Answered, Sight
     from holdfast.locks.driving.lines import Lines
@@ -130,12 +133,41 @@ class RunEntries:
             owner: Its owner, if it has entered with a marker: that is taken away in the same commit.
             along: What to commit together with the answer.
         """
-        line = self._line(address)
+        return await self.leave_all([Leaving(address, site, entry_id, slot, ticket, owner)], along=along)
+
+    async def leave_all(self, leaving: Sequence[Leaving], *, along: Along | None = None) -> Answered:
+        """Leave several lines, five at most, in one commit; each makes the next one in it ready.
+
+        The answer is that of one of them. Several entries in each and every line leave one after the other, but for the
+        last of the first line.
+        """
+        groups: dict[tuple[str, ...], list[Leaving]] = {}
+        for each in leaving:
+            groups.setdefault(each.address, []).append(each)
+        first, *others = sorted(groups.values(), key=len)
+        for each in first[:-1]:
+            await self.leave_all([each])
+        departures = [await self._departure(group) for group in others]
+        leave = structs.replace(await self._request(first[-1]), along=along)
+        if departures:
+            leave = structs.replace(leave, along=leaving_as_well(departures, along))
+        answered = await self._line(first[-1].address).driver.do(leave, first[-1].site)
+        for departure in departures:
+            if departure.is_cut_off:  # the next one is out of sight
+                await self._lines.look_after(departure.line)
+        return answered
+
+    async def _departure(self, group: Sequence[Leaving]) -> Departure:
+        leaves = [await self._request(each) for each in group]
+        return Departure(self._lines.scope, self._line(group[0].address), leaves, group[0].site)
+
+    async def _request(self, each: Leaving) -> Leave:
+        slot, ticket = each.slot, each.ticket
         if slot is None and ticket is None:
-            found = await self.look(address, entry_id, owner=owner)
+            found = await self.look(each.address, each.entry_id, owner=each.owner)
             slot, ticket = found.slot if isinstance(found, RunTurn) else None, _ticket(found)
-        noted = None if owner is None else marker_key(self._lines.scope, owner, entry_id)
-        return await line.driver.do(Leave(entry_id, slot, ticket, marker=noted, along=along), site)
+        noted = None if each.owner is None else marker_key(self._lines.scope, each.owner, each.entry_id)
+        return Leave(each.entry_id, slot, ticket, marker=noted)
 
     # --- looking -------------------------------------------------------------------------------------------------
 
