@@ -46,7 +46,7 @@ MAX_WAITING: Final = 100_000
 USED_TO_BE_ALONE: Final = 3
 """After this many transactions in a row with one rider each, the next rider waits for no company."""
 
-AT_ONCE_IN_A_ROW: Final = 4
+AT_ONCE_IN_A_ROW: Final = 8
 """How many riders in a row leave at once before the loop runs."""
 
 SLOW_COMMIT: Final = 0.5

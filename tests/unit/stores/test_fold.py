@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +13,11 @@ from holdfast.errors import InvalidChangeError
 from holdfast.keys import RecordKey
 from holdfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot, Wake
 from holdfast.stores.backend import CommitRider, Rider, UpdateRider
-from holdfast.stores.fold import Folded, fold, keys_of
+from holdfast.stores.fold import Folded, fold, fold_in_order, keys_of
 from holdfast.stores.memory import CAPABILITIES
+
+if TYPE_CHECKING:
+    from holdfast.stores import Change
 
 A, B = RecordKey("ns", "a"), RecordKey("ns", "b")
 NOW = Instant(1_000)
@@ -141,3 +147,31 @@ def test_a_rider_that_changes_nothing_takes_no_version_but_may_wake() -> None:
 def test_the_keys_of_a_batch_are_those_of_all_its_riders() -> None:
     """What a backend must read before it folds."""
     assert keys_of([CommitRider((Put(A, b""),)), add_one(B)]) == {A: A, B: B}
+
+
+def any_rider(chooser: random.Random) -> CommitRider:
+    """Return a commit of one to three changes, right or wrong about versions and time."""
+    changes: list[Change] = []
+    for key in chooser.sample([A, B, RecordKey("ns", "c")], chooser.randint(1, 3)):
+        expected, expires_at = chooser.randint(1, 2), chooser.choice([None, NOW, Instant(NOW + 1)])
+        put = Put(key, b"new", chooser.randint(0, 2), expires_at)
+        kinds: list[Change] = [put, Delete(key, expected), Check(key, expected)]
+        changes.append(chooser.choice(kinds))
+    edges = [None, Instant(NOW - 1), NOW, Instant(NOW + 1)]
+    wake = tuple([Wake(A)] * chooser.randint(0, 1))
+    return CommitRider(tuple(changes), chooser.choice(edges), chooser.choice(edges), wake)
+
+
+def test_one_commit_alone_is_folded_as_one_of_many() -> None:
+    """The short way for a lone commit comes to the same as the long one, whatever it finds."""
+    for seed in range(500):
+        chooser = random.Random(seed)
+        present = {
+            key: Record(key, b"old", chooser.randint(1, 2), chooser.choice([None, NOW, Instant(NOW + 1)]))
+            for key in chooser.sample([A, B], chooser.randint(0, 2))
+        }
+        rider = any_rider(chooser)
+
+        short = fold((rider,), at=NOW, last_version=5, records=present, limits=CAPABILITIES)
+
+        assert short == fold_in_order((rider,), NOW, 5, present, CAPABILITIES), f"seed {seed}"

@@ -29,8 +29,11 @@ class StoreTime:
 
     def now(self, at_least: int = 0) -> Instant:
         """Return the store's time, never earlier than ``at_least`` nor than any time returned before."""
-        self._last = Instant(max(self._last, at_least, self._offset + self._clock.elapsed()))
-        return self._last
+        now = self._offset + self._clock.elapsed()
+        if now < at_least or now < self._last:
+            now = max(at_least, self._last)
+        self._last = last = Instant(now)
+        return last
 
 
 def read_anchor(connection: Connection, clock: Clock) -> StoreTime | None:
