@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,7 +14,7 @@ from holdfast.workflows.endings import raise_ending
 from holdfast.workflows.failures import describe, restore
 from holdfast.workflows.records import LIVES, Life, Mark, RunKeys
 from holdfast.workflows.sending import cancel
-from holdfast.workflows.starting import Start, start
+from holdfast.workflows.starting import LONGEST_ID, Start, start
 
 if TYPE_CHECKING:
     from holdfast.workflows.activation import Activation
@@ -30,7 +31,7 @@ async def child(
 ) -> Any:  # noqa: ANN401 -- whatever the child returns
     """Start a child run, once, and return what it returns. If this run is cancelled, so is the child, first."""
     operation = branch.next_id(workflow.name)
-    child_id = f"{activation.keys.id}.{operation.replace('/', '.')}"
+    child_id = id_of(activation.keys.id, operation)
     packed = workflow.signature.pack(args, kwargs)
     mark = await activation.turn(branch, CHILD, operation)
     if mark is None:
@@ -38,6 +39,14 @@ async def child(
     if mark.kind == "child" and mark.failure is None:
         mark = await _end_of(activation, branch, operation, child_id)
     return _outcome(activation, workflow, child_id, mark)
+
+
+def id_of(parent: str, operation: str) -> str:
+    """Return the id of the child that an operation of a run starts: always the same, and readable while it is short."""
+    name = f"{parent}.{operation.replace('/', '.')}"
+    if len(name.encode()) <= LONGEST_ID:
+        return name
+    return f"{blake2b(name.encode(), digest_size=16).hexdigest()}.{operation[-60:].replace('/', '.')}"
 
 
 async def _start(

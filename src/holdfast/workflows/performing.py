@@ -175,19 +175,23 @@ class Performance:
         return how
 
     async def _called(self) -> tuple[Any, BaseException | None]:
-        limit = asyncio.timeout(self._step.options.timeout)
+        timeout = self._step.options.timeout
         try:
-            if self._step.options.timeout is None:
-                return await self._call(), None
-            async with limit:
-                return await self._call(), None
-        except TimeoutError as problem:
-            is_ours = self._step.options.timeout is not None and limit.expired()
-            return None, StepTimeoutError(self._id, self._step.options.timeout or 0.0) if is_ours else problem
+            return await (self._call() if timeout is None else self._call_within(timeout)), None
         except (KeyboardInterrupt, SystemExit, Unload):
             raise
         except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
             return None, problem
+
+    async def _call_within(self, timeout: float) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await self._call()
+        except TimeoutError:
+            if limit.expired():
+                raise StepTimeoutError(self._id, timeout) from None
+            raise
 
     async def _take_interruption(self, problem: BaseException | None) -> None:
         """Raise why the step was told to stop; unless it ended all the same, and then that counts."""

@@ -8,16 +8,17 @@ whoever has news for it and removed by whoever has looked, at the version that i
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.clock import Instant
 from holdfast.codec import Codec
+from holdfast.keys import RecordKey, encode_parts
 from holdfast.workflows.failures import Failure
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
     from holdfast.scope import Scope
 
 Status: TypeAlias = Literal[
@@ -202,42 +203,63 @@ READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
 NO_DUE: Final = DUES.encode(Due())
 
 
+@lru_cache(maxsize=1_000)
+def _place(namespace: str, tenant: str, kind: str) -> bytes:
+    return bytes(RecordKey(namespace, tenant, kind))
+
+
 @final
 class RunKeys:
-    """Where the records of one run lie."""
+    """Where the records of one run lie. A run names a dozen of them, so each is put together from encoded pieces."""
 
-    __slots__ = ("_inbox", "_scope", "_steps", "counter", "header", "id", "life", "progress", "ready")
+    __slots__ = ("_encoded", "_scope", "header", "id", "life")
 
     def __init__(self, scope: Scope, run_id: str) -> None:
         self.id: Final = run_id
         self._scope: Final = scope
-        self.header: Final = scope.key("run", run_id)
-        self.life: Final = scope.key("life", run_id)
-        self.ready: Final = scope.key("ready", run_id)
-        self.counter: Final = scope.key("mail", run_id)
-        self.progress: Final = scope.key("progress", run_id)
-        self._steps: Final = scope.key("step", run_id)
-        self._inbox: Final = scope.key("inbox", run_id)
+        self._encoded: Final = encode_parts((run_id,))
+        self.header: Final = self._at("run")
+        self.life: Final = self._at("life")
+
+    def _at(self, kind: str, rest: bytes = b"") -> RecordKey:
+        place = _place(self._scope.namespace, self._scope.tenant, kind)
+        return RecordKey.from_encoded(place + self._encoded + rest)
+
+    @property
+    def ready(self) -> RecordKey:
+        """The flag that somebody should look at the run."""
+        return self._at("ready")
+
+    @property
+    def counter(self) -> RecordKey:
+        """How many items were put into the inbox."""
+        return self._at("mail")
+
+    @property
+    def progress(self) -> RecordKey:
+        """What the run last said about its progress."""
+        return self._at("progress")
 
     def own(self, presence: str) -> RecordKey:
         """Return the key of the grant that a presence has, or would have, of this run."""
-        return self._scope.key("own", presence, self.id)
+        place = _place(self._scope.namespace, self._scope.tenant, "own")
+        return RecordKey.from_encoded(place + encode_parts((presence,)) + self._encoded)
 
     def chunk(self, position: int) -> RecordKey:
         """Return the key of the chunk whose first mark has that position."""
-        return self._steps.child(f"{position:08d}")
+        return self._at("step", b"%08d\x00\x01" % position)
 
     def history(self) -> tuple[RecordKey, RecordKey]:
         """Return the range of all chunks."""
-        return self._steps.within()
+        return self._at("step").within()
 
     def item(self, number: int) -> RecordKey:
         """Return the key of an item of the inbox."""
-        return self._inbox.child(f"{number:012d}")
+        return self._at("inbox", b"%012d\x00\x01" % number)
 
     def inbox(self) -> tuple[RecordKey, RecordKey]:
         """Return the range of the whole inbox."""
-        return self._inbox.within()
+        return self._at("inbox").within()
 
     def timer(self, at: Instant) -> RecordKey:
         """Return the key of this run in the timer index."""
@@ -245,11 +267,11 @@ class RunKeys:
 
     def signal_seen(self, name: str, signal_id: str) -> RecordKey:
         """Return the key that says that a signal with this id was taken."""
-        return self._scope.key("signalled", self.id, name, signal_id)
+        return self._at("signalled").child(name, signal_id)
 
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""
-        return self._scope.key("answer", self.id, update_id)
+        return self._at("answer").child(update_id)
 
 
 def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from holdfast.workflows.host import Host
     from holdfast.workflows.records import Standing
 
-LONGEST_ID: Final = 200
-_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f]+")
+LONGEST_ID: Final = 240
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 TRIES: Final = 20
 
 
@@ -74,8 +74,9 @@ class Started(Struct, frozen=True):
 
 def checked_id(what: str, text: str) -> str:
     """Return an id that a user has given; refuse what cannot be one."""
-    if not isinstance(text, str) or not _TEXT.fullmatch(text) or len(text) > LONGEST_ID:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidWorkflowError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} printable characters")
+    is_text = isinstance(text, str) and _TEXT.fullmatch(text) is not None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+    if not is_text or len(text.encode("utf-8", "surrogatepass")) > LONGEST_ID:
+        raise InvalidWorkflowError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} bytes of printable text")
     return text
 
 
