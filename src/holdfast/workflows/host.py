@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.space import Space
     from holdfast.workflows.activation import Activation
     from holdfast.workflows.definition import Step, Workflow
+    from holdfast.workflows.performing import CurrentStep
     from holdfast.workflows.records import Life
     from holdfast.workflows.threads import Threads
 
@@ -53,6 +54,7 @@ class Host:
         dirty: Those that have marks which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
         poke: Called when there is something to do earlier than was known.
+        on_attempt: Called before each attempt of a step, for tests that count them.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Host:
         self.poke: Callable[[], None] = _nothing
         self.take: Callable[[Activation], None] = _nothing_with
         self.look_again: Callable[[str], None] = _nothing_with
+        self.on_attempt: Callable[[CurrentStep], None] | None = None
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
         """Return the exceptions that come back as themselves: the engine's, and some more."""

@@ -162,6 +162,8 @@ class Performance:
         branch, run_id = self._branch, self._activation.keys.id
         step = CurrentStep(run_id, self._id, self._attempt, f"{run_id}:{self._id}", self._activation.fence)
         tokens = _CURRENT.set(step), INSIDE.set(False)
+        if self._activation.host.on_attempt is not None:
+            self._activation.host.on_attempt(step)
         branch.is_in_effect = True
         try:
             how = await self._called()

@@ -34,6 +34,11 @@ class Threads:
             future.add_done_callback(functools.partial(self._ended, lane))
             return await asyncio.shield(future)
 
+    @property
+    def busy(self) -> int:
+        """How many functions are running."""
+        return len(self._all) - len(self._free)
+
     def _another(self) -> Lane:
         lane = Lane(f"step-{len(self._all) + 1}")
         self._all.append(lane)

@@ -55,7 +55,7 @@ class Worker:
         self._lifelines: dict[str, str] = {}
         self._looked_at = -1e9
         self._probed_at = -1e9
-        self.is_stopping = False
+        self.is_stopping = self._resting = False
         self._hurried: Final = asyncio.Event()
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         host.poke, host.take, host.look_again = self._news.set, self.take, self._hear_ready
@@ -131,11 +131,24 @@ class Worker:
                 await self._rest()
 
     async def _rest(self) -> None:
+        self._resting = True
         try:
             async with asyncio.timeout(self._seconds_to_rest()):
                 await self._news.wait()
         except TimeoutError:
             return
+        finally:
+            self._resting = False
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether there is nothing to do before some time has passed or somebody brings news."""
+        return self._resting and not (self._news.is_set() or self._ready or self._claiming or self._host.dirty)
+
+    def look_now(self) -> None:
+        """Look at everything in the next round, which begins at once."""
+        self._looked_at, self._next_due = -1e9, Instant(0)
+        self._news.set()
 
     def _seconds_to_rest(self) -> float:
         host = self._host
