@@ -88,3 +88,33 @@ class HistoryTooLargeError(SimulationError):
 
     def __str__(self) -> str:
         return f"{self.visited:,} states of {self.operations:,} operations were tried without a verdict; record fewer clients a key"
+
+
+class RunStuckError(SimulationError):
+    """A run in a test does not go on by itself, however much time passes.
+
+    ``waits_for`` says what it waits for: send that signal, set that event, or register the workflow that is missing.
+    """
+
+    def __init__(self, run_id: str, status: str, waits_for: str) -> None:
+        super().__init__(run_id, status, waits_for)
+        self.run_id, self.status, self.waits_for = run_id, status, waits_for
+
+    def __str__(self) -> str:
+        about = self.waits_for or "nothing that is known"
+        return f"the run {self.run_id!r} is {self.status} and never goes on by itself: it waits for {about}"
+
+
+class RunDivergedError(HoldfastError, AssertionError):
+    """A run that was disturbed did not do the same as one that was not.
+
+    ``disturbance`` says what was done to it, ``difference`` what came out differently. Look for code in the workflow
+    whose outcome depends on something that is not recorded, and for steps that cannot be run twice.
+    """
+
+    def __init__(self, workflow: str, disturbance: str, difference: str) -> None:
+        super().__init__(workflow, disturbance, difference)
+        self.workflow, self.disturbance, self.difference = workflow, disturbance, difference
+
+    def __str__(self) -> str:
+        return f"{self.workflow}, {self.disturbance}: {self.difference}"

@@ -103,6 +103,28 @@ class WorkflowTerminalError(WorkflowError):
         return f"the run {self.run_id!r} has ended ({self.status})"
 
 
+class RunUnfinishedError(WorkflowError):
+    """The run, or one that it started, has not ended, so its records are needed. Wait for its end, or cancel it first."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(run_id, status)
+        self.run_id, self.status = run_id, status
+
+    def __str__(self) -> str:
+        return f"the run {self.run_id!r} has not ended ({self.status})"
+
+
+class EngineNotOpenError(WorkflowError, RuntimeError):
+    """The engine is not open: not yet, or not any more. Use it in ``async with engine``, or ``await engine.open()``."""
+
+    def __init__(self, what: str = "the engine") -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} is not open; use it in async with, or await engine.open()"
+
+
 class StartOrSignalConflictError(WorkflowTerminalError):
     """The run to signal has ended, and a new one with its id was not wanted."""
 
@@ -298,14 +320,20 @@ class SignalTimeoutError(WorkflowError, TimeoutError):
 
 
 class UpdateTimeoutError(WorkflowError, TimeoutError):
-    """The run did not answer an update in time. It may still do so; the update stays in its inbox."""
+    """The run did not answer an update in time. It may still do so; the update stays in its inbox.
 
-    def __init__(self, run_id: str, name: str, seconds: float) -> None:
-        super().__init__(run_id, name, seconds)
-        self.run_id, self.name, self.seconds = run_id, name, seconds
+    ``known`` tells which updates its code answers, where that is known: perhaps the name is wrong.
+    """
+
+    def __init__(self, run_id: str, name: str, seconds: float, known: tuple[str, ...] | None = None) -> None:
+        super().__init__(run_id, name, seconds, known)
+        self.run_id, self.name, self.seconds, self.known = run_id, name, seconds, known
 
     def __str__(self) -> str:
-        return f"the run {self.run_id!r} did not answer the update {self.name!r} within {self.seconds:g} s"
+        told = f"the run {self.run_id!r} did not answer the update {self.name!r} within {self.seconds:g} s"
+        if self.known is None or self.name in self.known:
+            return told
+        return f"{told}; it answers {', '.join(self.known) or 'none'} at the moment"
 
 
 class UpdateValidationError(WorkflowError, ValueError):

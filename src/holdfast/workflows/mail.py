@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 200
 ANSWER_KEPT: Final = 3_600.0
-"""For how many seconds the answer to an update is kept."""
+"""For how many seconds the answer to an update is kept whose sender gave it no id, so that nobody asks again."""
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -133,7 +133,8 @@ class Mail:
         activation, item = self._activation, letter.item
         answer, accepted = _called(handler, PLAIN.unpack(item.value or b"[]"), activation)
         now = activation.host.now()
-        put = Put(activation.keys.answer(item.id), ANSWERS.encode(answer), expires_at=later(now, ANSWER_KEPT))
+        until = None if item.is_named else later(now, ANSWER_KEPT)
+        put = Put(activation.keys.answer(item.id), ANSWERS.encode(answer), expires_at=until)
         changes = (self.take(letter), put)
         if accepted:
             activation.note(Mark("update", f"@{item.name}", now, item.value), *changes)

@@ -90,6 +90,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
         failure: What it raised.
         continues: It went on as a new run, which has the result.
         leaving: It has ended and still has to leave lines.
+        purging: It has ended, and its records are being deleted: it does not come back.
     """
 
     status: Status
@@ -108,6 +109,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     continues: bool = False
     leaving: bool = False
+    purging: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -151,13 +153,23 @@ class Ownership(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True, omit_defaults=True):
-    """Something in a run's inbox: a signal, or an update that wants an answer."""
+    """Something in a run's inbox: a signal, or an update that wants an answer.
+
+    Attributes:
+        kind: What it is.
+        name: What the run knows it by.
+        sent_at: When, by the store's time.
+        id: Of a signal: empty if its sender gave none. Of an update: where its answer is put.
+        value: What was sent, as JSON.
+        is_named: Its sender chose the id and may ask again, so the answer is kept for as long as the run.
+    """
 
     kind: Literal["signal", "update"]
     name: str
     sent_at: Instant
     id: str = ""
     value: Raw | UnsetType = UNSET
+    is_named: bool = False
 
 
 class Counter(Struct, frozen=True):
@@ -268,6 +280,15 @@ class RunKeys:
     def signal_seen(self, name: str, signal_id: str) -> RecordKey:
         """Return the key that says that a signal with this id was taken."""
         return self._at("signalled").child(name, signal_id)
+
+    def update_seen(self, update_id: str) -> RecordKey:
+        """Return the key that says that an update with this id was taken."""
+        return self._scope.key("updated", self.id, update_id)
+
+    def leavings(self) -> tuple[tuple[RecordKey, RecordKey], ...]:
+        """Return the ranges of everything that a run leaves behind beside its header and its life."""
+        kinds = ("step", "inbox", "answer", "signalled", "updated")
+        return tuple(self._scope.key(kind, self.id).within() for kind in kinds)
 
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""

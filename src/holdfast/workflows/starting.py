@@ -63,6 +63,7 @@ class Start(Struct, frozen=True, kw_only=True):
     nominal_at: Instant | None = None
     tags: tuple[str, ...] = ()
     alongside: tuple[Any, ...] = ()
+    forked_from: str = ""
 
 
 class Started(Struct, frozen=True):
@@ -145,6 +146,7 @@ def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> H
         schedule=asked.schedule,
         nominal_at=asked.nominal_at,
         lines=lines,
+        forked_from=asked.forked_from,
         tags=asked.tags,
     )
 
