@@ -70,6 +70,8 @@ from holdfast.errors._simulation import (
     LivelockError,
     NotLinearizableError,
     NotSimulatedError,
+    RunDivergedError,
+    RunStuckError,
     SimulationError,
 )
 from holdfast.errors._state import (
@@ -196,9 +198,11 @@ __all__ = [
     "ResultTimeoutError",
     "RetryError",
     "RunCancelledError",
+    "RunDivergedError",
     "RunFailedError",
     "RunHeldError",
     "RunNotFoundError",
+    "RunStuckError",
     "RunTimedOutError",
     "RunUnfinishedError",
     "SignalTimeoutError",
