@@ -101,40 +101,53 @@ class Group:
 
         A caller that is cancelled is withdrawn. Too late for that, the cancellation carries the verdict.
         """
-        seat = Seat(rider)
+        seat = self.board(rider)
         try:
-            if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._busy or self._scheduled):
-                seat.state = _TAKEN
-                self._send([seat])
-                if seat.outcome is not None:
-                    self._alone += 1
-                    if self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW:
-                        await self._pause()
-                    return seat.outcome
-            else:
-                self._board(seat)
-            seat.answer = asyncio.Future(loop=self._loop)
-            await seat.answer
+            await (seat.answer or self.pause())
         except asyncio.CancelledError as cancelled:
-            await self._leave(seat, cancelled)
+            await self.leave(seat, cancelled)
             raise
         return seat.outcome or RuntimeError("woken without a verdict")
 
-    async def _pause(self) -> None:
-        """Let the loop run once: it may be that those who left at once are not alone."""
+    def board(self, rider: Rider) -> Seat:
+        """Take a seat in the next transaction, or in one that has left already: see :meth:`ride`.
+
+        Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled.
+        """
+        seat = Seat(rider)
+        if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._busy or self._scheduled):
+            seat.state = _TAKEN
+            self._send([seat])
+            if seat.outcome is not None:
+                self._alone += 1
+                return seat
+        else:
+            self._line_up(seat)
+        seat.answer = asyncio.Future(loop=self._loop)
+        return seat
+
+    @property
+    def wants_pause(self) -> bool:
+        """Whether enough riders have left at once."""
+        return self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW
+
+    async def pause(self) -> None:
+        """Let the loop run once if enough riders have left at once: it may be that they are not alone."""
+        if not self.wants_pause:
+            return
         self._alone = 0  # whoever comes in that turn of the loop waits for company
         await _one_turn()
         if not self._scheduled:
             self._alone = USED_TO_BE_ALONE
 
-    def _board(self, seat: Seat) -> None:
+    def _line_up(self, seat: Seat) -> None:
         if len(self._queue) >= MAX_WAITING:
             raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
         self._queue.append(seat)
         if not self._scheduled and not self._busy:  # as _schedule does; this is called for every commit
             self._schedule()
 
-    async def _leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
+    async def leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
         """Withdraw a rider whose caller was cancelled; too late for that, let the cancellation carry its verdict."""
         if seat.state == _WAITING:
             seat.state = _WITHDRAWN

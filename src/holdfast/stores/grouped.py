@@ -120,7 +120,17 @@ class GroupedStore:
             check_commit(changes, wake, self._limits)
         if after is not None or before is not None:
             check_window(after, before)
-        outcome = await self._group.ride(CommitRider(changes, after, before, tuple(wake)))
+        group = self._group
+        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as Group.ride does
+        try:
+            if seat.answer is not None:
+                await seat.answer
+            elif group.wants_pause:
+                await group.pause()
+        except asyncio.CancelledError as cancelled:
+            await group.leave(seat, cancelled)
+            raise
+        outcome = cast("Outcome", seat.outcome)
         return outcome if type(outcome) is Commit else cast("Conflict", _verdict(outcome))
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:

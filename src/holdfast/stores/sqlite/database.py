@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite.sharing import SharedFile
     from holdfast.stores.sqlite.store_time import StoreTime
 
+    Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
+    """Records, and the row that each of them is kept in."""
+
 _COUNTERS: Final = "SELECT count, at FROM main.counters WHERE handle = ''"
 _COUNT_UP: Final = (
     "INSERT INTO main.counters VALUES (?, ?, ?) ON CONFLICT (handle)"
     " DO UPDATE SET count = excluded.count, at = excluded.at WHERE excluded.count > count"
 )
-_PUT: Final = (
-    "INSERT INTO main.records VALUES (?, ?, ?, ?) ON CONFLICT (key)"
-    " DO UPDATE SET version = excluded.version, expires_at = excluded.expires_at, value = excluded.value"
-)
+_INSERT: Final = "INSERT INTO main.records VALUES (?, ?, ?, ?)"
+_REPLACE: Final = "UPDATE main.records SET version = ?, expires_at = ?, value = ? WHERE rowid = ?"
 _DELETE: Final = "DELETE FROM main.records WHERE key = ?"
 _ATTEMPT: Final = "SELECT count FROM main.counters WHERE handle = ?"
 _SWEEP: Final = (
@@ -55,9 +56,9 @@ _SCAN: Final = (
 )
 _FORGET_HANDLES: Final = "DELETE FROM main.counters WHERE handle <> '' AND at < ?"
 # Each key by itself: for a few, that takes less than the table which SQLite would make of a list of them.
-_ONE_MORE: Final = " UNION ALL SELECT key, version, expires_at, value FROM main.records WHERE key = ?"
+_ONE_MORE: Final = " UNION ALL SELECT key, version, expires_at, value, rowid FROM main.records WHERE key = ?"
 _SELECTS: Final = tuple(
-    f"SELECT NULL, count, at, NULL FROM main.counters WHERE handle = ''{_ONE_MORE * few}"  # noqa: S608 -- constants
+    f"SELECT NULL, count, at, NULL, NULL FROM main.counters WHERE handle = ''{_ONE_MORE * few}"  # noqa: S608 -- constants
     for few in range(5)
 )
 _FEW: Final = len(_SELECTS) - 1
@@ -80,6 +81,7 @@ class Database:
         "_last_commit_seconds",
         "_limits",
         "_reader",
+        "_rows",
         "_section",
         "_time",
         "_writer",
@@ -93,6 +95,7 @@ class Database:
         self._section: Final = file.new_section()
         self._applied: tuple[str, Applied] | None = None
         self._closed_attempt: str | None = None
+        self._rows: dict[RecordKey, int] = {}
         self._last_commit_seconds = self.quickest_of_two = 0.0
         self.log_pages = 0
         with self._section:
@@ -166,21 +169,28 @@ class Database:
         return structs.replace(folded, outcomes=(Worked(answer, verdict.at, verdict.versions),))
 
     def _fold(self, riders: Sequence[Rider], at: Instant | None = None) -> Folded:
-        (last_version, last_at), records = look_up_with_counters(self._writer, keys_of(riders))
+        last_version, last_at, found = look_up_with_counters(self._writer, keys_of(riders))
+        records, self._rows = found
         at = self._time.now(last_at) if at is None else at
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
         return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits)
 
     def _write(self, attempt: str, folded: Folded) -> None:
-        execute_many = self._writer.executemany
-        puts: list[tuple[object, ...]] = []
+        execute_many, rows = self._writer.executemany, self._rows
+        inserts: list[tuple[object, ...]] = []
+        replacements: list[tuple[object, ...]] = []
         for key, record in folded.writes.items():
             if record is not None:
-                puts.append((key, record.version, record.expires_at, record.value))
-        if puts:
-            execute_many(_PUT, puts)
-        if len(puts) < len(folded.writes):
+                if (row := rows.get(key)) is None:
+                    inserts.append((key, record.version, record.expires_at, record.value))
+                else:  # found a moment ago: its row is known, and need not be looked for by its key again
+                    replacements.append((record.version, record.expires_at, record.value, row))
+        if inserts:
+            execute_many(_INSERT, inserts)
+        if replacements:
+            execute_many(_REPLACE, replacements)
+        if len(inserts) + len(replacements) < len(folded.writes):
             execute_many(_DELETE, [(key,) for key, record in folded.writes.items() if record is None])
         handle, number = _split(attempt)
         execute_many(_COUNT_UP, (("", folded.last_version, folded.at), (handle, number, folded.at)))
@@ -241,7 +251,7 @@ class Database:
         """Read records in one snapshot."""
         try:
             with self._section:
-                found = look_up(self._reader, {key: key for key in keys})
+                found, _ = look_up(self._reader, {key: key for key in keys})
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
         at = self._time.now()
@@ -293,43 +303,44 @@ class Database:
         disconnect(self._file, self._writer)
 
 
-def look_up_with_counters(
-    connection: Connection, named: Mapping[RecordKey, RecordKey]
-) -> tuple[tuple[int, int], dict[RecordKey, Record]]:
-    """Return the last version and the last time of the store, and the records at the keys."""
+def look_up_with_counters(connection: Connection, named: Mapping[RecordKey, RecordKey]) -> tuple[int, int, Found]:
+    """Return the last version and the last time of the store, and what is found at the keys."""
     if len(named) > _FEW:
         last_version, last_at = connection.execute(_COUNTERS).fetchall()[0]
-        return (last_version, last_at), look_up(connection, named)
-    found: dict[RecordKey, Record] = {}
-    counters = (0, 0)
-    for raw, version, expires_at, value in connection.execute(_SELECTS[len(named)], tuple(named)):
+        return last_version, last_at, look_up(connection, named)
+    records: dict[RecordKey, Record] = {}
+    places: dict[RecordKey, int] = {}
+    last_version = last_at = 0
+    for raw, version, expires_at, value, place in connection.execute(_SELECTS[len(named)], tuple(named)).fetchall():
         if raw is None:
-            counters = version, expires_at
+            last_version, last_at = version, expires_at
         else:
             key = named[raw]
-            found[key] = Record(key, value, version, expires_at)
-    return counters, found
+            records[key], places[key] = Record(key, value, version, expires_at), place
+    return last_version, last_at, (records, places)
 
 
-def look_up(connection: Connection, named: Mapping[RecordKey, RecordKey]) -> dict[RecordKey, Record]:
-    """Return the records at the keys, expired ones included, by as few statements as possible.
+def look_up(connection: Connection, named: Mapping[RecordKey, RecordKey]) -> Found:
+    """Return the records at the keys, expired ones included, and their rows, by as few statements as possible.
 
     ``named`` has each key at itself, so that a found key is the object that is known already, with its hash.
     """
     wanted = tuple(named)
-    found: dict[RecordKey, Record] = {}
+    records: dict[RecordKey, Record] = {}
+    places: dict[RecordKey, int] = {}
     for first in range(0, len(wanted), _MOST_AT_ONCE):
         some = wanted[first : first + _MOST_AT_ONCE]
         size = 1 << (len(some) - 1).bit_length()  # few sizes, so that each statement is prepared once
-        for raw, version, expires_at, value in connection.execute(_select(size), some + some[-1:] * (size - len(some))):
+        rows = connection.execute(_select(size), some + some[-1:] * (size - len(some))).fetchall()
+        for raw, version, expires_at, value, place in rows:
             key = named[raw]
-            found[key] = Record(key, value, version, expires_at)
-    return found
+            records[key], places[key] = Record(key, value, version, expires_at), place
+    return records, places
 
 
 @functools.cache
 def _select(size: int) -> str:
-    return f"SELECT key, version, expires_at, value FROM main.records WHERE key IN ({','.join('?' * size)})"  # noqa: S608 -- only question marks
+    return f"SELECT key, version, expires_at, value, rowid FROM main.records WHERE key IN ({','.join('?' * size)})"  # noqa: S608 -- only question marks
 
 
 def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns
