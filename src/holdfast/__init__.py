@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.space import Space, open
     from holdfast.workflows.context import Context
     from holdfast.workflows.control import RunCancelled
-    from holdfast.workflows.definition import Retry, step, workflow
+    from holdfast.workflows.definition import Retry, Step, Workflow, step, workflow
     from holdfast.workflows.engine import Engine
     from holdfast.workflows.handle import Run
     from holdfast.workflows.limits import Limit
@@ -40,6 +40,8 @@ __all__ = [
     "RunCancelled",
     "Schedule",
     "Space",
+    "Step",
+    "Workflow",
     "attempt_under",
     "blocking",
     "current_step",
@@ -59,6 +61,8 @@ _HOMES = {
     "Run": "holdfast.workflows.handle",
     "RunCancelled": "holdfast.workflows.control",
     "Schedule": "holdfast.workflows.schedules.specification",
+    "Step": "holdfast.workflows.definition",
+    "Workflow": "holdfast.workflows.definition",
     "current_step": "holdfast.workflows.performing",
     "step": "holdfast.workflows.definition",
     "workflow": "holdfast.workflows.definition",

@@ -367,6 +367,7 @@ class Activation:
         for future in tuple(self._turns.values()):
             if not future.done():
                 future.set_exception(Unload())
+                future.exception()  # whoever waits for it may have gone
 
     async def run_code(self) -> tuple[str, Any]:
         """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""

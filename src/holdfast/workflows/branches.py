@@ -53,6 +53,7 @@ class Wait:
         """End the wait by an exception."""
         if not self.future.done():
             self.future.set_exception(problem)
+            self.future.exception()  # whoever waits for it may have gone
 
 
 class Over:

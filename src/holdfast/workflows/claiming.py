@@ -117,10 +117,11 @@ async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, he
     return Activation(host, keys, workflow, HEADERS.decode(header.value), life, right, await marks_of(host.space, keys))
 
 
-async def marks_of(scope: Scope, keys: RunKeys) -> list[Mark]:
-    """Read a run's whole history."""
+async def marks_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[Mark]:
+    """Read a run's history, whole or from the beginning of a chunk on."""
     marks: list[Mark] = []
     start, end = keys.history()
+    start = keys.chunk(first) if first else start
     while True:
         page = await scope.scan(start, end, limit=PAGE)
         for record in page.records.values():

@@ -64,7 +64,7 @@ class Context:
 
     def _branch(self, operation: str) -> Branch:
         branch = CURRENT.get()
-        if branch is None or branch.task is not asyncio.current_task() or branch not in self._activation.branches:
+        if branch is None or branch.task is not _current_task() or branch not in self._activation.branches:
             raise ForeignTaskError(self._activation.keys.id, operation)
         return branch
 
@@ -221,3 +221,10 @@ class Context:
             raise InvalidWorkflowError("ctx.continue_as_new", "it belongs to the main branch, not into gather or race")
         packed = self._activation.workflow.signature.pack(args, kwargs)
         raise ContinueAsNew(packed)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # in a thread that has no event loop
+        return None

@@ -160,11 +160,13 @@ async def release(activation: Activation, about: str) -> None:
     )
     activation.is_unloading = activation.is_handed_back = True
     try:
-        await _commit_life(activation, freed, {activation.keys.ready: READY})
+        answer = await _commit_life(activation, freed, {activation.keys.ready: READY})
     except HoldfastError:
         return  # its worker's presence ends soon, and then it is found
     finally:
         activation.unload()
+    if not isinstance(answer, Conflict):
+        activation.host.emit_moved(activation.keys.id, freed, 0, life.changed_at)
 
 
 async def _commit_life(

@@ -205,6 +205,10 @@ class Host:
         """Leave a run alone for a while, because the code here does not fit its history."""
         self._mismatched[run_id] = self.clock.elapsed()
 
+    def try_again(self, run_id: str) -> None:
+        """Do not leave a run alone any longer that was found not to fit."""
+        self._mismatched.pop(run_id, None)
+
     def is_mismatched(self, run_id: str) -> bool:
         """Tell whether a run was found not to fit the code here, not long ago."""
         since = self._mismatched.get(run_id)

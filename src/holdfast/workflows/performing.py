@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.clock import later
-from holdfast.errors import EncodeError, InvalidWorkflowError, StepInterruptedError, StepTimeoutError
+from holdfast.errors import DecodeError, EncodeError, InvalidWorkflowError, StepInterruptedError, StepTimeoutError
 from holdfast.events import StepRecorded, StepRetried
 from holdfast.workflows.branches import OVER, Wait
 from holdfast.workflows.control import Unload
@@ -111,11 +111,20 @@ class Performance:
         while (mark := await self._activation.turn(self._branch, STEP, self._id)) is not None:
             self._compare(mark)
             if mark.kind == "step":
-                return outcome_of(mark, self._step, self._known)
+                return self._replayed(mark)
             self._began = mark.kind == "began"
             if mark.kind == "tried":
                 self._attempt, self._retry_at = self._attempt + 1, mark.until
         return await self._perform()
+
+    def _replayed(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
+        try:
+            return outcome_of(mark, self._step, self._known)
+        except DecodeError as problem:
+            if mark.failure is not None:
+                raise
+            self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
+            raise Unload from None
 
     def _compare(self, mark: Mark) -> None:
         if mark.digest != self._digest and mark.digest and self._digest:

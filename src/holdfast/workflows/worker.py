@@ -50,7 +50,7 @@ class Worker:
         self._main: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         self._ready: Final[dict[str, None]] = {}
-        self._claiming: Final[set[str]] = set()
+        self._claiming: Final[dict[str, asyncio.Task[Any]]] = {}
         self._next_due: Instant | None = Instant(0)
         self._lifelines: dict[str, str] = {}
         self._looked_at = -1e9
@@ -78,7 +78,10 @@ class Worker:
         self._hurried.set()
 
     def take(self, activation: Activation) -> None:
-        """Drive a run that is claimed."""
+        """Drive a run that is claimed, unless it is in memory already under the same claim."""
+        present = self._host.loaded.get(activation.keys.id)
+        if present is not None and not present.is_unloading and present.fence == activation.fence:
+            return  # found by its owner's record before whoever has started it came to say so
         self._host.loaded[activation.keys.id] = activation
         self._own(drive(activation))
 
@@ -205,8 +208,18 @@ class Worker:
     async def _take_all(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
             if run_id not in self._claiming and not self.is_stopping:
-                self._claiming.add(run_id)
-                self._own(self._take_one(run_id))
+                self._begin_taking(run_id)
+
+    def _begin_taking(self, run_id: str) -> asyncio.Task[Any]:
+        task = self._own(self._take_one(run_id))
+        if not task.done():
+            self._claiming[run_id] = task
+        return task
+
+    async def look_at(self, run_id: str) -> None:
+        """Take a run up now if it can be. One that is being taken up is not taken up a second time."""
+        if not self.is_stopping:
+            await asyncio.shield(self._claiming.get(run_id) or self._begin_taking(run_id))
 
     async def _take_one(self, run_id: str) -> None:
         try:
@@ -223,7 +236,7 @@ class Worker:
         except HoldfastError:
             self._ready[run_id] = None
         finally:
-            self._claiming.discard(run_id)
+            self._claiming.pop(run_id, None)
             if run_id in self._ready:
                 self._news.set()
 
@@ -298,6 +311,14 @@ class Worker:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def stop_dead(self) -> set[asyncio.Task[Any]]:
+        """Stop as if the process had died, and return the tasks that are left to end; for tests."""
+        self.is_stopping = True
+        loops = {task for task in (self._main, self._hearing) if task is not None}
+        for task in loops:
+            task.cancel()
+        return loops | self._tasks
 
     async def _let_steps_end(self, loaded: list[Activation], grace: float) -> None:
         busy = [each.over for each in loaded if any(branch.is_in_effect for branch in each.branches)]
