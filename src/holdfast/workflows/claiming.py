@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from holdfast.clock import Instant
+from holdfast.errors import DecodeError, FormatTooNewError
 from holdfast.events import RunQuarantined, WorkerDied
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.removing import remove
@@ -194,12 +195,19 @@ async def bury(host: Host, presence: str, worker: Record) -> None:
     while True:
         page = await space.scan(start, end, limit=PAGE)
         for record in page.records.values():
-            buried += await _release(host, record)
+            buried += await _release_if_readable(host, record)
         if page.more is None:
             break
         start = page.more
     await space.commit(Delete(worker.key, version))
     host.emit(WorkerDied(at=host.clock.wall(), presence=presence, runs=buried))
+
+
+async def _release_if_readable(host: Host, own: Record) -> bool:
+    try:
+        return await _release(host, own)
+    except (DecodeError, FormatTooNewError):
+        return False  # one broken record does not keep the others from being taken over
 
 
 async def _release(host: Host, own: Record) -> bool:

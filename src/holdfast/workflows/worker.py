@@ -234,7 +234,7 @@ class Worker:
                 else:
                     self.take(activation)
         except HoldfastError:
-            self._ready[run_id] = None
+            return  # its flag is still there, and found by the next look; not at once, for it may never be readable
         finally:
             self._claiming.pop(run_id, None)
             if run_id in self._ready:
@@ -266,19 +266,20 @@ class Worker:
         space, host = self._host.space, self._host
         room = self._most_loaded - len(host.loaded)
         start, end = space.key("timer").within()
-        page = await space.scan(start, end, limit=PAGE)
-        host.saw(page.at)
         self._next_due = None
-        for record in page.records.values():
-            at = Instant(int(record.key.parts[-2]))
-            if at > page.at or room <= 0:
-                self._next_due = at if at > page.at else None
-                break
-            room -= 1
-            await self._due(record, at)
-        else:
-            if page.more is not None:
-                self._next_due = Instant(0)
+        while room > 0:
+            page = await space.scan(start, end, limit=PAGE)
+            host.saw(page.at)
+            for record in page.records.values():
+                at = Instant(int(record.key.parts[-2]))
+                if at > page.at:
+                    self._next_due = at
+                    return
+                await self._safely(self._due(record, at))
+            room -= len(page.records)
+            if page.more is None:
+                return
+            start = page.more  # also past those that stay: of workflows that are not here
 
     async def _due(self, record: Record, at: Instant) -> None:
         name = record.key.parts[-1]
