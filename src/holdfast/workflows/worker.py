@@ -321,6 +321,14 @@ class Worker:
             task.cancel()
         return loops | self._tasks
 
+    def stop_dead(self) -> set[asyncio.Task[Any]]:
+        """Stop as if the process had died, and return the tasks that are left to end; for tests."""
+        self.is_stopping = True
+        loops = {task for task in (self._main, self._hearing) if task is not None}
+        for task in loops:
+            task.cancel()
+        return loops | self._tasks
+
     async def _let_steps_end(self, loaded: list[Activation], grace: float) -> None:
         busy = [each.over for each in loaded if any(branch.is_in_effect for branch in each.branches)]
         if busy:
