@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import Instant, seconds_between
 from holdfast.errors import HoldfastError
+from holdfast.events import LoopHeldUp
 from holdfast.stores.protocol import Delete
 from holdfast.workflows.claiming import bury, claim, find_dead, workers_of
 from holdfast.workflows.control import Unload
@@ -34,6 +35,9 @@ PROBE_EVERY: Final = 0.05
 
 FLUSH_AFTER: Final = 0.02
 """Seconds after which marks are written though nothing needs them to be."""
+
+HELD_UP: Final = 0.5
+"""A worker that wakes up so many seconds too late says so: something blocks its event loop."""
 
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
@@ -312,14 +316,6 @@ class Worker:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def stop_dead(self) -> set[asyncio.Task[Any]]:
-        """Stop as if the process had died, and return the tasks that are left to end; for tests."""
-        self.is_stopping = True
-        loops = {task for task in (self._main, self._hearing) if task is not None}
-        for task in loops:
-            task.cancel()
-        return loops | self._tasks
 
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
