@@ -139,11 +139,15 @@ class Worker:
 
     async def _rest(self) -> None:
         self._resting = True
+        loop, seconds = asyncio.get_running_loop(), self._seconds_to_rest()
+        began = loop.time()
         try:
-            async with asyncio.timeout(self._seconds_to_rest()):
+            async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
-            return
+            late = loop.time() - began - seconds
+            if late > HELD_UP:
+                self._host.emit(LoopHeldUp(at=self._host.clock.wall(), seconds=late))
         finally:
             self._resting = False
 

@@ -1,0 +1,101 @@
+"""What happened, as frozen values, and the hooks that are told.
+
+An event carries facts: keys, counts, seconds, places in the code. It never carries a stored value, an argument or
+a password. Hooks are plain functions, called where the event happens; a hook that raises is reported once and
+changes nothing else.
+
+    def count(event: Event) -> None:
+        counters[type(event).__name__] += 1
+
+    hooks = Hooks([count, LogHook()])
+"""
+
+from __future__ import annotations
+
+from holdfast.events._event import (
+    Event,
+    Level,
+)
+from holdfast.events._exclusion import (
+    LockOrderInverted,
+)
+from holdfast.events._hooks import (
+    NO_HOOKS,
+    SLOW_HOOK,
+    Hook,
+    HookFailed,
+    Hooks,
+    HookSlow,
+)
+from holdfast.events._locks import (
+    EntriesFell,
+    LeaseLost,
+    LockEvent,
+    PermitsDisagree,
+    PresenceLost,
+    PresenceNotRenewed,
+    ReleaseDelayed,
+    Requeued,
+)
+from holdfast.events._stores import (
+    Checkpointed,
+    ForeignHandleSeen,
+    OutcomeSettled,
+    OutcomeUnknown,
+    SlowCommit,
+    StoreEvent,
+    Swept,
+)
+from holdfast.events._workflows import (
+    LoopHeldUp,
+    RunCodeDiffers,
+    RunDeposed,
+    RunEvent,
+    RunLeftAlone,
+    RunMoved,
+    RunQuarantined,
+    StepArgumentsDiffer,
+    StepRecorded,
+    StepRetried,
+    UnloadSwallowed,
+    WorkerDied,
+)
+
+__all__ = [
+    "NO_HOOKS",
+    "SLOW_HOOK",
+    "Checkpointed",
+    "EntriesFell",
+    "Event",
+    "ForeignHandleSeen",
+    "Hook",
+    "HookFailed",
+    "HookSlow",
+    "Hooks",
+    "LeaseLost",
+    "Level",
+    "LockEvent",
+    "LockOrderInverted",
+    "LoopHeldUp",
+    "OutcomeSettled",
+    "OutcomeUnknown",
+    "PermitsDisagree",
+    "PresenceLost",
+    "PresenceNotRenewed",
+    "ReleaseDelayed",
+    "Requeued",
+    "RunCodeDiffers",
+    "RunDeposed",
+    "RunEvent",
+    "RunLeftAlone",
+    "RunMoved",
+    "RunQuarantined",
+    "SlowCommit",
+    "StepArgumentsDiffer",
+    "StepRecorded",
+    "StepRetried",
+    "StoreEvent",
+    "Swept",
+    "UnloadSwallowed",
+    "WorkerDied",
+]
