@@ -281,6 +281,8 @@ def _limits(given: Limit | int | Iterable[Limit]) -> tuple[Limit, ...]:
     if isinstance(given, int):
         return (Limit(given),)
     limits = (given,) if isinstance(given, Limit) else tuple(given)
+    if len({limit.key is None for limit in limits}) < len(limits):
+        raise InvalidWorkflowError("concurrency", "give at most one limit with a key and one without")
     # The line of a key comes first: whoever waits there does not take a place of the whole type.
     return tuple(sorted(limits, key=lambda limit: limit.key is None))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidWorkflowError
+from holdfast.locks.algebra.line import MOST_HOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ class Limit:
     """At most so many unfinished runs at a time: of the whole workflow, or of each key.
 
     Args:
-        max: How many.
+        max: How many; 400 at most.
         key: A function of the workflow's arguments that returns the key; without one, all runs count together.
         on_limit: What happens to a start beyond that: ``"reject"`` raises
             :class:`~holdfast.errors.WorkflowConcurrencyLimitExceededError`, ``"queue"`` lets it wait its turn,
@@ -45,6 +46,10 @@ class Limit:
     ) -> None:
         if type(max) is not int or max < 1:
             raise InvalidWorkflowError("Limit", f"max is {max!r}; it must be a whole number, at least 1")
+        if max > MOST_HOLDERS:
+            raise InvalidWorkflowError(
+                "Limit", f"max is {max:,}; it must be at most {MOST_HOLDERS}, leave it out instead"
+            )
         if on_limit not in _CHOICES:
             raise InvalidWorkflowError("Limit", f"on_limit is {on_limit!r}; it must be one of {', '.join(_CHOICES)}")
         if max_queued is not None and (type(max_queued) is not int or max_queued < 1):

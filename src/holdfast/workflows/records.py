@@ -39,6 +39,8 @@ class Standing(Struct, frozen=True, omit_defaults=True):
         on_limit: What happens if it is full.
         label: What it is called for people: the partition.
         most_waiting: How many may wait in it.
+        ttl: Seconds after which one that still waits is cancelled.
+        entry: The id of the run's entry; empty: its own. A run that went on as a new one keeps its place.
     """
 
     address: tuple[str, ...]
@@ -47,6 +49,8 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     on_limit: str
     label: str
     most_waiting: int | None = None
+    ttl: float | None = None
+    entry: str = ""
 
 
 class Header(Struct, frozen=True, omit_defaults=True):
@@ -61,6 +65,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
     parent_step: str = ""
     depth: int = 0
     deadline: Instant | None = None
+    begins_at: Instant | None = None
     idempotency_key: str = ""
     schedule: str = ""
     nominal_at: Instant | None = None
@@ -85,6 +90,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
         until: When it is to be looked at again at the latest: the name of its record in the timer index.
         waits_for: What it waits for, in words.
         admitted: In how many of its lines it holds a place, from the first on.
+        ticket: Its ticket in the line in which it waits; None: it does not wait in one.
         cancel: Why it is to be cancelled; None: it is not.
         result: What it returned.
         failure: What it raised.
@@ -104,6 +110,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
     until: Instant | None = None
     waits_for: str = ""
     admitted: int = 0
+    ticket: int | None = None
     cancel: str | None = None
     result: Raw | UnsetType = UNSET
     failure: Failure | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.clock import later
 from holdfast.errors import InvalidChangeError
@@ -118,7 +118,7 @@ def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:
     if not requests:
         return Decision(Step(view.head, beside.outcomes(()), view.line))
     conflict = _kind_conflict(view.head, asked.site)
-    taken = requests if conflict is None else [_unless_refused(each) for each in requests]
+    taken = _unless_pinned(requests, view.head) if conflict is None else [_unless_refused(each) for each in requests]
     line, answers = step(view.line, taken, at, view.is_alive)
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
@@ -126,7 +126,7 @@ def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:
     changes = view.changes(line, pinned=_pinned(taken))
     ready = view.ready(runs_to_tell(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
-    if view.missing or not beside.add(answers, changes, ready):
+    if view.missing or not beside.add(answers, changes, ready, granted):
         return None
     disagrees = conflict is None and _disagrees(view.head, asked.site, requests)
     answered = Step(view.head, beside.outcomes(answers), line, fences, granted, disagrees=disagrees)
@@ -149,12 +149,29 @@ class _Beside:
         self.wakes: Final[list[Wake]] = []
         self.lacking: frozenset[RecordKey] = frozenset()
 
-    def add(self, answers: Sequence[Answer], changes: Sequence[Change], ready: Sequence[Change] = ()) -> bool:
+    def add(
+        self,
+        answers: Sequence[Answer],
+        changes: Sequence[Change],
+        ready: Sequence[Change] = (),
+        granted: tuple[Holder, ...] = (),
+    ) -> bool:
         """Ask each what it brings along; tell whether all of it fits into one commit."""
         if any(map(_brings_something, self.requests)) and not self._ask(answers, changes):
             return False
         self._changes.update((change.key, change) for change in ready)  # whoever says otherwise: a look does no harm
+        if granted and len(self.requests) == 1:
+            self._welcome(along_of(self.requests[0]), granted)
         return True
+
+    def _welcome(self, along: Along | None, granted: tuple[Holder, ...]) -> None:
+        if along is None or along.welcome is None:
+            return
+        changes, know = along.welcome(granted, self.seen)
+        check_decision(Decision(None, changes), self.seen, along.keys, self._asked.limits)
+        for key in know:
+            self._changes.pop(key, None)
+        self._changes.update((change.key, change) for change in changes)
 
     def _ask(self, answers: Sequence[Answer], changes: Sequence[Change]) -> bool:
         self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
@@ -257,6 +274,16 @@ def _wakes(asked: Asked, view: View, line: Line, requests: Sequence[Request]) ->
     # Whoever waits in this process, or leaves of its own accord, is told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
     yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
+
+
+def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]:
+    """Return the requests without the permits that they would give a line whose permits were set on purpose."""
+    if not any(isinstance(each, Enter) and each.permits is not None for each in requests):
+        return requests
+    is_pinned = _pinned(requests)
+    if not (head.pinned if is_pinned is None else is_pinned):
+        return requests
+    return [structs.replace(each, permits=None) if isinstance(each, Enter) else each for each in requests]
 
 
 def _unless_refused(request: Request) -> Request:

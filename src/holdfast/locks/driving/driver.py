@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreBusyError
+from holdfast.keys import RecordKey
 from holdfast.locks.algebra.entries import Attended
 from holdfast.locks.algebra.line import Line, Rules
 from holdfast.locks.driving.deciding import Asked, Step, decide_step
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from holdfast.clock import Clock
-    from holdfast.keys import RecordKey
     from holdfast.locks.driving.deciding import Outcome
     from holdfast.locks.driving.records import LineKeys
     from holdfast.scope import Scope
@@ -70,6 +70,7 @@ class Sight(Struct, frozen=True):
         fences: The fence of each holder that this process asked about.
         at: When, by the store's time.
         asked_at: When, by this process's clock, before it was asked for.
+        versions: Of everything that the step has put.
     """
 
     line: Line
@@ -77,6 +78,7 @@ class Sight(Struct, frozen=True):
     fences: dict[str, int]
     at: Instant
     asked_at: Instant
+    versions: dict[RecordKey, int] = {}
 
 
 class Answered(Struct, frozen=True):
@@ -288,7 +290,7 @@ class LineDriver:
         fences = dict(found.fences)
         for holder in found.granted:
             fences[holder.entry.id] = decided.versions[self.keys.grant(holder.slot)]
-        sight = Sight(line, found.head.life, fences, decided.at, asked_at)
+        sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions)
         self._seen(sight)
         return sight
 

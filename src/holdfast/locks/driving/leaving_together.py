@@ -73,4 +73,4 @@ def leaving_as_well(departures: Sequence[Departure], along: Along | None) -> Alo
         return Lacks(lacking) if lacking else (tuple(changes.values()), tuple(wakes))
 
     named = frozenset(() if along is None else along.keys).union(*(each.keys for each in departures))
-    return Along(tuple(named), decide)
+    return Along(tuple(named), decide, None if along is None else along.welcome)

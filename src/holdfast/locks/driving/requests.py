@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from holdfast.clock import Instant, later
 from holdfast.keys import RecordKey
-from holdfast.locks.algebra.entries import Entry, Until
+from holdfast.locks.algebra.entries import Entry, Holder, Until
 from holdfast.locks.algebra.line import Granted, Line, TooHeavy, Waiting, advance, enter, leave, renew, resize, sweep
 from holdfast.stores.protocol import Change, Snapshot, Wake
 
@@ -40,10 +40,13 @@ class Along(Struct, frozen=True):
     Attributes:
         keys: All that it looks at or changes, none of it a record of the line; some forty at most.
         decide: What to do, given what was answered.
+        welcome: For a request that is alone in its step: what to do for those whom the step grants, given who they are.
+            It returns changes of ``keys``, and which ready records are not needed because their runs know already.
     """
 
     keys: tuple[RecordKey, ...]
     decide: Callable[[Answer, Snapshot], tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks]
+    welcome: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
 
 
 class Enter(Struct, frozen=True):
@@ -52,7 +55,8 @@ class Enter(Struct, frozen=True):
     ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
     be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
     for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
-    ``along`` is committed together with the answer, whatever that is.
+    ``along`` is committed together with the answer, whatever that is. ``permits`` is how many the line has from now on,
+    unless an operator has set another number.
     """
 
     entry: Entry
@@ -61,6 +65,7 @@ class Enter(Struct, frozen=True):
     ticket: int | None = None
     lease: float | None = None
     along: Along | None = None
+    permits: int | None = None
 
 
 class Renew(Struct, frozen=True):
@@ -187,6 +192,8 @@ def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
 def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
     anchor = request.entry.anchor if request.lease is None else Until(later(now, request.lease))
     entry = structs.replace(request.entry, entered_at=now, anchor=anchor)
+    if request.permits is not None and request.permits != line.rules.permits:
+        line = advance(resize(line, request.permits), now)
     entered, answer = enter(line, entry, now)
     if not isinstance(answer, Waiting) or line.waiter(entry.id) is not None:
         return entered, answer
