@@ -27,8 +27,8 @@ BINARY: Final = "node_modules/@restatedev/restate-server-*/bin/restate-server"  
 DBOS_WAL, DBOS, RESTATE = "DBOS in WAL", "DBOS as shipped", "Restate"
 
 DBOS_SECONDS: Final = 4.0  # shorter windows understate it
-RESTATE_SECONDS: Final = 2.0
-SHORT: Final = 1.0  # in the round that does not count
+RESTATE_SECONDS: Final = 1.5
+SHORT: Final = 0.5  # in the round that does not count
 SLEEPERS: Final = 1_000
 BACKLOGS: Final = {"0.01": 300, "default": 12}
 
@@ -115,7 +115,7 @@ class Peers:
             measures["DBOS at a 10 ms poll"] = lambda: self._dbos_queue("0.01")
             measures["DBOS by default"] = functools.cache(lambda: self._dbos_queue("default"))
         if RESTATE in self.names:
-            measures[RESTATE] = lambda: float(self._peer(RESTATE).ask("queue", backlog=100, seconds=RESTATE_SECONDS))
+            measures[RESTATE] = lambda: float(self._peer(RESTATE).ask("queue", backlog=20, seconds=RESTATE_SECONDS))
         return measures
 
     def sleepers(self) -> dict[str, Measure]:

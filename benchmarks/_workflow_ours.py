@@ -1,0 +1,130 @@
+"""Holdfast's workflows as one of the contestants, on an event loop that stays up between the rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import holdfast as hf
+from benchmarks._workflow_limit import Values
+from benchmarks._workflow_windows import tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from benchmarks._workflow_windows import Window
+    from holdfast.space import Space
+
+T = TypeVar("T")
+
+numbers = itertools.count()
+gate = asyncio.Event()
+KINDS: Final = ("run", "life", "own", "step")
+looking_at: list[dict[str, bytes]] = []
+spaces: list[Space] = []
+
+
+@hf.step
+async def add_one(number: int) -> int:
+    """Do what the peers' step does."""
+    return number + 1
+
+
+@hf.workflow
+async def add(ctx: hf.Context, number: int, steps: int) -> int:
+    """Take so many steps."""
+    for _ in range(steps):
+        number = await ctx.step(add_one, number)
+    return number
+
+
+@hf.step
+async def pass_the_gate(number: int) -> int:
+    """Wait, once, until everybody has queued."""
+    await gate.wait()
+    return number + 1
+
+
+@hf.workflow(concurrency=hf.Limit(1, key=lambda _: "bench", on_limit="queue"))
+async def in_turn(ctx: hf.Context, number: int) -> int:
+    """Take one step, while nobody else does."""
+    return await ctx.step(pass_the_gate, number)
+
+
+@hf.step
+async def look(run_id: str) -> None:
+    """See what is written of a run while it runs."""
+    looking_at.append(await records(run_id))
+
+
+@hf.workflow
+async def looking(ctx: hf.Context) -> int:
+    """Take one step that looks at the records of this run, and one like those of all the others."""
+    await ctx.step(look, ctx.run_id)
+    return await ctx.step(add_one, 7)
+
+
+async def records(run_id: str) -> dict[str, bytes]:
+    """Return what is kept of a run, the last of each kind of record."""
+    found: dict[str, bytes] = {}
+    for kind in KINDS:
+        page = await spaces[-1].scan(*spaces[-1].key(kind).within(), limit=100)
+        found[kind] = next((page.records[key].value for key in reversed(page.records) if run_id in key.parts), b"")
+    return found
+
+
+class Ours:
+    """Holdfast on a SQLite file: one engine that starts runs and drives them itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runner = asyncio.Runner()
+        self._engine = self._run(self._open(f"sqlite:///{folder / 'ours.db'}"))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    async def _open(self, url: str) -> hf.Engine:
+        engine = hf.Engine(url, workflows=[add, in_turn, looking])
+        return await engine.__aenter__()
+
+    def runs(self, at_once: int, steps: int, seconds: float) -> Window:
+        """Keep so many tasks busy with runs."""
+
+        async def run() -> None:
+            number = next(numbers)
+            handle = await self._engine.start(add, number, steps)
+            assert await handle.result() == number + steps
+
+        return self._run(tasks(run, at_once, seconds))
+
+    def queue(self, runs: int) -> float:
+        """Return how many runs of one step a second take turns, once all of them have queued."""
+        return self._run(self._queue(runs))
+
+    async def _queue(self, runs: int) -> float:
+        gate.clear()
+        handles = await asyncio.gather(*(self._engine.start(in_turn, number) for number in range(runs)))
+        started = time.perf_counter()
+        gate.set()
+        results = await asyncio.gather(*(handle.result() for handle in handles))
+        assert sorted(results) == list(range(1, runs + 1))
+        return runs / (time.perf_counter() - started)
+
+    def values(self) -> Values:
+        """Return what the records of a run hold, so that the limit writes as much."""
+        return self._run(self._values())
+
+    async def _values(self) -> Values:
+        spaces.append(self._engine.space)
+        handle = await self._engine.start(looking)
+        await handle.result()
+        during, after = looking_at[-1], await records(handle.id)
+        return Values(during["run"], during["life"], during["own"], after["step"], after["life"])
+
+    def close(self) -> None:
+        """Close the engine and the loop."""
+        self._run(self._engine.__aexit__(None, None, None))
+        self._runner.close()
