@@ -16,6 +16,7 @@ from holdfast.errors import (
 from holdfast.events import Hooks
 from holdfast.ids import new_id
 from holdfast.locks.options import DEFAULT_LEASE
+from holdfast.masking import mask_url
 from holdfast.space import Space, lines_of
 from holdfast.space import open as open_space
 from holdfast.workflows import sending
@@ -65,6 +66,9 @@ class Engine:
         threads: How many steps that are plain functions run at a time.
         quarantine_after: How many workers may die with a run before it is left alone.
         hooks: Told what happens.
+
+    Attributes:
+        address: Which store, without secrets; empty if a space was given.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Engine:
             else open_space(url, namespace=namespace, tenant=tenant, lease=lease, hooks=(hooks := tuple(hooks)))
         )
         self._space: Space | None = url if isinstance(url, Space) else None
+        self.address: Final = "" if isinstance(url, Space) else mask_url(url)
         self._workflows: Final = _by_version(workflows)
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
@@ -130,6 +135,8 @@ class Engine:
             self._worker = Worker(self._host, linger=self._linger, most_loaded=max_loaded)
             await self._host.attend()
             await self._worker.start()
+        else:
+            self._host.saw((await self._space.read(self._space.key("worker"))).at)
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
         """Stop: hand every run back, so that others can take it up at once, and close the store."""

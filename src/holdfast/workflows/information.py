@@ -174,10 +174,10 @@ class HistoryEntry(Struct, frozen=True):
     until: Instant | None = None
 
 
-async def read_history(scope: Scope, run_id: str) -> tuple[HistoryEntry, ...]:
-    """Read everything that a run has recorded."""
-    marks = await marks_of(scope, RunKeys(scope, run_id))
-    return tuple(_entry(number, mark) for number, mark in enumerate(marks))
+async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[HistoryEntry, ...]:
+    """Read everything that a run has recorded; or only what came after the first so many, when they were all."""
+    marks = await marks_of(scope, RunKeys(scope, run_id), first=first)
+    return tuple(_entry(number, mark) for number, mark in enumerate(marks, first))
 
 
 def _entry(number: int, mark: Mark) -> HistoryEntry:
