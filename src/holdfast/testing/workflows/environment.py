@@ -21,7 +21,7 @@ from holdfast.workflows.records import LIVES, RunKeys, timer_key
 from holdfast.workflows.sending import life_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
@@ -73,6 +73,7 @@ class WorkflowEnvironment:
     Attributes:
         clock: The clock.
         effects: How often each step was executed.
+        on_recovery: Called when a process has died in the middle of something, before another one takes over.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class WorkflowEnvironment:
         self._client: Process | None = None
         self._process: Process | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self.on_process: Callable[[Mortality, int], None] | None = None
+        self.on_recovery: Callable[[WorkflowEnvironment], Awaitable[None]] | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -144,17 +145,28 @@ class WorkflowEnvironment:
         self._processes += 1
         number = self._processes
         process = Process(number, self._setup, await self._store.another(), self._dead, drive=True)
-        if self.on_process is not None:
-            self.on_process(process.life, number)
         await process.engine.open()
         process.engine.host.on_attempt = lambda step: self.effects.began(step, number)
         process.life.on_death = self._died
         self._process = process
 
+    @property
+    def life(self) -> Mortality:
+        """Whether the process that drives runs lives; for deciding when it is to die."""
+        if self._process is None:
+            raise InvalidWorkflowError("the environment", "no process runs; await env.restart()")
+        return self._process.life
+
     def _died(self) -> None:
         """A process has died by itself, in the middle of something: start another one."""
         if self._process is not None and self._process.life.is_dead:
-            self._recovery = asyncio.get_running_loop().create_task(self.restart())
+            self._process.cut_off()
+            self._recovery = asyncio.get_running_loop().create_task(self._recover())
+
+    async def _recover(self) -> None:
+        if self.on_recovery is not None:
+            await self.on_recovery(self)
+        await self.restart()
 
     @property
     def engine(self) -> Engine:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, fina
 from msgspec import Struct, structs
 
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.protocol import Commit, SharesTransactions
+from holdfast.stores.protocol import Commit, Decided, SharesTransactions, Worked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from holdfast.clock import Instant
     from holdfast.durations import Duration
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Capabilities,
         Change,
         Conflict,
-        Decided,
         Decision,
         Hint,
         Snapshot,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
         Verdict,
         Wake,
         Watch,
-        Worked,
     )
 
 T = TypeVar("T")
@@ -52,6 +50,7 @@ class Mortality:
         commits: How many commits it has made. Those of the keeper's own handle are not counted.
         dies: When it is to die.
         on_death: Called when it does.
+        on_written: Called with the keys that a commit has put.
     """
 
     def __init__(self, name: str, dead: set[str]) -> None:
@@ -63,7 +62,7 @@ class Mortality:
         self.calls = self.under_way = self.commits = 0
         self.dies: Death | None = None
         self.on_death: Callable[[], None] | None = None
-        self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self.on_written: Callable[[Iterable[RecordKey]], None] | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -107,7 +106,7 @@ class Mortality:
         await self.check()
         return answer
 
-    async def write(self, work: Callable[[], Coroutine[Any, Any, T]], changes: Sequence[Change] = ()) -> T:
+    async def write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Write something; die on the way, if the time has come."""
         await self.check()
         self.commits += 1
@@ -117,8 +116,8 @@ class Mortality:
 
         async def and_die() -> T:
             answer = await work()
-            if self.on_commit is not None and isinstance(answer, Commit):
-                self.on_commit(changes)
+            if self.on_written is not None and isinstance(answer, Commit | Decided | Worked):
+                self.on_written(answer.versions)
             if dies == Death("after", number):
                 self.die()
             return answer
@@ -160,7 +159,7 @@ class MortalStore:
         wake: Sequence[Wake] = (),
     ) -> Commit | Conflict:
         """Commit."""
-        return await self._write(lambda: self._store.commit(*changes, after=after, before=before, wake=wake), changes)
+        return await self._write(lambda: self._store.commit(*changes, after=after, before=before, wake=wake))
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Decide and commit."""
@@ -181,12 +180,11 @@ class MortalStore:
         return await self._write(
             lambda: store.commit_with(
                 work, *changes, after=after, before=before, wake=wake, timeout=timeout, and_then=and_then
-            ),
-            changes,
+            )
         )
 
-    async def _write(self, work: Callable[[], Coroutine[Any, Any, T]], changes: Sequence[Change] = ()) -> T:
-        return await (self._life.write(work, changes) if self._is_main else self._life.call(work))
+    async def _write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await (self._life.write(work) if self._is_main else self._life.call(work))
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Watch. A dead process hears nothing."""

@@ -11,6 +11,7 @@ from holdfast.clock import Clock
 from holdfast.events import Hook, Hooks
 from holdfast.space import Space, lines_of
 from holdfast.testing.workflows.mortal_store import Mortality, MortalStore
+from holdfast.workflows.control import Unload
 from holdfast.workflows.definition import Step, Workflow
 from holdfast.workflows.engine import Engine
 
@@ -88,13 +89,18 @@ class Process:
         await self.engine.aclose(grace=0)
         await self._space.aclose()
 
+    def cut_off(self) -> None:
+        """Let no step begin any more, nor any code of a workflow go on."""
+        self.engine.host.on_attempt = _nothing_more
+        for activation in tuple(self.engine.host.loaded.values()):
+            activation.abandon()
+
     async def bury(self) -> None:
         """Let everything end that is left of it in memory, without a word to the store."""
         host, worker = self.engine.host, self.engine.worker
         self.life.die()
+        self.cut_off()
         tasks: set[asyncio.Task[Any]] = set() if worker is None else worker.stop_dead()
-        for activation in tuple(host.loaded.values()):
-            activation.abandon()
         self.life.bury()
         await _end(tasks)
         host.threads.close()
@@ -109,3 +115,7 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _nothing_more(_: object) -> None:
+    raise Unload
