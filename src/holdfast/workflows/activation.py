@@ -148,8 +148,11 @@ class Activation:
             await self._wait_for_turn(branch, operation_id)
 
     async def _wait_for_turn(self, branch: Branch, operation_id: str) -> None:
-        future = self._turns[branch.path] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = self._turns[branch.path] = loop.create_future()
         try:
+            if self.replay.by_the_way is not None:
+                loop.call_soon(self._pass_by)
             if self._is_stalled():
                 self.differ(self.replay.left_over(), f"nothing there, but {operation_id!r}")
                 raise Unload
@@ -176,6 +179,8 @@ class Activation:
         elif self.replay.is_over:
             for future in self._turns.values():
                 _release(future)
+            if self.mail.has_updates:
+                self.poke()
         elif (next_one := self._turns.get(self.replay.next_branch or "")) is not None:
             _release(next_one)
 
@@ -402,6 +407,8 @@ class Activation:
                 told = UnloadSwallowed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
                 self.host.emit(told)
             return "unloaded", None
+        while self.replay.by_the_way is not None:
+            self._pass_by()  # what came after its last operation
         if not self.replay.is_over:
             self.differ(self.replay.left_over(), "the end of the run")
             return "unloaded", None

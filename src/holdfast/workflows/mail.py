@@ -119,6 +119,11 @@ class Mail:
         with contextlib.suppress(Exception):  # the caller was told when it happened
             handler.answer(*PLAIN.unpack(mark.value or b"[]"))
 
+    @property
+    def has_updates(self) -> bool:
+        """Whether updates have come that nobody has answered."""
+        return any(each.item.kind == "update" for each in self._letters)
+
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""
         for letter in [each for each in self._letters if each.item.kind == "update"]:
