@@ -364,3 +364,18 @@ class UpdateValidationError(WorkflowError, ValueError):
 
     def __str__(self) -> str:
         return f"the run {self.run_id!r} refused the update {self.name!r}: {self.problem}"
+
+
+class SessionStateValidationError(WorkflowError, ValueError):
+    """A session state was given a key or a value that is not allowed. Nothing was changed.
+
+    A session state is small and private to its run. What is larger, or is to be seen by others, belongs into
+    ``ctx.state.run(key)``.
+    """
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(key, problem)
+        self.key, self.problem = key, problem
+
+    def __str__(self) -> str:
+        return f"the session state {self.key!r} cannot be set: {self.problem}"
