@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError, LeaseLostError, NondeterminismError, 
 from holdfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
 from holdfast.stores.protocol import Conflict, Delete
 from holdfast.workflows.branches import CURRENT, OVER, Branch
-from holdfast.workflows.cancelling import CANCELLED, cancel_of, data_of, is_of_run
+from holdfast.workflows.cancelling import CANCELLED, cancel_of, data_of, is_of_run, told_again
 from holdfast.workflows.control import RunCancelled, Unload
 from holdfast.workflows.definition import INSIDE
 from holdfast.workflows.journal import Claim, Journal
@@ -134,7 +134,7 @@ class Activation:
             if type(found) is Mark:
                 self._go_on()
                 if found.kind == "cancelled":
-                    raise cancel_of(found)
+                    raise told_again(branch, cancel_of(found))
                 return found
             if found is LIVE:
                 if self.is_stopping or self.claim is None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from holdfast.workflows.control import RunCancelled
 
 if TYPE_CHECKING:
+    from holdfast.workflows.branches import Branch
     from holdfast.workflows.records import Mark
 
 
@@ -39,6 +40,13 @@ def cancel_of(mark: Mark) -> RunCancelled:
     data = _decoder.decode(mark.value or b"{}")
     cancel = RunCancelled(data.reason, timed_out=data.timed_out)
     cancel.of_run = data.of_run
+    return cancel
+
+
+def told_again(branch: Branch, cancel: RunCancelled) -> RunCancelled:
+    """Return a cancellation that was recorded; it is what the branch was about to be told again by the replay."""
+    if branch.cancel is not None and branch.cancel.of_run == cancel.of_run:
+        branch.cancel = None
     return cancel
 
 

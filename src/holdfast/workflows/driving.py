@@ -34,7 +34,7 @@ async def drive(activation: Activation) -> None:
     host = activation.host
     activation.context = Context(activation)
     try:
-        if activation.life.cancel is not None and activation.replay.is_over:
+        if activation.life.cancel is not None and activation.life.claims <= 1 and activation.replay.is_over:
             await _end(activation, "cancelled", None, RunCancelled(activation.life.cancel))
             return
         how, value = await activation.run_code()
