@@ -1,0 +1,129 @@
+"""Shapes of families: children, their failures, and cancellations that reach them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import holdfast as hf
+from holdfast.errors import RunFailedError
+from tests.workflows_corpus.of_steps import add, fails, loop, one_step, shout
+from tests.workflows_corpus.of_waiting import sleeps
+from tests.workflows_corpus.shape import Shape
+
+if TYPE_CHECKING:
+    from holdfast.testing.workflows import WorkflowEnvironment
+
+
+@hf.workflow
+async def has_a_child(ctx: hf.Context) -> int:
+    """Run a child."""
+    return await ctx.child(one_step)
+
+
+@hf.workflow
+async def has_children(ctx: hf.Context) -> list[int]:
+    """Run children one after the other, one of which sleeps."""
+    return [await ctx.child(loop, 2), await ctx.child(sleeps), await ctx.step(add, 1, 1)]
+
+
+@hf.workflow
+async def gathers_children(ctx: hf.Context) -> list[int]:
+    """Run children side by side."""
+    return await ctx.gather(ctx.child(one_step), ctx.child(loop, 2), ctx.child(sleeps))
+
+
+@hf.workflow
+async def grandparent(ctx: hf.Context) -> int:
+    """Run a child that runs a child."""
+    await ctx.step(shout, "old")
+    return await ctx.child(has_a_child)
+
+
+@hf.workflow
+async def child_fails(ctx: hf.Context) -> str:
+    """Run a child that fails, and go on."""
+    try:
+        await ctx.child(fails)
+    except RunFailedError as problem:
+        return await ctx.step(shout, type(problem.__cause__).__name__)
+    return "never"
+
+
+@hf.workflow
+async def races_a_child(ctx: hf.Context) -> int:
+    """Race a child against a sleep: the child is cancelled."""
+    winner, _ = await ctx.race(ctx.child(sleeps), ctx.sleep("1 hour"))
+    return winner
+
+
+@hf.workflow
+async def tidies_up(ctx: hf.Context) -> None:
+    """Wait to be cancelled, and clean up with several steps."""
+    try:
+        await ctx.wait_signal("never")
+    finally:
+        await ctx.step(shout, "one")
+        await ctx.sleep("1 minute")
+        await ctx.step(shout, "two")
+
+
+@hf.workflow
+async def survives_its_cancellation(ctx: hf.Context) -> str:
+    """Catch the cancellation, and end as if nothing had happened."""
+    try:
+        await ctx.sleep("1 day")
+    except hf.RunCancelled as cancelled:
+        return await ctx.step(shout, cancelled.reason)
+    return "never"
+
+
+@hf.workflow
+async def cancelled_in_branches(ctx: hf.Context) -> None:
+    """Be cancelled while branches wait: each is told."""
+
+    async def branch(number: int) -> None:
+        try:
+            await ctx.sleep(f"{number} days")
+        finally:
+            await ctx.step(add, number, number)
+
+    await ctx.gather(branch(1), branch(2))
+
+
+@hf.workflow
+async def cancelled_with_child(ctx: hf.Context) -> None:
+    """Be cancelled while a child runs, which then is, too."""
+    await ctx.step(add, 1, 1)
+    await ctx.child(tidies_up)
+
+
+@hf.workflow
+async def ignores_cancellation(ctx: hf.Context) -> str:
+    """Suppress the cancellation in the way of asyncio, and go on."""
+    try:
+        await ctx.sleep("1 day")
+    except asyncio.CancelledError:
+        await ctx.sleep("1 hour")
+    return await ctx.step(shout, "still here")
+
+
+async def cancelled(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+    """Cancel the run while it waits."""
+    await env.advance("10 minutes")
+    await run.cancel("nobody wants it")
+
+
+SHAPES: Final = (
+    Shape(has_a_child, workflows=(one_step,)),
+    Shape(has_children, workflows=(loop, sleeps)),
+    Shape(gathers_children, workflows=(one_step, loop, sleeps)),
+    Shape(grandparent, workflows=(has_a_child, one_step)),
+    Shape(child_fails, workflows=(fails,)),
+    Shape(races_a_child, workflows=(sleeps,)),
+    Shape(tidies_up, script=cancelled),
+    Shape(survives_its_cancellation, script=cancelled),
+    Shape(cancelled_in_branches, script=cancelled),
+    Shape(cancelled_with_child, workflows=(tidies_up,), script=cancelled),
+    Shape(ignores_cancellation, script=cancelled),
+)
