@@ -1,10 +1,10 @@
 """See Holdfast at work: ``make demo``.
 
 Tasks of one process contend for keys, then several processes for the records of one SQLite file and for a durable
-mutex; some are killed, one is stopped for too long. It ends by itself, and its exit code says whether every promise
-was kept: 0 if so.
+mutex, and a workflow fulfils orders; some are killed, one is stopped for too long. It ends by itself, and its exit code
+says whether every promise was kept: 0 if so.
 
-    python examples/demo.py            the show, about 20 seconds
+    python examples/demo.py            the show, about 25 seconds
     python examples/demo.py --quick    the same in a hurry
     python examples/demo.py --json     no show, but a summary for machines
 """
@@ -25,6 +25,7 @@ from demonstration.findings import Report, explain
 from demonstration.hints import play_hints
 from demonstration.processes import play_processes
 from demonstration.screen import Screen
+from demonstration.survival import play_survival
 from demonstration.takeover import play_takeover
 from demonstration.tasks import play_first_come, play_modes
 
@@ -40,6 +41,7 @@ async def play(screen: Screen, report: Report, folder: Path, pace: float) -> Non
         await play_processes(space, url, folder, screen, report, pace)
         await play_hints(space, url, screen, report, pace)
         await play_takeover(space, url, folder, screen, report, pace)
+    await play_survival(url, folder, screen, report, pace)
 
 
 def show(*, quick: bool, as_json: bool) -> Report:

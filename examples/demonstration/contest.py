@@ -1,4 +1,4 @@
-"""The processes of the last scene as they are seen from outside, and the picture of them."""
+"""The processes of the fifth scene as they are seen from outside, and the picture of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mutex of the last scene protects: a ledger outside the store, and processes that write to it."""
+"""What the mutex of the fifth scene protects: a ledger outside the store, and processes that write to it."""
 
 from __future__ import annotations
 

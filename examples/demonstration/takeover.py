@@ -1,4 +1,4 @@
-"""The last scene: five processes want one durable mutex; one is killed while it holds it, one sleeps too long."""
+"""The fifth scene: five processes want one durable mutex; one is killed while it holds it, one sleeps too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the other processes do: transfer money until told to stop, ring now and then, or contend for a mutex."""
+"""What the other processes do: transfer money, ring now and then, contend for a mutex, or drive workflows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import holdfast as hf
 from demonstration.bank import Bank, Ledger, any_transfer
 from demonstration.fenced import contend
+from demonstration.orders import drive
 from demonstration.talking import reach, say
 from holdfast.stores import Commit, Put
 
@@ -90,7 +91,7 @@ async def ring(url: str, times: int) -> None:
 
 def main(role: str, orders: str) -> None:
     """Do what another process has ordered."""
-    roles = (transfer, ring, contend)
+    roles = (transfer, ring, contend, drive)
     work: dict[str, Callable[..., Coroutine[None, None, None]]] = {each.__name__: each for each in roles}
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # nobody wants to know any more
         asyncio.run(asyncio.wait_for(work[role](**json.loads(orders)), LONGEST_LIFE))

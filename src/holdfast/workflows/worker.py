@@ -57,6 +57,7 @@ class Worker:
         self._claiming: Final[dict[str, asyncio.Task[Any]]] = {}
         self._next_due: Instant | None = Instant(0)
         self._lifelines: dict[str, str] = {}
+        self._met = False
         self._looked_at = -1e9
         self._probed_at = -1e9
         self.is_stopping = self._resting = False
@@ -67,7 +68,7 @@ class Worker:
     async def start(self) -> None:
         """Begin to hear hints and to look."""
         space = self._host.space
-        watch = space.watch(space.key("ready"), space.key("timer"))
+        watch = space.watch(space.key("ready"), space.key("timer"), space.key("worker"))
         await watch.__aenter__()
         self._hearing = asyncio.get_running_loop().create_task(self._hear(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
@@ -112,6 +113,8 @@ class Worker:
         kind, *parts = key.parts[2:]
         if kind == "ready":
             self._hear_ready(parts[0])
+        elif kind == "worker":
+            self._met = True
         elif kind == "timer" and parts:
             at = Instant(int(parts[0]))
             if self._next_due is None or at < self._next_due:
@@ -187,6 +190,9 @@ class Worker:
         if loop.time() - self._looked_at >= LOOK_EVERY:
             self._looked_at = loop.time()
             await self._look_around()
+        elif self._met:  # another worker has come or gone: from now on its death is to be seen
+            self._met = False
+            await self._bury_the_dead()
         elif self._lifelines and loop.time() - self._probed_at >= PROBE_EVERY:
             self._probed_at = loop.time()
             if any(host.space.store.is_severed(lifeline) for lifeline in self._lifelines.values()):
