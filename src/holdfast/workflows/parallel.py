@@ -53,6 +53,11 @@ class Member:
         self.result: Any = None
         self.problem: BaseException | None = None
 
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether it did not end but was taken off: the run is handed back while others of its steps come to an end."""
+        return isinstance(self.problem, Unload)
+
 
 class Group:
     """Branches that were started together. Their parent waits until all have ended."""
@@ -84,7 +89,7 @@ class Group:
             loop = asyncio.get_running_loop()
             member.branch.task = loop.create_task(self._run(member, work), context=context)
         await self._all_ended
-        if activation.is_unloading:
+        if activation.is_unloading or any(member.is_unloaded for member in self.members):
             raise Unload
 
     async def _run(self, member: Member, work: Work) -> None:
@@ -102,9 +107,9 @@ class Group:
         self._activation.branches.remove(member.branch)
         self._parent.children -= 1
         self.ended.append(member)
-        if member.problem is not None and self.first_raised is None:
+        if member.problem is not None and self.first_raised is None and not member.is_unloaded:
             self.first_raised = member.problem
-        if not self._activation.is_unloading:
+        if not self._activation.is_unloading and not member.is_unloaded:
             self.on_end()
         if len(self.ended) == len(self.members) and not self._all_ended.done():
             self._all_ended.set_result(None)
