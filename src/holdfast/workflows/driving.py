@@ -174,10 +174,12 @@ async def _commit_life(
 ) -> object:
     """Write a run's next state together with everything that is not written yet, and give up the owner's grant."""
     claim, space, keys = activation.claim, activation.host.space, activation.keys
+    if activation.journal is not None:
+        await activation.journal.settled()  # else it would be written a second time, and that is refused
     if claim is None or activation.is_deposed:
         return Conflict(activation.host.now(), {})
     last = (*(() if activation.journal is None else activation.journal.rest()), *extra)
-    if life.has_ended and activation.header.lines:
+    if life.has_ended and activation.header.lines and not life.continues:
         return await leave_lines(activation, life, last, over)
     version: int | None = claim.life_version
     for _ in range(TRIES):

@@ -118,14 +118,17 @@ class Journal:
             return (own,)
         return (own, *(Check(key, held.fence) for key, held in self.holds.items()))
 
-    def rest(self) -> tuple[Change, ...]:
-        """Return everything that is not written yet, for a commit that does more than that."""
-        return (*self._chunks(self._pending), *self._alongside.values())
+    async def settled(self) -> None:
+        """Wait until nothing is being written."""
+        while self._flushing is not None:
+            await asyncio.shield(self._flushing)
 
-    def wrote_rest(self) -> None:
-        """Say that what :meth:`rest` returned is written."""
+    def rest(self) -> tuple[Change, ...]:
+        """Take out everything that is not written yet, for a commit that does more than that and is the last one."""
+        changes = (*self._chunks(self._pending), *self._alongside.values())
         self._written += len(self._pending)
         self._pending, self._alongside = [], {}
+        return changes
 
     def _chunks(self, marks: list[Mark]) -> tuple[Change, ...]:
         if not marks:
