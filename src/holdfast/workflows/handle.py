@@ -15,8 +15,8 @@ from holdfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration
+    from holdfast.workflows.client import Client
     from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.engine import Engine
     from holdfast.workflows.information import HistoryEntry, RunInfo
 
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class Run(Generic[R]):
 
     __slots__ = ("_engine", "_workflow", "id", "is_new")
 
-    def __init__(self, engine: Engine, run_id: str, workflow: Workflow[..., R] | None, *, is_new: bool = False) -> None:
+    def __init__(self, engine: Client, run_id: str, workflow: Workflow[..., R] | None, *, is_new: bool = False) -> None:
         self._engine, self._workflow = engine, workflow
         self.id = run_id
         self.is_new = is_new
@@ -108,12 +108,12 @@ class Run(Generic[R]):
         """Ask the run something, see :meth:`Engine.query`."""
         return await self._engine.query(self.id, name, *args)
 
-    async def cancel(self, reason: str = "it was asked to") -> RunInfo:
+    async def cancel(self, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
         """Ask the run to stop, see :meth:`Engine.cancel`."""
-        return await self._engine.cancel(self.id, reason)
+        return await self._engine.cancel(self.id, reason, force=force)
 
 
-async def input_of(engine: Engine, run_id: str) -> Any:  # noqa: ANN401 -- whatever it was started with
+async def input_of(engine: Client, run_id: str) -> Any:  # noqa: ANN401 -- whatever it was started with
     """Return what a run was started with, as JSON-shaped data."""
     keys = RunKeys(engine.space, run_id)
     seen = await engine.space.read(keys.header, keys.life)

@@ -14,6 +14,7 @@ from holdfast.events import RunLeftAlone, RunMoved
 from holdfast.stores.protocol import Check, Commit, Delete
 from holdfast.workflows.committing import commit_over
 from holdfast.workflows.failures import KnownErrors
+from holdfast.workflows.posting import Posts
 from holdfast.workflows.records import WORKERS, Worker
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class Host:
         loaded: The runs that are in memory.
         dirty: Those that have marks which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
+        posts: What is about to be put into inboxes.
         poke: Called when there is something to do earlier than was known.
+        has_room: Tells whether another run may be taken up.
         on_attempt: Called before each attempt of a step, for tests that count them.
     """
 
@@ -80,6 +83,7 @@ class Host:
         self.loaded: Final[dict[str, Activation]] = {}
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
+        self.posts: Final = Posts(self)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._mismatched: Final[dict[str, Instant]] = {}
         self._offset = 0
@@ -88,6 +92,7 @@ class Host:
         self.poke: Callable[[], None] = _nothing
         self.take: Callable[[Activation], None] = _nothing_with
         self.look_again: Callable[[str], None] = _nothing_with
+        self.has_room: Callable[[], bool] = bool
         self.on_attempt: Callable[[CurrentStep], None] | None = None
 
     def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:

@@ -292,9 +292,9 @@ class RunKeys:
         """Return the key that says that an update with this id was taken."""
         return self._scope.key("updated", self.id, update_id)
 
-    def leavings(self) -> tuple[tuple[RecordKey, RecordKey], ...]:
-        """Return the ranges of everything that a run leaves behind beside its header and its life."""
-        kinds = ("step", "inbox", "answer", "signalled", "updated")
+    def leavings(self, *, markers: bool = True) -> tuple[tuple[RecordKey, RecordKey], ...]:
+        """Return the ranges of what a run leaves behind; with or without what says that something was sent to it."""
+        kinds = ("step", "inbox", "answer", *(("signalled", "updated") if markers else ()))
         return tuple(self._scope.key(kind, self.id).within() for kind in kinds)
 
     def answer(self, update_id: str) -> RecordKey:

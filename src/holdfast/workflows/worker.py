@@ -64,6 +64,7 @@ class Worker:
         self._hurried: Final = asyncio.Event()
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         host.poke, host.take, host.look_again = self._news.set, self.take, self._hear_ready
+        host.has_room = self._has_room
 
     async def start(self) -> None:
         """Begin to hear hints and to look."""
@@ -87,8 +88,14 @@ class Worker:
         present = self._host.loaded.get(activation.keys.id)
         if present is not None and not present.is_unloading and present.fence == activation.fence:
             return  # found by its owner's record before whoever has started it came to say so
+        if self.is_stopping:
+            self._own(self._safely(release(activation, "a worker")))
+            return
         self._host.loaded[activation.keys.id] = activation
         self._own(drive(activation))
+
+    def _has_room(self) -> bool:
+        return len(self._host.loaded) < self._most_loaded and not self.is_stopping
 
     def _own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -192,11 +199,11 @@ class Worker:
             await self._look_around()
         elif self._met:  # another worker has come or gone: from now on its death is to be seen
             self._met = False
-            await self._bury_the_dead()
+            await self.bury_the_dead()
         elif self._lifelines and loop.time() - self._probed_at >= PROBE_EVERY:
             self._probed_at = loop.time()
             if any(host.space.store.is_severed(lifeline) for lifeline in self._lifelines.values()):
-                await self._bury_the_dead()
+                await self.bury_the_dead()
         if self._next_due is not None and self._next_due <= host.now():
             await self._take_due()
         await self._take_ready()
@@ -266,9 +273,10 @@ class Worker:
                 if record.key.parts[-1] not in self._host.loaded:
                     self._ready[record.key.parts[-1]] = None
         self._next_due = Instant(0)
-        await self._bury_the_dead()
+        await self.bury_the_dead()
 
-    async def _bury_the_dead(self) -> None:
+    async def bury_the_dead(self) -> None:
+        """Make the runs of workers that died ready for others."""
         host = self._host
         workers = await workers_of(host.space)
         own = "" if host.worker is None else host.worker.presence
