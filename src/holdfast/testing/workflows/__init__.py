@@ -5,13 +5,19 @@ from __future__ import annotations
 from holdfast.testing.workflows.disturbing import Disturbances, Script, crash_everywhere, unload_everywhere
 from holdfast.testing.workflows.effects import Effects, Execution
 from holdfast.testing.workflows.environment import WorkflowEnvironment
+from holdfast.testing.workflows.replaying import Replayed, SavedHistory, load_history, replay_history, save_history
 
 __all__ = [
     "Disturbances",
     "Effects",
     "Execution",
+    "Replayed",
+    "SavedHistory",
     "Script",
     "WorkflowEnvironment",
     "crash_everywhere",
+    "load_history",
+    "replay_history",
+    "save_history",
     "unload_everywhere",
 ]

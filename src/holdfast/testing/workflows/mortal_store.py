@@ -116,13 +116,17 @@ class Mortality:
 
         async def and_die() -> T:
             answer = await work()
-            if self.on_written is not None and isinstance(answer, Commit | Decided | Worked):
-                self.on_written(answer.versions)
+            if self.on_written is not None:
+                self.on_written(_written(answer))
             if dies == Death("after", number):
                 self.die()
             return answer
 
         return await self.call(and_die)
+
+
+def _written(answer: object) -> dict[RecordKey, int]:
+    return answer.versions if isinstance(answer, Commit | Decided | Worked) else {}
 
 
 @final
