@@ -1,0 +1,227 @@
+"""Workflows of several shapes whose steps write to the ledger, and the engine of the workers that drive them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import holdfast as hf
+from holdfast.errors import StepInterruptedError
+from tests.integration.workflows.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.events import Event
+
+LEDGER = "HOLDFAST_TEST_LEDGER"
+INTERRUPTED = "interrupted"
+_ledgers: dict[str, Ledger] = {}
+
+
+def ledger() -> Ledger:
+    """Return the ledger of this process."""
+    path = os.environ[LEDGER]
+    if path not in _ledgers:
+        _ledgers[path] = Ledger(path)
+    return _ledgers[path]
+
+
+@hf.step
+async def work(_label: str = "") -> str:
+    """Do something that takes a moment."""
+    nonce = ledger().begin()
+    await asyncio.sleep(random.uniform(0, 0.01))
+    return ledger().end(nonce)
+
+
+@hf.step
+def plain_work() -> str:
+    """Do something in a thread."""
+    nonce = ledger().begin()
+    threading.Event().wait(random.uniform(0, 0.01))
+    return ledger().end(nonce)
+
+
+@hf.step(retry=hf.Retry(attempts=3, delay=0.02))
+async def shaky_work() -> str:
+    """Raise the first two times."""
+    nonce = ledger().begin()
+    await asyncio.sleep(random.uniform(0, 0.005))
+    ledger().end(nonce)
+    if hf.current_step().attempt < 3:
+        raise ConnectionError(nonce)
+    return nonce
+
+
+@hf.step(semantics="at_most_once")
+async def work_once() -> str:
+    """Do something that must not be done twice."""
+    nonce = ledger().begin("once")
+    await asyncio.sleep(random.uniform(0, 0.01))
+    return ledger().end(nonce)
+
+
+@hf.step
+async def parked(gate: str) -> str:
+    """Stay until a file is there."""
+    nonce = ledger().begin()
+    while not Path(gate).exists():  # noqa: ASYNC110 -- another process opens it
+        await asyncio.sleep(0.005)
+    return ledger().end(nonce)
+
+
+@hf.step
+async def deadly(antidote: str) -> str:
+    """Kill the worker, as a segmentation fault would, unless a file is there."""
+    nonce = ledger().begin()
+    if not Path(antidote).exists():
+        os._exit(7)
+    return ledger().end(nonce)
+
+
+@hf.workflow
+async def in_a_row(ctx: hf.Context, number: int) -> int:
+    """Steps one after another, in threads too."""
+    for _ in range(number):
+        await ctx.step(work)
+        await ctx.step(plain_work)
+    return number
+
+
+@hf.workflow
+async def side_by_side(ctx: hf.Context, number: int) -> int:
+    """Branches of several steps each."""
+
+    async def branch(place: int) -> int:
+        await ctx.step(work)
+        await ctx.step(plain_work)
+        return place
+
+    places: list[int] = await ctx.gather(*(branch(place) for place in range(number)))
+    return sum(places)
+
+
+@hf.workflow
+async def parent(ctx: hf.Context, number: int) -> int:
+    """Children, one after another and side by side."""
+    await ctx.step(work)
+    first = await ctx.child(in_a_row, number)
+    rest = await ctx.gather(ctx.child(in_a_row, 1), ctx.child(side_by_side, 2))
+    await ctx.step(work)
+    return first + sum(rest)
+
+
+@hf.workflow
+async def listener(ctx: hf.Context, number: int) -> list[int]:
+    """Signals with steps between them."""
+    heard: list[int] = []
+    for _ in range(number):
+        heard.append(await ctx.wait_signal("go"))
+        await ctx.step(work)
+    return heard
+
+
+@hf.workflow
+async def sleeper(ctx: hf.Context, number: int) -> int:
+    """Sleeps, shorter and longer than a run stays in memory, with steps between them."""
+    for place in range(number):
+        await ctx.step(work)
+        await ctx.sleep((0.02, 0.5)[place % 2])
+    await ctx.step(work)
+    return number
+
+
+@hf.workflow
+async def careful(ctx: hf.Context, number: int) -> int:
+    """At-most-once steps; one that was interrupted is told, and the run goes on."""
+    interrupted = 0
+    for _ in range(number):
+        try:
+            await ctx.step(work_once)
+        except StepInterruptedError:
+            interrupted += 1
+            await ctx.step(INTERRUPTED + str(interrupted), work)
+    return number
+
+
+@hf.workflow
+async def shaky(ctx: hf.Context, number: int) -> int:
+    """Steps that raise before they succeed."""
+    for _ in range(number):
+        await ctx.step(shaky_work)
+    return number
+
+
+@hf.workflow
+async def racer(ctx: hf.Context, number: int) -> int:
+    """A race that a sleep wins, with a step that is always cancelled."""
+    for _ in range(number):
+        place, _value = await ctx.race(ctx.sleep(0.05), ctx.wait_signal("never"))
+        assert place == 0
+        await ctx.step(work)
+    return number
+
+
+@hf.workflow
+async def waits_at_the_gate(ctx: hf.Context, gate: str) -> str:
+    """A step that stays until a file is there, and one after it."""
+    await ctx.step(parked, gate)
+    await ctx.step(work)
+    return "through"
+
+
+@hf.workflow
+async def kills_its_worker(ctx: hf.Context, antidote: str) -> str:
+    """A step that kills its worker."""
+    await ctx.step(work)
+    await ctx.step(deadly, antidote)
+    return "survived"
+
+
+@hf.workflow(name="changing", version="1")
+async def changing_1(ctx: hf.Context) -> str:
+    """The old code of a workflow that changes."""
+    await ctx.step(work)
+    await ctx.wait_signal("go")
+    await ctx.step(work)
+    return "old"
+
+
+@hf.workflow(name="changing", version="2")
+async def changing_2(ctx: hf.Context) -> str:
+    """The new code of it."""
+    await ctx.wait_signal("go")
+    return "new"
+
+
+WORKFLOWS = {
+    f"{each.name}{each.version}": each
+    for each in (
+        in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, waits_at_the_gate, kills_its_worker,
+        changing_1, changing_2,
+    )
+}  # fmt: skip
+SHAPES = (in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer)
+
+
+def told(event: Event) -> None:
+    """Write the events that tests ask about to the ledger."""
+    if type(event).__name__ not in ("StepRecorded", "RunMoved"):
+        ledger().write("event", key=str(getattr(event, "run", "")), name=type(event).__name__)
+
+
+def make_engine(names: Iterable[str] = (), **options: Any) -> hf.Engine:
+    """Return an engine on the store of the test, with all workflows or some of them."""
+    chosen = [WORKFLOWS[name] for name in names or WORKFLOWS]
+    return hf.Engine(os.environ["HOLDFAST_STORE"], workflows=chosen, hooks=[told], **options)
+
+
+def engine() -> hf.Engine:
+    """Return the engine for ``holdfast worker``, as the environment says."""
+    names = [name for name in os.environ.get("HOLDFAST_TEST_WORKFLOWS", "").split(",") if name]
+    return make_engine(names, quarantine_after=int(os.environ.get("HOLDFAST_TEST_DEATHS", "5")))

@@ -1,0 +1,82 @@
+"""What steps themselves write down, in a file outside the store: one line when they begin and one when they end."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, final
+
+import msgspec
+from msgspec import Struct
+
+import holdfast as hf
+from holdfast.clock import monotonic
+from holdfast.ids import new_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Entry(Struct, frozen=True, omit_defaults=True):
+    """One line.
+
+    Attributes:
+        what: ``begin`` or ``end`` of an execution, ``kill`` of a process, or ``event`` with the name of one.
+        at: When, by the clock that all processes of a machine share.
+        pid: The process.
+        key: The idempotency key of the step; of an event, the run.
+        attempt: Which attempt of the step.
+        fence: The fence with which its run was driven.
+        nonce: The execution; it is also part of what the step returns or raises.
+        name: The name of an event, or what else there is to say.
+    """
+
+    what: str
+    at: float
+    pid: int
+    key: str = ""
+    attempt: int = 0
+    fence: int = 0
+    nonce: str = ""
+    name: str = ""
+
+
+@final
+class Ledger:
+    """A file that any process appends whole lines to."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path: Final = str(path)
+        self._file: Final = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
+    def write(self, what: str, *, pid: int = 0, key: str = "", nonce: str = "", name: str = "") -> None:
+        """Write a line about a process: this one, if none is named."""
+        self._append(Entry(what, monotonic(), pid or os.getpid(), key, nonce=nonce, name=name))
+
+    def begin(self, name: str = "") -> str:
+        """Write that the step which is running begins; return the name of this execution."""
+        nonce = new_id()
+        self._write_of_step("begin", nonce, name)
+        return nonce
+
+    def end(self, nonce: str) -> str:
+        """Write that it is about to end."""
+        self._write_of_step("end", nonce, "")
+        return nonce
+
+    def _write_of_step(self, what: str, nonce: str, name: str) -> None:
+        step = hf.current_step()
+        key, attempt, fence = step.idempotency_key, step.attempt, step.fence
+        self._append(Entry(what, monotonic(), os.getpid(), key, attempt, fence, nonce, name))
+
+    def _append(self, entry: Entry) -> None:
+        os.write(self._file, msgspec.json.encode(entry) + b"\n")
+
+    def entries(self) -> list[Entry]:
+        """Return all lines, in the order in which they were written."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        with open(self.path, "rb") as lines:  # noqa: PTH123 -- plain text, as it was given
+            return [msgspec.json.decode(line, type=Entry) for line in lines]
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
