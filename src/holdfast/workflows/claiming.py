@@ -19,6 +19,7 @@ from holdfast.stores.protocol import Check, Conflict, Delete, Put
 from holdfast.workflows.activation import Activation
 from holdfast.workflows.committing import commit_over
 from holdfast.workflows.journal import Claim
+from holdfast.workflows.limiting.admitting import admit
 from holdfast.workflows.records import (
     CHUNKS,
     HEADERS,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Change, Record, Snapshot
     from holdfast.workflows.host import Host
+    from holdfast.workflows.records import Header
 
 PAGE: Final = 500
 
@@ -60,14 +62,24 @@ async def claim(host: Host, run_id: str) -> Activation | None:
         return None
     if host.is_mismatched(run_id):
         return None
-    claimed = await _claim(host, keys, life, record, seen)
+    shown = HEADERS.decode(header.value)
+    claimed = await _claim_in_turn(host, keys, shown, life, record, seen)
     if claimed is None:
         return None
     right, taken = claimed
     host.emit_moved(run_id, taken, right.fence, life.changed_at)
-    return Activation(
-        host, keys, workflow, HEADERS.decode(header.value), taken, right, await marks_of(host.space, keys)
-    )
+    return Activation(host, keys, workflow, shown, taken, right, await marks_of(host.space, keys))
+
+
+async def _claim_in_turn(
+    host: Host, keys: RunKeys, header: Header, life: Life, record: Record, seen: Snapshot
+) -> tuple[Claim, Life] | None:
+    if header.begins_at is not None and header.begins_at == life.until and life.until > seen.at and life.cancel is None:
+        await _forget(host.space, seen, keys.ready)  # whatever the news is, its time has not come
+        return None
+    if life.admitted < len(header.lines):
+        return await admit(host, keys, header, life, record.version)
+    return await _claim(host, keys, life, record, seen)
 
 
 async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Snapshot) -> tuple[Claim, Life] | None:

@@ -45,8 +45,10 @@ def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, .
         deadline=deadline,
         continued_from=activation.keys.id,
         idempotency_key="",
+        begins_at=None,
+        lines=tuple([structs.replace(each, entry=each.entry or activation.keys.id) for each in old.lines]),
     )
-    life = Life("pending", old.workflow, old.version, now, waits_for="a worker")
+    life = Life("pending", old.workflow, old.version, now, waits_for="a worker", admitted=len(old.lines))
     return (
         Put(keys.header, HEADERS.encode(header)),
         Put(keys.life, LIVES.encode(life)),

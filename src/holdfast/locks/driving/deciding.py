@@ -168,7 +168,7 @@ class _Beside:
         if along is None or along.welcome is None:
             return
         changes, know = along.welcome(granted, self.seen)
-        check_decision(Decision(None, changes), self.seen, along.keys, self._asked.limits)
+        check_decision(Decision(None, changes), self.seen, tuple(self._asked.given), self._asked.limits)
         for key in know:
             self._changes.pop(key, None)
         self._changes.update((change.key, change) for change in changes)

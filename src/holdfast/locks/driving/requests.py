@@ -41,7 +41,7 @@ class Along(Struct, frozen=True):
         keys: All that it looks at or changes, none of it a record of the line; some forty at most.
         decide: What to do, given what was answered.
         welcome: For a request that is alone in its step: what to do for those whom the step grants, given who they are.
-            It returns changes of ``keys``, and which ready records are not needed because their runs know already.
+            It returns changes, and which ready records are not needed because their runs know already.
     """
 
     keys: tuple[RecordKey, ...]

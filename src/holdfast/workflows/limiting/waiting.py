@@ -1,0 +1,82 @@
+"""Runs that wait for their turn in a line: what is written of them, and when they have waited enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, structs
+
+from holdfast.clock import later
+from holdfast.locks.driving.records import LineKeys
+from holdfast.workflows.records import Status
+
+if TYPE_CHECKING:
+    from holdfast.clock import Instant
+    from holdfast.workflows.host import Host
+    from holdfast.workflows.limiting.arriving import InLine
+    from holdfast.workflows.records import Header, Life
+
+PAGE: Final = 500
+
+
+def ttl_of(header: Header) -> float | None:
+    """Return how many seconds a run waits for its turn in all of its lines together; None: as long as it takes."""
+    return min((each.ttl for each in header.lines if each.ttl is not None), default=None)
+
+
+def waits_until(header: Header) -> Instant | None:
+    """Return until when a run waits for its turn; None: for as long as it takes."""
+    ttl = ttl_of(header)
+    ends = [header.deadline, None if ttl is None else later(header.started_at, ttl)]
+    return min((end for end in ends if end is not None), default=None)
+
+
+def waiting_life(life: Life, header: Header, place: InLine, at: Instant) -> Life:
+    """Return the life of a run that waits in a line from now on."""
+    return structs.replace(
+        life,
+        changed_at=at,
+        until=waits_until(header),
+        waits_for=f"its turn among the runs of {place.standing.label!r:.100}",
+        admitted=place.admitted,
+        ticket=place.waiting.ticket,
+    )
+
+
+def admitted_life(life: Life, lines: int) -> Life:
+    """Return the life of a run that holds a place in each of its lines."""
+    return structs.replace(life, admitted=lines, ticket=None)
+
+
+class Ending(Struct, frozen=True):
+    """How a run ends that never began, and why. ``only_waiting``: unless it has its turn by now."""
+
+    status: Status
+    reason: str
+    only_waiting: bool
+
+
+def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
+    """Tell why a run that waits in a line is to wait no longer; None: it is."""
+    if life.cancel is not None:
+        return Ending("cancelled", life.cancel, only_waiting=False)
+    if life.until is None or life.until > now:
+        return None
+    if header.deadline is not None and header.deadline <= now:
+        return Ending("timed_out", "its time was over before its turn came", only_waiting=True)
+    label, ttl = header.lines[life.admitted].label, ttl_of(header)
+    about = f"its turn among the runs of {label!r:.100} did not come within {ttl or 0:g} s"
+    return Ending("cancelled", about, only_waiting=True)
+
+
+async def count_waiting(host: Host, address: tuple[str, ...], most: int) -> int:
+    """Count those who wait in a line, up to a number."""
+    start, end = LineKeys(host.space, address).tickets_from(0)
+    found = 0
+    while found < most:
+        page = await host.space.scan(start, end, limit=min(PAGE, most - found))
+        found += len(page.records)
+        if page.more is None:
+            break
+        start = page.more
+    return found
