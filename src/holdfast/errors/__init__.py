@@ -61,6 +61,8 @@ from holdfast.errors._runs import (
 )
 from holdfast.errors._schedules import (
     InvalidScheduleError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
     UnknownZoneError,
 )
 from holdfast.errors._simulation import (
@@ -210,6 +212,8 @@ __all__ = [
     "RunStuckError",
     "RunTimedOutError",
     "RunUnfinishedError",
+    "ScheduleExistsError",
+    "ScheduleNotFoundError",
     "SessionStateValidationError",
     "SignalTimeoutError",
     "SimulationError",

@@ -29,3 +29,28 @@ class UnknownZoneError(WorkflowError, LookupError):
 
     def __str__(self) -> str:
         return f"this machine knows no time zone {self.zone!r}; install tzdata, or write a name like Europe/Berlin"
+
+
+class ScheduleExistsError(WorkflowError):
+    """There is a schedule with that id, and it is as it was.
+
+    Choose another id, or say what to do about it: ``create(..., exists="keep")`` or ``exists="replace"``.
+    """
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(schedule_id)
+        self.schedule_id = schedule_id
+
+    def __str__(self) -> str:
+        return f"there is a schedule {self.schedule_id!r} already"
+
+
+class ScheduleNotFoundError(WorkflowError, LookupError):
+    """There is no schedule with that id: it was never made in this namespace and tenant, or it was deleted."""
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(schedule_id)
+        self.schedule_id = schedule_id
+
+    def __str__(self) -> str:
+        return f"there is no schedule {self.schedule_id!r}"

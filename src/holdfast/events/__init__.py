@@ -37,6 +37,13 @@ from holdfast.events._locks import (
     ReleaseDelayed,
     Requeued,
 )
+from holdfast.events._schedules import (
+    ScheduleEvent,
+    SchedulePaused,
+    TickFired,
+    TickSkipped,
+    TicksMissed,
+)
 from holdfast.events._stores import (
     Checkpointed,
     ForeignHandleSeen,
@@ -90,12 +97,17 @@ __all__ = [
     "RunLeftAlone",
     "RunMoved",
     "RunQuarantined",
+    "ScheduleEvent",
+    "SchedulePaused",
     "SlowCommit",
     "StepArgumentsDiffer",
     "StepRecorded",
     "StepRetried",
     "StoreEvent",
     "Swept",
+    "TickFired",
+    "TickSkipped",
+    "TicksMissed",
     "UnloadSwallowed",
     "WorkerDied",
 ]
