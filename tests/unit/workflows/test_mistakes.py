@@ -25,6 +25,7 @@ from holdfast.errors import (
     InvalidWorkflowError,
     RunFailedError,
     StepCalledDirectlyError,
+    StepFailedError,
     WrongArgumentsError,
 )
 from holdfast.events import UnloadSwallowed
@@ -120,6 +121,20 @@ async def test_wait_for_is_refused_where_it_makes_a_task() -> None:
         await asyncio.wait_for(asyncio.ensure_future(ctx.step(a)), 10)
 
     assert isinstance(await raised_by(code), ForeignTaskError)
+
+
+async def test_asyncio_timeout_around_a_step_fails_the_step() -> None:
+    """It cancels the step from outside, which is recorded as its outcome; steps have ``timeout=``."""
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    async def code(ctx: Ctx) -> None:
+        async with asyncio.timeout(0.01):
+            await ctx.step(waits)
+
+    assert isinstance(error := await raised_by(code), StepFailedError)
+    assert error.error_type == "asyncio.exceptions.CancelledError"
 
 
 async def test_a_thread_is_refused() -> None:
@@ -471,3 +486,20 @@ async def test_the_clock_in_a_result_is_not_found() -> None:
         return started
 
     assert (await replayed(code)).how == "completed"
+
+
+async def test_asyncio_timeout_around_a_wait_is_not_found() -> None:
+    """It goes by the process's own clock and leaves no record; waits have ``timeout=``."""
+
+    async def code(ctx: Ctx) -> str:
+        try:
+            async with asyncio.timeout(0):
+                await ctx.wait_signal("never")
+        except TimeoutError:
+            return "over"
+        return "came"
+
+    async with hf.Engine("memory://", workflows=[w := hf.workflow(code)]) as engine:
+        run = await engine.start(w)
+
+        assert (await run.result(timeout=10), await run.history()) == ("over", ())
