@@ -147,11 +147,13 @@ class _Next:
         self._own: Final = self._run.own(worker.presence)
         self._timer: RecordKey | None = None
         self._taken: tuple[Header, Life] | None = None
+        self._has_news = False
 
     @property
     def keys(self) -> tuple[RecordKey, ...]:
         """All that it takes to claim it."""
-        return self._run.life, self._run.header, self._run.ready, self._own, self._worker.guard.key
+        run = self._run
+        return run.life, run.header, run.ready, run.counter, self._own, self._worker.guard.key
 
     def look(self, seen: Snapshot) -> Lacks | None:
         """See how long it would have waited: then its timer goes as well."""
@@ -175,6 +177,7 @@ class _Next:
             return (), ()
         after = taken(admitted_life(life, len(header.lines)), worker.presence, seen.at)
         self._taken = header, after
+        self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
         return tuple(taking(run, worker, life, after, seen)), (run.ready,)
 
     def _can_take(self, life: Life, header: Header, seen: Snapshot) -> bool:
@@ -190,7 +193,8 @@ class _Next:
         if self._taken is None:
             return
         host, versions, (header, life) = self._host, answered.sight.versions, self._taken
-        right = Claim(self._own, versions[self._own], self._worker.presence, versions[self._run.life])
+        presence, is_first = self._worker.presence, not self._has_news
+        right = Claim(self._own, versions[self._own], presence, versions[self._run.life], is_first=is_first)
         workflow = host.workflows[life.workflow, life.version]
         host.emit_moved(self._run.id, life, right.fence, header.started_at)
         host.take(Activation(host, self._run, workflow, header, life, right, ()))
