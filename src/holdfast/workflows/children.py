@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidWorkflowError, RunFailedError
+from holdfast.workflows.asking import ask
 from holdfast.workflows.branches import Wait
 from holdfast.workflows.control import RunCancelled, Unload
 from holdfast.workflows.endings import raise_ending
@@ -61,7 +62,8 @@ async def _start(
     now = activation.host.now()
     try:
         # By an id of its own: should this process die before the mark is written, the next one starts nothing new.
-        await start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
+        started = start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
+        await ask(activation, started)
     except HoldfastError as refused:
         mark = Mark("child", operation, now, failure=describe(refused, activation.host.known))
     else:
@@ -102,7 +104,8 @@ async def _cancel(
     mark = await activation.turn(branch, CHILD, operation)
     if mark is None:
         await activation.flush()
-        await cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")
+        told = cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")
+        await ask(activation, told)
         await _wait_for(activation, branch, operation, child_id)
 
 
@@ -119,7 +122,7 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
         if (life := await ended()) is not None:
             wait.settle(life)
 
-    life: object = await ended()
+    life: object = await ask(activation, ended())
     if life is None:
         wait = Wait(f"the child {child_id}", None, look)
         life = await activation.wait(branch, wait)

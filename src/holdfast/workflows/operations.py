@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.errors import SignalTimeoutError
+from holdfast.workflows.asking import ask
 from holdfast.workflows.branches import OVER, Wait
 from holdfast.workflows.control import Unload
 from holdfast.workflows.mail import Letter
@@ -68,7 +69,7 @@ async def wait_signal(activation: Activation, branch: Branch, name: str, timeout
     operation = branch.next_id(f"signal:{name}")
     mark = await activation.turn(branch, SIGNAL, operation)
     until: Instant | None = None
-    if mark is None and timeout is not None and await activation.mail.find(name) is None:
+    if mark is None and timeout is not None and await ask(activation, activation.mail.find(name)) is None:
         begins = activation.host.now()
         mark = Mark("waits", operation, begins, until=later(begins, timeout))
         activation.note(mark)
@@ -85,7 +86,7 @@ async def wait_signal(activation: Activation, branch: Branch, name: str, timeout
 async def _take_signal(
     activation: Activation, branch: Branch, operation: str, name: str, until: Instant | None
 ) -> Mark:
-    letter = await activation.mail.find(name)
+    letter = await ask(activation, activation.mail.find(name))
     if letter is None and (until is None or until > activation.host.now()):
 
         async def look(wait: Wait) -> None:
