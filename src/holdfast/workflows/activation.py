@@ -119,7 +119,7 @@ class Activation:
         """Refuse to begin an effect in a process that may be taken for dead by now."""
         if self.is_unloading or self.is_stopping:
             raise Unload
-        if not self.host.may_act():
+        if self.claim is None or not self.host.may_act(self.claim.presence):
             self.depose()
             raise Unload
 

@@ -162,8 +162,10 @@ class Host:
             if not (await self.space.scan(*own.within(), limit=1)).records:
                 await self.space.commit(Delete(worker.guard.key, worker.guard.expected))
 
-    def may_act(self) -> bool:
-        """Tell whether this process can still rely on being taken for alive."""
+    def may_act(self, presence: str | None = None) -> bool:
+        """Tell whether this process can still rely on being taken for alive, by a presence if one is given."""
+        if presence is not None and (self.worker is None or self.worker.presence != presence):
+            return False  # it was lost while something was under way that hangs on it
         return self._presence is not None and self._presence.left() > 0
 
     def lost_presence(self) -> None:
