@@ -23,6 +23,8 @@ from holdfast.workflows.definition import Step, Workflow, as_step
 from holdfast.workflows.host import MOST_DEATHS, Host
 from holdfast.workflows.overseer import Overseer
 from holdfast.workflows.recovering import recover
+from holdfast.workflows.schedules.driving import Ticker
+from holdfast.workflows.schedules.schedules import Schedules
 from holdfast.workflows.threads import MOST, Threads
 from holdfast.workflows.worker import GRACE, Worker
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
+    from holdfast.workflows.schedules.specification import Schedule
 
 LINGER: Final = 0.25
 """Seconds that a run in which everything waits stays in memory."""
@@ -45,6 +48,8 @@ class Engine(Overseer):
         workflows: What it can run: a list, or a mapping of their names.
         steps: Steps that workflows may call by name.
         errors: Exceptions that come back as themselves from steps and runs.
+        schedules: Made when the engine opens, or changed if they are declared in another way than the last time. Those
+            that are paused stay so.
         drive: Whether this engine drives runs. If not it only starts them and talks to them.
         recover: Refuse to open if there are unfinished runs of workflows, or versions, that it does not have; see
             :meth:`recover_all`. In any case it takes up what it can.
@@ -68,6 +73,7 @@ class Engine(Overseer):
         workflows: Iterable[Workflow[..., Any]] | Mapping[str, Workflow[..., Any]] = (),
         steps: Iterable[Step[..., Any] | Any] = (),
         errors: Iterable[type[Exception]] = (),
+        schedules: Iterable[Schedule] = (),
         drive: bool = True,
         recover: bool = False,
         namespace: str = "default",
@@ -89,6 +95,7 @@ class Engine(Overseer):
         self._workflows: Final = _by_version(workflows)
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
+        self._declared: Final = tuple(schedules)
         self._hooks: Final = tuple(hooks)
         self._drives, self._recovers = drive, recover
         self._linger: Final = seconds(linger, what="linger")
@@ -136,8 +143,12 @@ class Engine(Overseer):
         host.saw((await self._space.read(self._space.key("worker"))).at)
         if self._recovers:
             await recover(host, insist=True)
+        await self.schedules.declare(self._declared)
         if self._drives:
             self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
+            ticker = Ticker(host)
+            self._worker.on_schedule = ticker.on_timer
+            await ticker.come_back()
             await host.attend()
             await self._worker.start()
 
@@ -179,6 +190,11 @@ class Engine(Overseer):
     def worker(self) -> Worker | None:
         """What drives runs here; None if this engine does not, or is not open."""
         return self._worker
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules that lie in the store: make, pause, change, trigger and delete them."""
+        return Schedules(self)
 
     def register(self, *workflows: Workflow[..., Any]) -> None:
         """Add workflows. Runs that were left alone because their code was not here go on soon."""

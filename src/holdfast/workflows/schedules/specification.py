@@ -62,7 +62,10 @@ KNOWN: Final = frozenset(ScheduleOptions.__annotations__)
 
 
 class ScheduleSpec(Struct, frozen=True, omit_defaults=True):
-    """A schedule as it is stored: exactly one of ``cron`` and ``every`` is there; durations are seconds."""
+    """A schedule as it is stored: exactly one of ``cron`` and ``every`` is there; durations are seconds.
+
+    ``version`` is that of the workflow which it was made with. Where only others are, those are started.
+    """
 
     workflow: str
     input: Raw
@@ -73,6 +76,11 @@ class ScheduleSpec(Struct, frozen=True, omit_defaults=True):
     backfill: bool = False
     most_backfilled: int = MOST_BACKFILLED
     jitter: float = 0.0
+    version: str | None = None
+
+    def has_times_of(self, other: ScheduleSpec) -> bool:
+        """Tell whether two schedules tick at the same times."""
+        return (self.cron, self.every, self.zone, self.jitter) == (other.cron, other.every, other.zone, other.jitter)
 
 
 SPECS: Final[Codec[ScheduleSpec]] = Codec(ScheduleSpec, what="a schedule")
@@ -120,9 +128,9 @@ class Schedule:
         self.paused: Final = check_flag("paused", paused)
         self._unbound: Final = check_spec("", _UNBOUND, **options)
 
-    def spec(self, workflow: str, packed: Raw) -> ScheduleSpec:
-        """Return what to store, with the workflow's name and its packed arguments."""
-        return replace(self._unbound, workflow=workflow, input=packed)
+    def spec(self, workflow: str, packed: Raw, version: str | None = None) -> ScheduleSpec:
+        """Return what to store, with the workflow's name and version, and its packed arguments."""
+        return replace(self._unbound, workflow=workflow, input=packed, version=version)
 
     def __repr__(self) -> str:
         when = self._unbound.cron or f"every {self._unbound.every:g} s"
@@ -154,9 +162,11 @@ def check_spec(workflow: str, packed: Raw, **options: Unpack[ScheduleOptions]) -
 
 def check_id(schedule_id: str) -> str:
     """Return the id of a schedule; refuse what cannot be one."""
-    if type(schedule_id) is str and schedule_id.isprintable() and 0 < len(schedule_id.encode()) <= LONGEST_ID:
+    is_text = type(schedule_id) is str and schedule_id.isprintable() and not schedule_id.startswith("@")
+    if is_text and 0 < len(schedule_id.encode()) <= LONGEST_ID:
         return schedule_id
-    raise InvalidScheduleError("id", _shown(schedule_id), f"it must be printable text of 1 to {LONGEST_ID} bytes")
+    problem = f"it must be printable text of 1 to {LONGEST_ID} bytes that does not begin with @"
+    raise InvalidScheduleError("id", _shown(schedule_id), problem)
 
 
 def check_flag(what: str, value: object) -> bool:

@@ -1,0 +1,181 @@
+"""Driving schedules: any worker does it, and each tick starts one run, in the commit that moves its schedule on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Struct, structs
+
+from holdfast.clock import seconds_between
+from holdfast.errors import (
+    RunNotFoundError,
+    UnknownZoneError,
+    WorkflowAlreadyExistsError,
+    WorkflowConcurrencyLimitExceededError,
+    WorkflowError,
+)
+from holdfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
+from holdfast.stores.protocol import Delete
+from holdfast.workflows.schedules.emptying import empty
+from holdfast.workflows.schedules.records import changing, commit, find, find_all, with_timer
+from holdfast.workflows.schedules.starting import label_of, start_run, workflow_of
+from holdfast.workflows.schedules.timing import due, pause, resume, run_id_of
+
+if TYPE_CHECKING:
+    from holdfast.clock import Instant
+    from holdfast.stores.protocol import Record
+    from holdfast.workflows.definition import Workflow
+    from holdfast.workflows.host import Host
+    from holdfast.workflows.schedules.records import Seen, Stored
+    from holdfast.workflows.schedules.timing import Due
+
+PATIENCE: Final = 10.0
+"""Seconds for which a tick is left to other workers, if this one does not have what it needs."""
+
+AT_ONCE: Final = 100
+"""How many ticks of one schedule are handled before others have their turn."""
+
+
+class _Skip(Struct, frozen=True):
+    """Why a tick starts nothing; ``by_overlap``: because of a run of the same schedule."""
+
+    reason: str
+    by_overlap: bool = False
+
+
+@final
+class Ticker:
+    """Handles the ticks of all schedules, for one engine."""
+
+    def __init__(self, host: Host) -> None:
+        self._host: Final = host
+        self._lacking_since: Final[dict[str, Instant]] = {}
+
+    async def on_timer(self, schedule_id: str, at: Instant, timer: Record) -> None:
+        """Handle everything that is due of a schedule whose time has come."""
+        space = self._host.space
+        seen = await find(space, schedule_id)
+        if seen is None or seen.stored.wake_at != at:
+            await space.commit(Delete(timer.key, timer.version))  # left behind
+        for _ in range(AT_ONCE):
+            if seen is None or seen.stored.wake_at is None or seen.stored.wake_at > seen.at:
+                return
+            self._host.saw(seen.at)
+            if not await (empty(self._host, seen) if seen.stored.is_emptying else self._move_on(seen)):
+                return
+            seen = await find(space, schedule_id)
+
+    async def come_back(self) -> None:
+        """Let those schedules go on that have paused because nobody had what this engine has."""
+        for schedule_id, stored, _ in await find_all(self._host.space):
+            if stored.lacks and workflow_of(self._host, stored.spec) is not None:
+                await self._resume(schedule_id)
+
+    async def _resume(self, schedule_id: str) -> None:
+        seen = await find(self._host.space, schedule_id)
+        if seen is not None and seen.stored.lacks:
+            try:
+                state = resume(seen.stored.spec, seen.stored.state, seen.at)
+            except UnknownZoneError:
+                return
+            stored = with_timer(structs.replace(seen.stored, state=state, note="", lacks=""), schedule_id)
+            await commit(self._host.space, changing(self._host.space, seen, stored))
+
+    # --- one tick ------------------------------------------------------------------------------------------------
+
+    async def _move_on(self, seen: Seen) -> bool:
+        """Handle the next tick, or pass over those that were missed; False: leave it to others for now."""
+        workflow = workflow_of(self._host, seen.stored.spec)
+        if workflow is None:
+            return await self._lack(seen, f"no worker has the workflow {seen.stored.spec.workflow!r}")
+        try:
+            now_due = due(seen.stored.spec, seen.id, seen.stored.state, seen.at, most=1)
+        except UnknownZoneError as problem:
+            return await self._lack(seen, str(problem))
+        self._lacking_since.pop(seen.id, None)
+        after = structs.replace(seen.stored, state=now_due.state, wake_at=now_due.wake_at)
+        if after == seen.stored:
+            return False
+        moved = await (self._fire(seen, after, workflow, now_due) if now_due.fire else self._write(seen, after))
+        if moved and now_due.missed:
+            self._tell_missed(seen.id, now_due)
+        return True
+
+    async def _fire(self, seen: Seen, after: Stored, workflow: Workflow[..., Any], now_due: Due) -> bool:
+        """Start the run of a tick; or write down why not. False: somebody else did one or the other."""
+        [nominal_at] = now_due.fire
+        run_id = run_id_of(seen.id, nominal_at)
+        try:
+            is_new = await self._start(seen, structs.replace(after, last_run=run_id), workflow, run_id, nominal_at)
+        except RunNotFoundError:
+            return False
+        except WorkflowConcurrencyLimitExceededError as full:
+            is_own = full.partition_key == label_of(seen.id)
+            skip = _Skip("a run of this schedule is unfinished" if is_own else str(full), by_overlap=is_own)
+        except WorkflowAlreadyExistsError as problem:
+            skip = _Skip(str(problem))
+        except WorkflowError as problem:
+            skip = _Skip(f"{type(problem).__name__}: {problem}")
+        else:
+            if is_new:
+                late = seconds_between(nominal_at, seen.at)
+                self._host.emit(
+                    TickFired(
+                        at=self._host.clock.wall(), schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late
+                    )
+                )
+                return True
+            skip = _Skip("its run is there already")
+        return await self._skip(seen, after, nominal_at, skip)
+
+    async def _start(
+        self, seen: Seen, after: Stored, workflow: Workflow[..., Any], run_id: str, nominal_at: Instant
+    ) -> bool:
+        started = await start_run(
+            self._host,
+            seen.id,
+            seen.stored.spec,
+            workflow,
+            run_id,
+            nominal_at=nominal_at,
+            overlap=seen.stored.spec.overlap,
+            alongside=tuple(changing(self._host.space, seen, after)),
+        )
+        return started.is_new
+
+    async def _skip(self, seen: Seen, after: Stored, nominal_at: Instant, skip: _Skip) -> bool:
+        stored = structs.replace(
+            after,
+            skipped=after.skipped + skip.by_overlap,
+            refused=after.refused + (not skip.by_overlap),
+            last_skipped_at=nominal_at,
+            problem=skip.reason,
+        )
+        if not await self._write(seen, stored):
+            return False
+        at = self._host.clock.wall()
+        self._host.emit(TickSkipped(at=at, schedule=seen.id, nominal_at=nominal_at, reason=skip.reason))
+        return True
+
+    async def _write(self, seen: Seen, after: Stored) -> bool:
+        return await commit(self._host.space, changing(self._host.space, seen, after))
+
+    def _tell_missed(self, schedule_id: str, now_due: Due) -> None:
+        last = now_due.state.last_missed_at
+        if last is not None:
+            at, count = self._host.clock.wall(), now_due.missed
+            self._host.emit(TicksMissed(at=at, schedule=schedule_id, count=count, last_missed_at=last))
+
+    # --- what is not here ----------------------------------------------------------------------------------------
+
+    async def _lack(self, seen: Seen, note: str) -> bool:
+        """Leave a tick to other workers; if none of them takes it, pause the schedule, for everybody to see."""
+        now = self._host.clock.elapsed()
+        since = self._lacking_since.setdefault(seen.id, now)
+        if seconds_between(since, now) < PATIENCE:
+            return False
+        del self._lacking_since[seen.id]
+        paused = structs.replace(seen.stored, state=pause(seen.stored.state), wake_at=None, note=note, lacks=note)
+        if await self._write(seen, paused):
+            self._host.emit(SchedulePaused(at=self._host.clock.wall(), schedule=seen.id, note=note))
+        return False
