@@ -295,7 +295,8 @@ class Worker:
             for record in page.records.values():
                 at = Instant(int(record.key.parts[-2]))
                 if at > page.at:
-                    self._next_due = at
+                    heard = self._next_due  # meanwhile, of what has just been put on the index
+                    self._next_due = at if heard is None else min(at, heard)
                     return
                 await self._safely(self._due(record, at))
             room -= len(page.records)
