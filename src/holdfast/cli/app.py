@@ -11,7 +11,9 @@ from holdfast.cli.completion import completion
 from holdfast.cli.exits import fail
 from holdfast.cli.locks import locks
 from holdfast.cli.run import run
+from holdfast.cli.runs import runs
 from holdfast.cli.targets import Target, target_options
+from holdfast.cli.worker import worker
 from holdfast.errors import HoldfastError
 
 
@@ -31,7 +33,7 @@ class _Application(click.Group):
 @target_options
 @click.pass_context
 def application(context: click.Context) -> None:
-    """Durable locks: look at them, operate on them, and run programs under them."""
+    """Durable locks and workflows: look at them, operate on them, and run them."""
     context.ensure_object(Target)
     if os.environ.get("NO_COLOR"):
         context.color = False
@@ -40,6 +42,8 @@ def application(context: click.Context) -> None:
 application.add_command(completion)
 application.add_command(locks)
 application.add_command(run)
+application.add_command(runs)
+application.add_command(worker)
 
 
 def main() -> None:

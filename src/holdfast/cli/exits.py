@@ -15,7 +15,13 @@ FAILED: Final = 1
 """The store refused or failed."""
 
 NOT_THERE: Final = 3
-"""There is nobody to turn out."""
+"""There is nobody to turn out, no such run, or nothing to be done about it."""
+
+NOT_LOADED: Final = 4
+"""There is no engine where one was said to be."""
+
+NOT_COMPLETED: Final = 5
+"""The run that was followed has ended, and not with a result."""
 
 # For ``run``, out of the way of the command's own codes, as ``timeout`` and ``env`` have them.
 LOST: Final = 123

@@ -55,6 +55,10 @@ class Program:
         line, _, self._heard = self._heard.partition(b"\n")
         return line.decode()
 
+    def rest(self, more: bytes) -> list[str]:
+        """Return the lines that were said and not heard yet, with what was read since."""
+        return (self._heard + more).decode().splitlines()
+
     def hear_the_end(self) -> None:
         """Return when nobody is left who could say anything."""
         assert self.process.stdout is not None

@@ -111,7 +111,7 @@ async def parent(ctx: hf.Context, number: int) -> int:
     """Children, one after another and side by side."""
     await ctx.step(work)
     first = await ctx.child(in_a_row, number)
-    rest = await ctx.gather(ctx.child(in_a_row, 1), ctx.child(side_by_side, 2))
+    rest: list[int] = await ctx.gather(ctx.child(in_a_row, 1), ctx.child(side_by_side, 2))
     await ctx.step(work)
     return first + sum(rest)
 

@@ -1,0 +1,42 @@
+"""``holdfast worker``: drive the runs of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from holdfast.cli.printing import json_option
+from holdfast.cli.targets import Target
+from holdfast.cli.worker_loading import load, made
+from holdfast.cli.worker_serving import serve
+from holdfast.cli.worker_telling import Telling
+from holdfast.durations import seconds
+
+
+@click.command()
+@click.argument("name", metavar="MODULE:ENGINE")
+@click.option("--grace", metavar="TIME", default="10s", show_default=True, help="Time for steps to end when stopped.")
+@click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
+@click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
+@json_option
+@click.pass_context
+def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet: bool, as_json: bool) -> None:
+    r"""Drive the runs of an engine until a signal says to stop.
+
+    MODULE:ENGINE names an hf.Engine, or a function that returns one; without :ENGINE it is called engine. SIGTERM or
+    SIGINT hands every run back, so that others go on with it at once; a second one waits for no step.
+
+    \b
+    holdfast worker shop.flows:engine --grace 30s
+    """
+    if context.ensure_object(Target).store:
+        raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
+    limit = seconds(grace, what="grace")
+    found = load(name, app_dir)
+    telling = Telling("json" if as_json else "quiet" if quiet else "text")
+    context.exit(asyncio.run(_run(found, name, telling, limit)))
+
+
+async def _run(found: object, name: str, telling: Telling, grace: float) -> int:
+    return await serve(await made(found, name), telling, grace)

@@ -1,0 +1,159 @@
+"""``holdfast worker`` with real processes: what it says, how it is stopped, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast as hf
+from tests.integration.cli.programs import answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.cli.conftest import Start
+    from tests.integration.cli.programs import Program
+
+pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
+
+MODULE = """
+import asyncio, os
+import holdfast as hf
+
+async def stay():
+    print("staying", flush=True)
+    await asyncio.sleep(float(os.environ.get("STAY", "0")))
+    return "stayed"
+
+@hf.workflow(version="3")
+async def stays(ctx):
+    return await ctx.step(stay)
+
+engine = hf.Engine(os.environ["HOLDFAST_STORE"], workflows=[stays], drive=False)
+not_one = 7
+
+def make():
+    return engine
+
+async def make_later():
+    return engine
+
+def cannot():
+    raise RuntimeError("no settings")
+"""
+
+
+@hf.workflow(version="3")
+async def stays(ctx: hf.Context) -> str:
+    """Stand in for the workflow of the module, to start it from here."""
+    raise NotImplementedError(ctx)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Where the module is."""
+    (tmp_path / "flows.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "wrong.py").write_text("def f():\n    return 1 / 0\nf()\n")
+    return str(tmp_path)
+
+
+def drive(start: Start, folder: str, *options: str, name: str = "flows:engine") -> Program:
+    """Start a worker."""
+    return start("worker", name, "--app-dir", folder, *options)
+
+
+async def test_a_worker_says_what_it_does_and_hands_back_when_it_is_stopped(
+    start: Start, folder: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it works and what it can run; a step that is under way has time to end."""
+    monkeypatch.setenv("STAY", "0.5")
+    worker = drive(start, folder)
+    assert f"drives runs of {url}, namespace default, tenant default" in worker.hear()
+    assert worker.hear() == "workflows: stays@3"
+    async with hf.Engine(url, drive=False) as engine:
+        await engine.start(stays, id="a")
+        assert worker.hear() == "staying"
+        worker.send(signal.SIGTERM)
+        assert worker.hear().startswith("SIGTERM: handing back what is in memory (1)")
+
+        assert worker.hear() in ("stopped: 1 steps, 1 handed back", "stopped: 1 steps, 1 completed")
+        assert worker.end() == (0, "")
+        assert [entry.value for entry in await engine.history("a")] == ["stayed"]
+
+
+async def test_a_second_signal_waits_for_no_step(
+    start: Start, folder: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is handed back at once, without the step, and the exit code says so."""
+    monkeypatch.setenv("STAY", "60")
+    worker = drive(start, folder, "--grace", "50s")
+    async with hf.Engine(url, drive=False) as engine:
+        await engine.start(stays, id="a")
+        while worker.hear() != "staying":
+            pass
+        worker.send(signal.SIGTERM)
+        worker.hear()
+        worker.send(signal.SIGINT)
+
+        assert worker.hear() == "stopped: 1 handed back"
+        assert worker.end() == (128 + signal.SIGINT, "")
+        info = await engine.get("a")
+        assert (info.status, info.owner, info.deaths) == ("running", "", 0)
+
+
+async def test_a_worker_tells_programs_in_json(start: Start, folder: str, url: str) -> None:
+    """One document a line: what it is, each event, and what it has done."""
+    worker = drive(start, folder, "--json", name="flows:make")
+    first = json.loads(worker.hear())
+    assert (first["event"], first["store"], first["process"]) == ("worker-started", url, worker.process.pid)
+    assert first["workflows"] == [{"name": "stays", "version": "3"}]
+    async with hf.Engine(url, drive=False) as engine:
+        assert await (await engine.start(stays, id="a")).result(timeout=30) == "stayed"
+    worker.send(signal.SIGTERM)
+    out, _ = worker.process.communicate(timeout=30)
+    events = [json.loads(line) for line in worker.rest(out) if line.startswith("{")]
+    names = [event["event"] for event in events]
+    assert names[-2:] == ["worker-stopping", "worker-stopped"]
+    assert {"run-moved", "step-recorded"} <= set(names)
+    assert events[-1]["completed"] == 1
+
+
+async def test_a_quiet_worker_says_nothing(start: Start, folder: str, url: str) -> None:
+    """Neither when it starts nor when it stops; an engine that is made later is fine too."""
+    worker = drive(start, folder, "--quiet", name="flows:make_later")
+    async with hf.Engine(url, drive=False) as engine:
+        await (await engine.start(stays, id="a")).result(timeout=30)
+    assert worker.hear() == "staying"
+    worker.send(signal.SIGTERM)
+    out, err = worker.process.communicate(timeout=30)
+    assert (out, err, worker.process.returncode) == (b"", b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("nowhere:engine", 4, "there is no module nowhere"),
+        ("flows:nothing", 4, "Did you mean flows:engine?"),
+        ("flows:not_one", 4, "flows:not_one is no engine but of type int"),
+        ("flows:cannot", 4, "flows:cannot() made no engine: RuntimeError: no settings"),
+        ("broken", 4, "No module named 'nothing_of_this_name'"),
+        ("wrong:engine", 4, "ZeroDivisionError: division by zero"),
+        ("not a name", 2, "Name the engine as module:attribute"),
+    ],
+)
+def test_what_is_no_engine_is_refused(url: str, folder: str, name: str, code: int, words: str) -> None:
+    """With what is wrong and what to do, and no traceback of ours."""
+    got, said = answer(url, "worker", name, "--app-dir", folder)
+    assert got == code
+    assert words in said
+    assert "holdfast/cli" not in said
+
+
+def test_a_worker_takes_no_store_of_the_command(url: str, folder: str) -> None:
+    """The engine says which one."""
+    code, said = answer(url, "--store", url, "worker", "flows:engine", "--app-dir", folder)
+    assert (code, "The engine says which store" in said) == (2, True)

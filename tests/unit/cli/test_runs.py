@@ -1,0 +1,260 @@
+"""``holdfast runs``: what is shown of runs, and what is said to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.cli.runs_showing import history_line, masked, shown
+from holdfast.clock import Instant
+from holdfast.workflows.information import HistoryEntry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.unit.cli.conftest import Ask
+
+
+@hf.workflow
+async def adds(ctx: hf.Context, first: int, second: int) -> int:
+    """Add two numbers in a step."""
+    return await ctx.step("add", lambda: first + second)
+
+
+@hf.workflow(version="2")
+async def waits(ctx: hf.Context, password: str) -> str:
+    """Wait for a signal."""
+    assert password
+    return str(await ctx.wait_signal("go"))
+
+
+@hf.workflow
+async def fails(ctx: hf.Context) -> None:
+    """Raise in a step."""
+
+    def break_down() -> None:
+        raise ConnectionError("postgresql://app:hunter2@db/prod is down")
+
+    await ctx.step("call", break_down)
+
+
+@hf.workflow
+async def with_child(ctx: hf.Context) -> int:
+    """Have a child."""
+    return await ctx.child(adds, 1, 1)
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[hf.Engine]:
+    """An engine that drives the runs of this test."""
+    async with hf.Engine(url, workflows=[adds, waits, fails, with_child], linger=0) as opened:
+        yield opened
+
+
+async def ended(run: hf.Run[Any]) -> None:
+    """Wait for a run's end, however it ends."""
+    await asyncio.gather(run.result(timeout=20), return_exceptions=True)
+
+
+async def waiting(engine: hf.Engine, run_id: str) -> None:
+    """Wait until a run is out of memory."""
+    async with engine.space.watch(engine.space.key("life", run_id)) as watch:
+        while (info := await engine.get(run_id)).status != "suspended":
+            assert not info.has_ended, info
+            await watch.wait(0.1)
+
+
+async def test_runs_are_listed_in_columns(engine: hf.Engine, ask: Ask) -> None:
+    """Each has its workflow, when it was started, how long it took, how it is and what it waits for."""
+    await ended(await engine.start(adds, 1, 2, id="a"))
+    await engine.start(waits, "x", id="b")
+    await waiting(engine, "b")
+    rows = [re.split(r" {2,}", line) for line in (await ask("runs", "list")).stdout.splitlines()]
+
+    assert rows[0] == ["RUN", "WORKFLOW", "STARTED", "TOOK", "STATUS"]
+    assert [rows[1][:2], rows[1][-1]] == [["a", "adds"], "completed"]
+    assert [rows[2][:2], rows[2][-1]] == [["b", "waits@2"], "suspended, waits for the signal 'go'"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), ["a", "b", "c"]),
+        (("--newest-first",), ["c", "b", "a"]),
+        (("--workflow", "adds"), ["a", "b"]),
+        (("--status", "failed"), ["c"]),
+        (("--status", "failed", "--status", "completed"), ["a", "b", "c"]),
+        (("--after", "a"), ["b", "c"]),
+        (("--limit", "1"), ["a"]),
+        (("--workflow", "nothing"), []),
+    ],
+)
+async def test_a_list_can_be_narrowed(engine: hf.Engine, ask: Ask, options: tuple[str, ...], names: list[str]) -> None:
+    """By workflow, status and place."""
+    for run in (await engine.start(adds, 1, 2, id="a"), await engine.start(adds, 2, 3, id="b")):
+        await ended(run)
+    await ended(await engine.start(fails, id="c"))
+
+    found = json.loads((await ask("runs", "list", "--json", *options)).stdout)
+    assert [run["id"] for run in found["runs"]] == names
+
+
+async def test_an_empty_list_says_so(engine: hf.Engine, ask: Ask) -> None:
+    """Nothing is an answer, and the way to the next page is told."""
+    assert (await ask("runs", "list")).stdout == "there are no such runs\n"
+    for name in ("a", "b"):
+        await ended(await engine.start(adds, 1, 2, id=name))
+    assert (await ask("runs", "list", "--limit", "1")).stdout.endswith("go on with --after a\n")
+
+
+async def test_everything_about_a_run_is_shown(engine: hf.Engine, ask: Ask) -> None:
+    """Its state, input, result and history."""
+    await ended(await engine.start(adds, 1, 2, id="a"))
+    text, data = await ask("runs", "show", "a"), await ask("runs", "show", "a", "--json")
+
+    assert text.stdout.startswith("a: completed\nworkflow: adds\n")
+    assert 'input:    {"first":1,"second":2}' in text.stdout
+    assert "result:   3" in text.stdout
+    assert re.search(r"0 {2}\+\d+ ms +step +add {2}3", text.stdout)
+    found = json.loads(data.stdout)
+    assert found.keys() == {"run", "history", "more", "holds", "queues", "children"}
+    assert (found["run"]["result"], found["history"][0]["id"]) == (3, "add")
+
+
+async def test_a_failure_is_shown_with_its_place_and_without_secrets(engine: hf.Engine, ask: Ask) -> None:
+    """What was raised and from where; passwords are masked, in text and in JSON."""
+    await ended(await engine.start(fails, id="a"))
+    text, data = await ask("runs", "show", "a"), await ask("runs", "show", "a", "--json")
+
+    assert "builtins.ConnectionError" in text.stdout
+    assert "test_runs.py" in text.stdout
+    assert "hunter2" not in text.stdout + data.stdout
+    assert json.loads(data.stdout)["run"]["failure"]["type"] == "builtins.ConnectionError"
+
+
+async def test_a_secret_in_the_input_is_masked(engine: hf.Engine, ask: Ask) -> None:
+    """By its name, in the list too."""
+    await engine.start(waits, "hunter2", id="a")
+    for arguments in (("show", "a"), ("show", "a", "--json"), ("list", "--json")):
+        shown_text = (await ask("runs", *arguments)).stdout
+        assert '"***"' in shown_text
+        assert "hunter2" not in shown_text
+
+
+async def test_children_are_shown(engine: hf.Engine, ask: Ask) -> None:
+    """With how they are."""
+    await ended(await engine.start(with_child, id="a"))
+    assert "child:    a.adds: completed" in (await ask("runs", "show", "a")).stdout
+
+
+async def test_what_a_run_holds_is_shown(engine: hf.Engine, ask: Ask) -> None:
+    """The lock, and its fence."""
+
+    @hf.workflow
+    async def holds(ctx: hf.Context) -> None:
+        async with ctx.mutex("till"):
+            await ctx.wait_signal("go")
+
+    async with hf.Engine(engine.space, workflows=[holds], linger=0) as other:
+        await other.start(holds, id="a")
+        await waiting(other, "a")
+        text = (await ask("runs", "show", "a")).stdout
+    assert re.search(r"holds: {4}mutex till, fence \d+", text)
+
+
+async def test_a_run_that_is_not_there_has_its_exit_code(engine: hf.Engine, ask: Ask) -> None:
+    """Whatever is asked of it."""
+    assert engine.address
+    for arguments in (
+        ("show", "x"),
+        ("tail", "x"),
+        ("signal", "x", "go"),
+        ("cancel", "x", "--yes"),
+        ("retry", "x", "--yes"),
+    ):
+        answer = await ask("runs", *arguments)
+        assert (answer.exit_code, "there is no run 'x'" in answer.stderr) == (3, True), arguments
+
+
+async def test_a_signal_reaches_the_run(engine: hf.Engine, ask: Ask) -> None:
+    """With JSON for its value, once for each id."""
+    run = await engine.start(waits, "x", id="a")
+    await waiting(engine, "a")
+    first = await ask("runs", "signal", "a", "go", '{"n": 1}', "--id", "one")
+
+    assert first.stdout == "go is sent to a\n"
+    assert await run.result(timeout=20) == "{'n': 1}"
+    late = await ask("runs", "signal", "a", "go")
+    assert late.exit_code == 3
+    assert "has ended" in late.stderr
+
+
+async def test_a_signal_with_plain_text_says_so(engine: hf.Engine, ask: Ask) -> None:
+    """What is neither JSON nor said to be text is refused."""
+    run = await engine.start(waits, "x", id="a")
+    assert (await ask("runs", "signal", "a", "go", "now")).exit_code == 2
+    assert json.loads((await ask("runs", "signal", "a", "go", "now", "--text", "--json")).stdout)["is_new"] is True
+    assert await run.result(timeout=20) == "now"
+
+
+async def test_a_cancelled_run_says_why(engine: hf.Engine, ask: Ask) -> None:
+    """It is asked first, and one that has ended is told apart."""
+    run = await engine.start(waits, "x", id="a")
+    await waiting(engine, "a")
+    assert (await ask("runs", "cancel", "a")).exit_code == 2
+    assert (await ask("runs", "cancel", "a", "--yes", "--reason", "not needed")).exit_code == 0
+    await ended(run)
+
+    assert (await ask("runs", "show", "a")).stdout.startswith("a: cancelled: not needed\n")
+    assert (await ask("runs", "cancel", "a", "--yes")).exit_code == 3
+
+
+async def test_a_failed_run_can_be_retried(engine: hf.Engine, ask: Ask) -> None:
+    """It goes on with the step that failed; one that has not ended is left alone."""
+    await ended(await engine.start(fails, id="a"))
+    assert (await ask("runs", "retry", "a", "--yes")).stdout == "a goes on as soon as a worker takes it up\n"
+    await ended(engine.run("a"))
+    await engine.start(waits, "x", id="b")
+    assert (await ask("runs", "retry", "b", "--yes")).exit_code == 3
+
+
+async def test_a_run_is_followed_to_its_end(engine: hf.Engine, ask: Ask) -> None:
+    """What it has done, then what it does, and its result; the exit code tells how it ended."""
+    await engine.start(waits, "x", id="a")
+    await waiting(engine, "a")
+    tail = asyncio.create_task(ask("runs", "tail", "a"))
+    await engine.signal("a", "go", 7)
+    told = await tail
+
+    assert told.exit_code == 0
+    assert "signal:go  7" in told.stdout
+    assert told.stdout.endswith('completed\nresult: "7"\n')
+    await ended(await engine.start(fails, id="b"))
+    failed = await ask("runs", "tail", "b", "--json")
+    assert failed.exit_code == 5
+    assert [next(iter(json.loads(line))) for line in failed.stdout.splitlines()] == ["entry", "run"]
+
+
+async def test_run_ids_are_completed(engine: hf.Engine, ask: Ask) -> None:
+    """From what is stored."""
+    await engine.start(waits, "x", id="order-1")
+    answer = await ask(_HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast runs show ord", COMP_CWORD="3")
+    assert answer.stdout == "plain,order-1\n"
+
+
+def test_values_are_shown_on_one_line_and_not_too_long() -> None:
+    """Whatever is in them."""
+    assert shown({"a": "x\ny"}) == '{"a":"x\\ny"}'
+    assert shown("é" * 1000).startswith('"' + "é" * 299 + "...")
+    assert masked([{"api_key": "x"}, ("see a:hunter2@c",), 1]) == [{"api_key": "***"}, ["see ***@c"], 1]
+
+
+def test_a_wait_in_a_history_says_until_when() -> None:
+    """And how long after the start it was."""
+    entry = HistoryEntry(3, "sleep", "sleep", Instant(2_500_000), until=Instant(60_000_000))
+    assert history_line(entry, Instant(0)) == "    3  +2.5 s     sleep      sleep  until 1970-01-01 00:01:00Z"
