@@ -141,12 +141,12 @@ class Host:
         async with self._attending:
             if self.worker is None or not self.may_act():
                 self.lost_presence()
-                self._presence = await self.lines.keeper.attend(self.space.lease)
-                key = self.space.key("worker", self._presence.name)
+                presence = self._presence = await self.lines.keeper.attend(self.space.lease)
+                key = self.space.key("worker", presence.name)
                 answer = await commit_over(self.space, (), {key: WORKERS.encode(Worker(self.clock.wall()))})
                 self.saw(answer.at)
-                if isinstance(answer, Commit):
-                    self.worker = Attendance(self._presence.name, Check(key, answer.versions[key]))
+                if isinstance(answer, Commit) and self._presence is presence:
+                    self.worker = Attendance(presence.name, Check(key, answer.versions[key]))
             if self.worker is None:
                 raise StoreBusyError("a worker", "its record could not be written")
             return self.worker
