@@ -31,6 +31,8 @@ def checked_id(what: str, text: str) -> str:
     is_text = isinstance(text, str) and _TEXT.fullmatch(text) is not None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
     if not is_text or len(text.encode("utf-8", "surrogatepass")) > LONGEST_ID:
         raise InvalidWorkflowError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} bytes of printable text")
+    if what == "run id" and text.startswith("@"):  # as schedules do in the timer index
+        raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not begin with @")
     return text
 
 
