@@ -48,10 +48,10 @@ async def pass_the_gate(number: int) -> int:
     return number + 1
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda _: "bench", on_limit="queue"))
-async def in_turn(ctx: hf.Context, number: int) -> int:
-    """Take one step, while nobody else does."""
-    return await ctx.step(pass_the_gate, number)
+@hf.workflow(concurrency=hf.Limit(1, key=lambda order: order[0], on_limit="queue"))
+async def in_turn(ctx: hf.Context, order: tuple[str, int]) -> int:
+    """Take one step, while nobody else of the same key does."""
+    return await ctx.step(pass_the_gate, order[1])
 
 
 @hf.step
@@ -106,7 +106,7 @@ class Ours:
 
     async def _queue(self, runs: int) -> float:
         gate.clear()
-        handles = await asyncio.gather(*(self._engine.start(in_turn, number) for number in range(runs)))
+        handles = await asyncio.gather(*(self._engine.start(in_turn, ("bench", number)) for number in range(runs)))
         started = time.perf_counter()
         gate.set()
         results = await asyncio.gather(*(handle.result() for handle in handles))
@@ -118,7 +118,7 @@ class Ours:
         return self._run(self._values())
 
     async def _values(self) -> Values:
-        spaces.append(self._engine.space)
+        spaces.append(self._engine.host.space)
         handle = await self._engine.start(looking)
         await handle.result()
         during, after = looking_at[-1], await records(handle.id)
