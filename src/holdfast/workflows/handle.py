@@ -71,14 +71,7 @@ class Run(Generic[R]):
         loaded = self._engine.host.loaded.get(run_id)
         if loaded is not None and (life := await asyncio.shield(loaded.over)) is not None:
             return life
-        space = self._engine.space
-        keys = RunKeys(space, run_id)
-        async with space.watch(keys.life) as watch:
-            while True:
-                life = life_in(await space.read(keys.life), keys)
-                if life.has_ended:
-                    return life
-                await watch.wait(LOOK_EVERY)
+        return await self._engine.host.endings.of(run_id)
 
     def _result_of(self, life: Life) -> R:
         workflow = self._workflow or self._engine.host.workflows.get((life.workflow, life.version))

@@ -12,6 +12,7 @@ from holdfast.clock import Instant, seconds_between
 from holdfast.errors import StoreBusyError
 from holdfast.events import RunLeftAlone, RunMoved
 from holdfast.stores.protocol import Check, Commit, Delete
+from holdfast.workflows.awaiting import Endings
 from holdfast.workflows.committing import commit_over
 from holdfast.workflows.failures import KnownErrors
 from holdfast.workflows.posting import Posts
@@ -55,6 +56,7 @@ class Host:
         dirty: Those that have marks which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
         posts: What is about to be put into inboxes.
+        endings: Who waits for the end of a run.
         poke: Called when there is something to do earlier than was known.
         has_room: Tells whether another run may be taken up.
         on_attempt: Called before each attempt of a step, for tests that count them.
@@ -84,6 +86,7 @@ class Host:
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
         self.posts: Final = Posts(self)
+        self.endings: Final = Endings(space)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._mismatched: Final[dict[str, Instant]] = {}
         self._offset = 0
@@ -231,6 +234,8 @@ class Host:
             del self.loaded[run_id]
         self.dirty.discard(activation)
         self.idle.pop(activation, None)
+        if activation.ended is not None:
+            self.endings.tell(run_id, activation.ended)
         if activation.was_poked or (activation.is_deposed and activation.ended is None):
             self.look_again(run_id)
         self.poke()
