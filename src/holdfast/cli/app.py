@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, final
+from importlib import import_module
+from typing import Any, Final, final
 
 import click
 
@@ -11,15 +12,28 @@ from holdfast.cli.completion import completion
 from holdfast.cli.exits import fail
 from holdfast.cli.locks import locks
 from holdfast.cli.run import run
-from holdfast.cli.runs import runs
 from holdfast.cli.targets import Target, target_options
-from holdfast.cli.worker import worker
 from holdfast.errors import HoldfastError
+
+
+# A fixed table, never data. They need the workflows, whose loading would delay every ``holdfast run``.
+_LOADED_LATER: Final = {"runs": "holdfast.cli.runs", "worker": "holdfast.cli.worker"}
 
 
 @final
 class _Application(click.Group):
     """Shows errors of ours as messages; a traceback is for what nobody expected."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *_LOADED_LATER})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name."""
+        if cmd_name in _LOADED_LATER and cmd_name not in self.commands:
+            module = import_module(_LOADED_LATER[cmd_name])  # rule: the module comes from the fixed table above
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- whatever a command returns
         try:
@@ -42,8 +56,6 @@ def application(context: click.Context) -> None:
 application.add_command(completion)
 application.add_command(locks)
 application.add_command(run)
-application.add_command(runs)
-application.add_command(worker)
 
 
 def main() -> None:

@@ -135,7 +135,10 @@ def test_a_wait_is_described(owner: str, words: str, *, more: bool) -> None:
 
 def commands(group: click.Group, path: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its full name."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
         else:
