@@ -15,7 +15,6 @@ from holdfast.cli.run import run
 from holdfast.cli.targets import Target, target_options
 from holdfast.errors import HoldfastError
 
-
 # A fixed table, never data. They need the workflows, whose loading would delay every ``holdfast run``.
 _LOADED_LATER: Final = {"runs": "holdfast.cli.runs", "worker": "holdfast.cli.worker"}
 

@@ -20,7 +20,7 @@ EXPLANATION = {
     "key", "family", "parts", "at", "kind", "permits", "is_pinned", "alone", "holders", "waiters", "waiting", "more",
     "pace", "estimate",
 }  # fmt: skip
-ENTRY = {"entry", "owner", "note", "mode", "weight", "is_alive", "process", "host", "program", "since"}
+ENTRY = {"entry", "owner", "note", "mode", "weight", "is_alive", "process", "host", "program", "since", "run"}
 HOLDER = ENTRY | {"held_for", "lease_left", "ends_at", "fence", "slot"}
 LINE = {"key", "family", "parts", "at", "kind", "permits", "is_pinned", "holders", "waiting", "held_for"}
 
