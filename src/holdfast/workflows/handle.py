@@ -9,6 +9,7 @@ from holdfast.durations import seconds
 from holdfast.errors import ResultTimeoutError
 from holdfast.workflows.continuing import next_id
 from holdfast.workflows.endings import raise_ending
+from holdfast.workflows.limiting.setting import place_of
 from holdfast.workflows.records import HEADERS, Life, RunKeys
 from holdfast.workflows.sending import life_in
 from holdfast.workflows.values import PLAIN
@@ -84,6 +85,10 @@ class Run(Generic[R]):
     async def info(self) -> RunInfo:
         """Return how the run is."""
         return await self._engine.get(self.id)
+
+    async def place(self) -> int | None:
+        """Count the runs that have their turn before this one: 0 is next. None: it does not wait because of a limit."""
+        return await place_of(self._engine.host, self.id)
 
     async def history(self) -> tuple[HistoryEntry, ...]:
         """Return everything that the run has recorded."""

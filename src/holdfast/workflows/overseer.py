@@ -12,11 +12,13 @@ from holdfast.errors import InvalidWorkflowError
 from holdfast.workflows import administration, recovering, retention
 from holdfast.workflows.client import Client
 from holdfast.workflows.handle import Run
+from holdfast.workflows.limiting import setting
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from holdfast.durations import Duration
+    from holdfast.workflows.definition import Workflow
     from holdfast.workflows.information import RunInfo
     from holdfast.workflows.recovering import Looked, Recovered
     from holdfast.workflows.worker import Worker
@@ -29,6 +31,25 @@ class Overseer(Client):
     @abstractmethod
     def worker(self) -> Worker | None:
         """What drives runs here; None if this engine does not, or is not open."""
+
+    # --- limits --------------------------------------------------------------------------------------------------
+
+    async def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
+
+        It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
+        a smaller one ends none.
+
+        Args:
+            workflow: Which; it has to have such a limit.
+            max: How many.
+            key: The key of a limit for each key; None: the limit of all runs together.
+        """
+        await setting.set_limit(self.host, workflow, max, key)
+
+    async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
+        """Allow as many unfinished runs as the workflow's code says, from now on."""
+        await setting.clear_limit(self.host, workflow, key)
 
     # --- making runs go on ---------------------------------------------------------------------------------------
 
