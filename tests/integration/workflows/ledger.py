@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Final, final
 
@@ -14,6 +15,9 @@ from holdfast.ids import new_id
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+PATIENCE: Final = 40.0
+"""How many seconds a healthy worker may take on a busy machine."""
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
@@ -80,3 +84,13 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+
+async def written(ledger: Ledger, *, what: str, key: str, number: int = 1, name: str = "") -> list[Entry]:
+    """Wait until the ledger has so many lines of a kind about a key."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = [e for e in ledger.entries() if e.what == what and e.key == key and name in ("", e.name)]
+            if len(found) >= number:
+                return found
+            await asyncio.sleep(0.002)  # other processes write it, and a file tells nobody

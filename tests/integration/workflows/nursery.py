@@ -69,18 +69,20 @@ class Nursery:
         """The workers that are there, as far as is known."""
         return [pid for pid in self.born if pid not in self.gone and pid not in self.ended]
 
-    async def spawn(self, number: int = 1, *, lease: float = 30.0, deaths: int = 0) -> list[int]:
-        """Start workers; return their process ids when they are born."""
+    async def spawn(self, number: int = 1, *, lease: float = 30.0, deaths: int = 0, names: str = "*") -> list[int]:
+        """Start workers, with some workflows or all; return their process ids when they are born."""
         assert self._process is not None
         assert self._process.stdin is not None
         before = len(self.born)
-        self._process.stdin.write(f"{lease} {deaths}\n".encode() * number)
+        self._process.stdin.write(f"{lease} {deaths} {names}\n".encode() * number)
         await self._wait_for(lambda: len(self.born) >= before + number)
         return self.born[before:]
 
-    async def spawn_ready(self, number: int = 1, *, lease: float = 30.0, deaths: int = 0) -> list[int]:
+    async def spawn_ready(
+        self, number: int = 1, *, lease: float = 30.0, deaths: int = 0, names: str = "*"
+    ) -> list[int]:
         """Start workers; return when they drive runs."""
-        pids = await self.spawn(number, lease=lease, deaths=deaths)
+        pids = await self.spawn(number, lease=lease, deaths=deaths, names=names)
         await self._wait_for(lambda: self.ready.issuperset(pids))
         return pids
 

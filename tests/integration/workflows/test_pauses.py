@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.clock import monotonic
 from tests.integration.workflows.flows import in_a_row, waits_at_the_gate
+from tests.integration.workflows.ledger import written
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import holdfast as hf
-    from tests.integration.workflows.ledger import Entry, Ledger
+    from tests.integration.workflows.ledger import Ledger
     from tests.integration.workflows.nursery import Nursery
 
 pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
@@ -29,16 +30,6 @@ SHORT: Final = 1.0
 """Seconds of a lease that is soon over."""
 
 PATIENCE: Final = 40.0
-
-
-async def written(ledger: Ledger, *, what: str, key: str, number: int = 1, name: str = "") -> list[Entry]:
-    """Wait until the ledger has so many lines of a kind about a key."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = [e for e in ledger.entries() if e.what == what and e.key == key and name in ("", e.name)]
-            if len(found) >= number:
-                return found
-            await asyncio.sleep(0.002)  # other processes write it, and a file tells nobody
 
 
 @pytest.fixture

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import holdfast as hf
 from holdfast.events import RunDeposed
+from tests.integration.cli.programs import answer
+from tests.integration.workflows.flows import changing_1, changing_2, in_a_row, kills_its_worker
+from tests.integration.workflows.ledger import written
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.events import Event
+    from tests.integration.workflows.ledger import Ledger
+    from tests.integration.workflows.nursery import Nursery
 
 
 async def test_a_run_is_started_at_the_time_of_the_store(url: str) -> None:
@@ -77,3 +86,64 @@ async def test_a_run_that_ends_while_it_is_written_is_not_driven_again(url: str)
 
     assert [event for event in told if isinstance(event, RunDeposed)] == []
     assert calls == 4 * len(runs)
+
+
+async def is_so(run: hf.Run[Any], engine: hf.Engine, status: str) -> None:
+    """Wait until a run is in a state."""
+    async with asyncio.timeout(40), engine.space.watch(engine.space.key("life", run.id)) as watch:
+        while (await run.info()).status != status:
+            await watch.wait(0.1)
+
+
+@pytest.mark.heavy
+async def test_a_run_that_kills_its_workers_is_quarantined_and_can_be_released(
+    engine: hf.Engine, nursery: Nursery, url: str, tmp_path: Path
+) -> None:
+    """Other runs go on, the command shows which one it is, and lets it go on when its code is mended."""
+    antidote = tmp_path / "antidote"
+    await nursery.spawn_ready(4, deaths=3)
+    bad = await engine.start(kills_its_worker, str(antidote), id="bad")
+    others = [await engine.start(in_a_row, 5) for _ in range(20)]
+    await is_so(bad, engine, "quarantined")
+
+    assert [await run.result(timeout=30) for run in others] == [5] * 20
+    assert sorted(nursery.gone.values()) == [7, 7, 7]
+    code, said = answer(url, "runs", "list", "--status", "quarantined")
+    assert (code, "somebody to retry it: 3 workers in a row died with it" in said) == (0, True)
+    antidote.touch()
+    assert answer(url, "runs", "retry", "bad", "--yes")[0] == 0
+    assert await bad.result(timeout=30) == "survived"
+
+
+@pytest.mark.heavy
+async def test_a_run_waits_for_a_worker_with_its_code(engine: hf.Engine, nursery: Nursery, ledger: Ledger) -> None:
+    """One that has another version, or not the workflow at all, leaves it and says so, and goes on with others."""
+    await nursery.spawn_ready(names="changing2,in_a_row")
+    old, new = await engine.start(changing_1), await engine.start(changing_2)
+    for run in (old, new):
+        await run.signal("go")
+    assert await new.result(timeout=30) == "new"
+    assert await (await engine.start(in_a_row, 1)).result(timeout=30) == 1
+    await written(ledger, what="event", key=old.id, name="RunLeftAlone")
+    assert (await old.info()).status == "pending"
+
+    await nursery.spawn_ready(names="changing1")
+    assert await old.result(timeout=30) == "old"
+
+
+@pytest.mark.heavy
+async def test_a_run_in_the_middle_waits_for_its_code_to_return(
+    engine: hf.Engine, nursery: Nursery, ledger: Ledger
+) -> None:
+    """Its worker is gone, new code came and left it alone; when the old code is back it goes on where it was."""
+    (first,) = await nursery.spawn_ready(names="changing1")
+    run = await engine.start(changing_1)
+    await written(ledger, what="end", key=f"{run.id}:work")
+    nursery.kill(first)
+    await nursery.spawn_ready(names="changing2")
+    await run.signal("go")
+    await written(ledger, what="event", key=run.id, name="RunLeftAlone")
+
+    await nursery.spawn_ready(names="changing1")
+    assert await run.result(timeout=30) == "old"
+    assert [entry.id for entry in await run.history()] == ["work", "signal:go", "work#2"]

@@ -19,16 +19,16 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def work(lease: float, deaths: int) -> None:
+async def work(lease: float, deaths: int, names: list[str]) -> None:
     """Be a worker until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with make_engine(lease=lease, quarantine_after=deaths or QUARANTINE):
+    async with make_engine(names, lease=lease, quarantine_after=deaths or QUARANTINE):
         say("ready", os.getpid())
         await stop.wait()
 
 
-def bear(parent: int, lease: float, deaths: int) -> None:
+def bear(parent: int, lease: float, deaths: int, names: list[str]) -> None:
     """Fork a worker."""
     pid = os.fork()
     if pid:
@@ -37,7 +37,7 @@ def bear(parent: int, lease: float, deaths: int) -> None:
     status = 1
     try:
         die_with(parent)
-        asyncio.run(work(lease, deaths))
+        asyncio.run(work(lease, deaths, names))
         status = 0
     finally:
         sys.stderr.flush()
@@ -57,7 +57,7 @@ def bury() -> None:
 
 
 def main() -> None:
-    """Read a line for each worker that is wanted: its lease, and how many deaths quarantine a run."""
+    """Read a line for each worker that is wanted: its lease, how many deaths quarantine a run, and its workflows."""
     me, heard = os.getpid(), b""
     while True:
         if select.select([0], [], [], 0.005)[0]:
@@ -67,8 +67,8 @@ def main() -> None:
             heard += more
             *lines, heard = heard.split(b"\n")
             for line in lines:
-                lease, deaths = line.split()
-                bear(me, float(lease), int(deaths))
+                lease, deaths, names = line.decode().split()
+                bear(me, float(lease), int(deaths), [] if names == "*" else names.split(","))
         bury()
 
 
