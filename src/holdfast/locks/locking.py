@@ -92,6 +92,11 @@ class DurableLock:
         return f"<{type(self).__name__} {self.key} in {self._lines.scope!r}>"
 
 
+def site_of(lock: DurableLock) -> Site:
+    """Return what kind of line a lock's is, for others who stand in it."""
+    return lock._site  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
+
+
 def _on_lost(value: object) -> OnLost:
     if value not in ("cancel", "tell"):
         raise InvalidLockArgumentError("on_lost", ascii(value)[:40], "choose 'cancel' or 'tell'")

@@ -63,6 +63,11 @@ class ModeLock(DurableLock):
         return mode
 
 
+def checked_mode(lock: ModeLock, mode: str) -> str:
+    """Return a mode that a lock has; refuse any other."""
+    return lock._known(mode)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
+
+
 def _checked(modes: Iterable[str]) -> tuple[str, ...]:
     found = tuple(modes) if not isinstance(modes, str) else ()
     if isinstance(modes, str) or not all(isinstance(each, str) and each for each in found):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Raw
 
-from holdfast.errors import HoldfastError, LeaseLostError, NondeterminismError, StoreError
+from holdfast.errors import HoldfastError, NondeterminismError, StoreError
 from holdfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
 from holdfast.stores.protocol import Conflict, Delete
 from holdfast.workflows.branches import CURRENT, OVER, Branch
@@ -15,9 +15,10 @@ from holdfast.workflows.cancelling import CANCELLED, cancel_of, data_of, is_of_r
 from holdfast.workflows.control import RunCancelled, Unload
 from holdfast.workflows.definition import INSIDE
 from holdfast.workflows.journal import Claim, Journal
+from holdfast.workflows.losing import lost_again, note_lost, raise_lost
 from holdfast.workflows.mail import Mail
 from holdfast.workflows.records import LIVES, Mark
-from holdfast.workflows.replay import LIVE, Mismatch, Replay
+from holdfast.workflows.replay import ANYWHERE, LIVE, Mismatch, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -88,32 +89,33 @@ class Activation:
             self.journal.add(*changes)
             self.host.dirty.add(self)
 
-    async def flush(self) -> None:
-        """Make everything durable that was noted so far. Returns at once if there is nothing."""
+    async def flush(self, branch: Branch | None = None, operation_id: str = "") -> None:
+        """Make everything durable that was noted so far. Returns at once if there is nothing.
+
+        For an operation that begins: raise there if a lock is lost that its branch relies on.
+        """
         journal = self.journal
         if journal is None:
             raise Unload
         try:
-            refused = await journal.flush()
+            while (refused := await journal.flush()) is not None:
+                self.refused(refused)
         except StoreError:
             self.abandon()
             raise Unload from None
-        if refused is not None:
-            self.refused(refused)
         if not journal.is_dirty:
             self.host.dirty.discard(self)
+        if branch is not None and branch.lost is not None:
+            raise_lost(self, branch, operation_id)
 
     def refused(self, conflict: Conflict) -> None:
-        """Find out why a guarded commit was refused, and raise that."""
-        if self.claim is None or self.journal is None or self.claim.key in conflict.current:
+        """Find out why a guarded commit was refused. If locks are lost, those are told who rely on them."""
+        if self.claim is None or self.claim.key in conflict.current:
             self.depose()
             raise Unload
-        for key, held in tuple(self.journal.holds.items()):
-            if key in conflict.current:
-                del self.journal.holds[key]
-                raise LeaseLostError(held.name, held.fence, "it was released by force, or its max_hold is over")
-        self.abandon()
-        raise Unload
+        if not note_lost(self, conflict):
+            self.abandon()
+            raise Unload
 
     def check_may_act(self) -> None:
         """Refuse to begin an effect in a process that may be taken for dead by now."""
@@ -133,19 +135,31 @@ class Activation:
             found = self.replay.ask(branch.path, kinds, operation_id)
             if type(found) is Mark:
                 self._go_on()
-                if found.kind == "cancelled":
-                    raise told_again(branch, cancel_of(found))
-                return found
+                return self._taken(branch, found)
             if found is LIVE:
                 if self.is_stopping or self.claim is None:
                     raise Unload
-                if branch.cancel is not None:
-                    self.raise_cancel(branch, operation_id)
+                self._tell(branch, operation_id)
                 return None
             if type(found) is Mismatch:
                 self.differ(found.recorded, found.asked)
                 raise Unload
             await self._wait_for_turn(branch, operation_id)
+
+    def _taken(self, branch: Branch, mark: Mark) -> Mark:
+        """Return a mark, or raise what it says that was raised there."""
+        if mark.kind == "cancelled":
+            raise told_again(branch, cancel_of(mark))
+        if mark.kind == ANYWHERE:
+            raise lost_again(self, mark)
+        return mark
+
+    def _tell(self, branch: Branch, operation_id: str) -> None:
+        """Raise what a branch is to be told where it begins an operation."""
+        if branch.cancel is not None:
+            self.raise_cancel(branch, operation_id)
+        if branch.lost is not None:
+            raise_lost(self, branch, operation_id)
 
     async def _wait_for_turn(self, branch: Branch, operation_id: str) -> None:
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.clock import Instant
+    from holdfast.errors import LeaseLostError
     from holdfast.workflows.control import RunCancelled
 
 LONGEST_ID: Final = 200
@@ -75,6 +76,7 @@ class Branch:
         is_in_effect: It runs a step at the moment.
         is_interrupted: Its step was told to stop.
         cancel: What is to be raised at its next operation.
+        lost: That a lock is gone which it relies on; raised at its next operation.
     """
 
     __slots__ = (
@@ -85,6 +87,7 @@ class Branch:
         "children",
         "is_in_effect",
         "is_interrupted",
+        "lost",
         "path",
         "task",
         "wait",
@@ -97,6 +100,7 @@ class Branch:
         self.wait: Wait | None = None
         self.is_in_effect = self.is_interrupted = False
         self.cancel: RunCancelled | None = None
+        self.lost: LeaseLostError | None = None
         self._names: Final[dict[str, int]] = {}
         self._ids: Final[set[str]] = set()
         self._groups = 0

@@ -36,7 +36,7 @@ async def child(
     packed = workflow.signature.pack(args, kwargs)
     mark = await activation.turn(branch, CHILD, operation)
     if mark is None:
-        mark = await _start(activation, operation, workflow, child_id, packed)
+        mark = await _start(activation, branch, operation, workflow, child_id, packed)
     if mark.kind == "child" and mark.failure is None:
         mark = await _end_of(activation, branch, operation, child_id)
     return _outcome(activation, workflow, child_id, mark)
@@ -51,13 +51,13 @@ def id_of(parent: str, operation: str) -> str:
 
 
 async def _start(
-    activation: Activation, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
+    activation: Activation, branch: Branch, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
 ) -> Mark:
     if activation.header.depth + 1 >= DEEPEST:
         raise InvalidWorkflowError(
             workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead"
         )
-    await activation.flush()
+    await activation.flush(branch, operation)
     activation.check_may_act()
     now = activation.host.now()
     try:

@@ -10,20 +10,28 @@ from uuid import UUID
 from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.durations import seconds
 from holdfast.errors import ForeignTaskError, InvalidWorkflowError, SignalTimeoutError
+from holdfast.locks.mode_lock import checked_mode
 from holdfast.workflows import operations
 from holdfast.workflows.branches import CURRENT
 from holdfast.workflows.children import child
+from holdfast.workflows.context_locks import ContextLock, wish_for
+from holdfast.workflows.context_rates import ContextRateLimiter
+from holdfast.workflows.context_state import ContextState
 from holdfast.workflows.continuing import ContinueAsNew
 from holdfast.workflows.definition import Step, Workflow, as_step
 from holdfast.workflows.mail import Handler
 from holdfast.workflows.parallel import gather, race
 from holdfast.workflows.performing import Performance
+from holdfast.workflows.progress import set_progress
+from holdfast.workflows.recorded_scope import RecordedScope
+from holdfast.workflows.transactions import transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from random import Random
 
     from holdfast.durations import Duration
+    from holdfast.keys import Key
     from holdfast.workflows.activation import Activation
     from holdfast.workflows.branches import Branch
 
@@ -38,10 +46,11 @@ _MISSING: Any = object()
 class Context:
     """What a workflow gets as its first argument. Every effect goes through it, and is recorded."""
 
-    __slots__ = ("_activation",)
+    __slots__ = ("_activation", "_state")
 
     def __init__(self, activation: Activation) -> None:
         self._activation = activation
+        self._state: ContextState | None = None
 
     @property
     def run_id(self) -> str:
@@ -203,6 +212,129 @@ class Context:
         """Run another workflow as a child of this run, and return what it returns."""
         result: R = await child(self._activation, self._branch("ctx.child"), workflow, args, kwargs)
         return result
+
+    # --- locks and states ----------------------------------------------------------------------------------------
+
+    def mutex(
+        self, key: Key | str, *, timeout: Duration | None = None, max_hold: Duration | None = None, note: str = ""
+    ) -> ContextLock:
+        """Hold a mutex for the length of an ``async with`` block, however long the run sleeps in it.
+
+        It is the one that ``space.mutex(key)`` gives to processes: the same key, the same line. It is held by the run,
+        not by the process that drives it: crashes and restarts change nothing.
+
+        >>> async with ctx.mutex(f"stock:{sku}", max_hold="1 day") as hold:
+        ...     await ctx.step(reserve, sku, fence=hold.fence)
+
+        Args:
+            key: What is locked.
+            timeout: How long to wait at most; by default for as long as it takes.
+            max_hold: After how long it is taken away, however alive the run is.
+            note: A few words for people who look at the line.
+
+        Raises:
+            HoldTimeoutError: On entering: it did not become free in time.
+            WaitCycleError: On entering: whoever holds it waits for this run.
+            ReentryError: On entering: this run holds it already.
+            WithdrawnError: On entering: an operator took the run out of the line.
+            LeaseLostError: At the next operation, or on leaving: it was released by force, or ``max_hold`` is over.
+        """
+        lock = self._activation.host.space.mutex(key)
+        return ContextLock(
+            self._activation, self._branch, wish_for(lock, "mutex", timeout=timeout, max_hold=max_hold, note=note)
+        )
+
+    def semaphore(
+        self,
+        key: Key | str,
+        *,
+        permits: int,
+        weight: int = 1,
+        timeout: Duration | None = None,
+        max_hold: Duration | None = None,
+        note: str = "",
+    ) -> ContextLock:
+        """Hold ``weight`` of the ``permits`` of a semaphore for the length of a block; see :meth:`mutex`."""
+        lock = self._activation.host.space.semaphore(key, permits=permits)
+        wish = wish_for(lock, "semaphore", timeout=timeout, max_hold=max_hold, note=note, weight=weight)
+        return ContextLock(self._activation, self._branch, wish)
+
+    def mode_lock(
+        self,
+        key: Key | str,
+        mode: str,
+        *,
+        modes: Iterable[str] = (),
+        alone: Iterable[str] = (),
+        timeout: Duration | None = None,
+        max_hold: Duration | None = None,
+        note: str = "",
+    ) -> ContextLock:
+        """Hold a mode lock in ``mode`` for the length of a block; see :meth:`mutex` and ``space.mode_lock``."""
+        lock = self._activation.host.space.mode_lock(key, modes=modes, alone=alone)
+        known = checked_mode(lock, mode)
+        wish = wish_for(lock, "mode_lock", timeout=timeout, max_hold=max_hold, note=note, mode=known)
+        return ContextLock(self._activation, self._branch, wish)
+
+    def rate_limiter(
+        self, key: Key | str, *, interval: Duration, capacity: int = 1, follow: bool = False
+    ) -> ContextRateLimiter:
+        """Return the rate limiter of ``key``, as ``space.rate_limiter`` does: ``async with`` it, or ``acquire``."""
+        return ContextRateLimiter(
+            self._activation, self._branch, key, interval=interval, capacity=capacity, follow=follow
+        )
+
+    @property
+    def state(self) -> ContextState:
+        """The states that this run can use: ``await ctx.state.workflow("visits", type=int).increment()``."""
+        if self._state is None:
+            activation = self._activation
+            scope = RecordedScope(activation, self._branch, "state")
+            root = activation.header.root or activation.keys.id
+            self._state = ContextState(scope, activation.workflow.name, root, activation.keys.id)
+        return self._state
+
+    async def transaction(
+        self,
+        function: Callable[..., R],
+        /,
+        *args: Any,  # noqa: ANN401 -- what the function takes
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        timeout: Duration = 5.0,
+        **kwargs: Any,  # noqa: ANN401 -- likewise
+    ) -> R:
+        """Run SQL on tables of your own in the store's database, exactly once.
+
+        What it writes and the record that it was done are one transaction: both happen, or neither. If it raises,
+        everything is undone, and that it raised is recorded.
+
+        >>> def book(sql: SqlWork, order: str) -> int:
+        ...     return sql.execute("INSERT INTO orders(name) VALUES (?) RETURNING id", (order,))[0][0]
+        >>> number = await ctx.transaction(book, "order-7")
+
+        Args:
+            function: A plain function. It gets the connection first, which is good for its length only.
+            args: What it gets besides. It is not stored.
+            id: Its step id; by default the function's name.
+            timeout: How long it may take.
+            kwargs: As ``args``.
+
+        Raises:
+            UnsuitableStoreError: The store has no SQL to share a transaction with.
+        """
+        branch, step = self._branch("ctx.transaction"), as_step(function)
+        operation = branch.next_id(step.name) if id is None else branch.explicit_id(id)
+        limit = seconds(timeout, what="timeout")
+        result: R = await transaction(self._activation, branch, step, operation, args, kwargs, limit)
+        return result
+
+    def set_progress(self, value: object) -> None:
+        """Say how far the run is, in JSON-shaped data. Others see the last word of it in ``RunInfo.progress``.
+
+        It is written soon, and at the latest when the run waits or ends.
+        """
+        self._branch("ctx.set_progress")
+        set_progress(self._activation, value)
 
     # --- the code over time --------------------------------------------------------------------------------------
 

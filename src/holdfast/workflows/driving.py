@@ -15,12 +15,12 @@ from holdfast.workflows.continuing import ContinueAsNew, continued
 from holdfast.workflows.control import RunCancelled
 from holdfast.workflows.failures import describe
 from holdfast.workflows.lines import leave_lines
-from holdfast.workflows.records import DUES, LIVES, READY, Due, RunKeys
+from holdfast.workflows.looking_after import due_of
+from holdfast.workflows.records import DUES, LIVES, READY, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.clock import Instant
     from holdfast.keys import RecordKey
     from holdfast.stores.protocol import Change
     from holdfast.workflows.activation import Activation
@@ -132,19 +132,13 @@ async def suspend(activation: Activation) -> None:
     activation.is_unloading = True  # from here on nothing wakes it but a new claim
     over: dict[RecordKey, bytes | None] = {}
     if until is not None:
-        over[activation.keys.timer(until)] = _due(activation, until)
+        over[activation.keys.timer(until)] = DUES.encode(due_of(activation, until))
     activation.is_handed_back = True
     try:
         await _commit_life(activation, waiting, over)
     finally:
         activation.unload()
     host.emit_moved(activation.keys.id, waiting, 0, life.changed_at)
-
-
-def _due(activation: Activation, until: Instant) -> bytes:
-    """Return the record of the timer: for one that waits in a line, perhaps only to look after that."""
-    look = next((wait.line for wait in activation.waits if wait.line and wait.until == until), ())
-    return DUES.encode(Due(look_at=look))
 
 
 async def release(activation: Activation, about: str) -> None:
@@ -178,7 +172,10 @@ async def _commit_life(
         await activation.journal.settled()  # else it would be written a second time, and that is refused
     if claim is None or activation.is_deposed:
         return Conflict(activation.host.now(), {})
-    last = (*(() if activation.journal is None else activation.journal.rest()), *extra)
+    journal = activation.journal
+    if journal is not None:
+        await journal.prepare()
+    last = (*(() if journal is None else journal.rest()), *extra)
     if life.has_ended and activation.header.lines and not life.continues:
         return await leave_lines(activation, life, last, over)
     version: int | None = claim.life_version

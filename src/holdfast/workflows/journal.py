@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Raw, Struct
 
+from holdfast.clock import Instant
 from holdfast.keys import RecordKey
+from holdfast.locks.algebra.entries import Entry
 from holdfast.stores.group import verdict_of
-from holdfast.stores.protocol import Check, Commit, Conflict, Put
-from holdfast.workflows.records import CHUNKS, Chunk
+from holdfast.stores.protocol import Change, Check, Commit, Conflict, Put
+from holdfast.workflows.cutting import chunks_of
+from holdfast.workflows.records import CHUNKS, Chunk, Mark
 
 if TYPE_CHECKING:
-    from holdfast.stores.protocol import Change
+    from collections.abc import Mapping
+
     from holdfast.workflows.host import Host
-    from holdfast.workflows.records import Mark, RunKeys
+    from holdfast.workflows.records import RunKeys
 
 
 class Claim(Struct, frozen=True):
@@ -37,10 +41,31 @@ class Claim(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """The grant of a lock that the run holds."""
+    """The grant of a lock that the run holds.
+
+    Attributes:
+        fence: Its version.
+        name: The key of the lock, for people.
+        path: The branch whose block it is: it, and those that it starts, are told when the lock is lost.
+        line: The address of its line.
+        ends_at: When it is over at the latest.
+        entry: What stands in the line.
+    """
 
     fence: int
     name: str
+    path: str
+    line: tuple[str, ...]
+    ends_at: Instant | None
+    entry: Entry
+
+
+class Taken(Struct, frozen=True):
+    """What was taken out of a journal to be written: marks from a position of the history on, and other changes."""
+
+    position: int
+    marks: list[Mark]
+    alongside: dict[RecordKey, Change]
 
 
 @final
@@ -57,6 +82,8 @@ class Journal:
         self._pending: list[Mark] = []
         self._alongside: dict[RecordKey, Change] = {}
         self._flushing: asyncio.Future[None] | None = None
+        self._progress: bytes | None = None
+        self._progress_version: int | None = None
         self.holds: Final[dict[RecordKey, Held]] = {}
 
     @property
@@ -67,7 +94,11 @@ class Journal:
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to write."""
-        return bool(self._pending or self._alongside)
+        return bool(self._pending or self._alongside or self._progress is not None)
+
+    def is_heavy(self, most: int) -> bool:
+        """Tell whether there is too much to write to take it along in a commit that does more."""
+        return len(self._alongside) > most or _size(self._pending) >= CHUNKS.max_bytes // 4
 
     @property
     def is_flushing(self) -> bool:
@@ -86,30 +117,96 @@ class Journal:
             self._alongside[change.key] = change
 
     async def flush(self) -> Conflict | None:
-        """Write everything that was noted so far; return what was in the way."""
-        while self._flushing is not None:
-            await asyncio.shield(self._flushing)
-        if not self._pending and not self._alongside:
-            return None
-        marks, alongside = self._pending, self._alongside
-        self._pending, self._alongside = [], {}
-        done = self._flushing = asyncio.get_running_loop().create_future()
-        is_written = False
+        """Write everything that was noted so far; return what was in the way. If there is none, look at the holds."""
+        if self._flushing is None and not self.is_dirty:
+            return await self._look_at_holds() if self.holds else None
+        taken = await self.begin()
+        answer: Commit | Conflict | None = None
         try:
-            answer = await self._host.space.commit(*self.guards(), *self._chunks(marks), *alongside.values())
+            if not taken.marks and not taken.alongside:
+                return await self._look_at_holds()
+            changes = (*self.guards(), *self._chunks(taken.marks), *taken.alongside.values())
+            before = self.ends_at()
+            answer = await (
+                self._host.space.commit(*changes)
+                if before is None
+                else self._host.space.commit(*changes, before=before)
+            )
             self._host.saw(answer.at)
-            is_written = isinstance(answer, Commit)
             return answer if isinstance(answer, Conflict) else None
         except asyncio.CancelledError as cancelled:
-            is_written = isinstance(verdict_of(cancelled), Commit)
+            verdict = verdict_of(cancelled)
+            answer = verdict if isinstance(verdict, Commit) else None
             raise
         finally:
-            if is_written:
-                self._written += len(marks)
-            else:
-                self._pending, self._alongside = marks + self._pending, alongside | self._alongside
-            self._flushing = None
+            self.end(taken, 0 if isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
+
+    async def begin(self) -> Taken:
+        """Take everything out that is to be written. Until :meth:`end` is called nobody else writes."""
+        while self._flushing is not None:
+            await asyncio.shield(self._flushing)
+        self._flushing = asyncio.get_running_loop().create_future()
+        if self._progress is not None:
+            try:
+                await self.prepare()
+            except BaseException:
+                self._stop_flushing()
+                raise
+        taken = Taken(self._written, self._pending, self._with_progress())
+        self._pending, self._alongside = [], {}
+        return taken
+
+    def end(self, taken: Taken, added: int | None, versions: Mapping[RecordKey, int]) -> None:
+        """Say what became of what was taken: written, together with so many marks more; None: it was not."""
+        if added is None:
+            self._pending, self._alongside = taken.marks + self._pending, taken.alongside | self._alongside
+        else:
+            self._written += len(taken.marks) + added
+            if self._keys.progress in taken.alongside:
+                self._progress_version = versions.get(self._keys.progress)
+        self._stop_flushing()
+
+    def _stop_flushing(self) -> None:
+        done, self._flushing = self._flushing, None
+        if done is not None:
             done.set_result(None)
+
+    async def _look_at_holds(self) -> Conflict | None:
+        """Return what is no longer as it should be among the grants that the run relies on."""
+        if not self.holds:
+            return None
+        seen = await self._host.space.read(*self.holds)
+        self._host.saw(seen.at)
+        gone = {key: seen.get(key) for key, held in self.holds.items() if seen.version(key) != held.fence}
+        ends_at = self.ends_at()
+        return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
+
+    def ends_at(self) -> Instant | None:
+        """Return when the first of the holds is over: a commit must come before."""
+        return min((held.ends_at for held in self.holds.values() if held.ends_at is not None), default=None)
+
+    # --- progress ------------------------------------------------------------------------------------------------
+
+    def set_progress(self, packed: bytes) -> None:
+        """Write this about the run's progress with the next commit; of several, the last."""
+        self._alongside.pop(self._keys.progress, None)
+        self._progress = packed
+
+    async def prepare(self) -> None:
+        """Find out what is needed to write what was noted."""
+        if self._progress is not None and self._progress_version is None:
+            seen = await self._host.space.read(self._keys.progress)
+            self._progress_version = seen.version(self._keys.progress)
+
+    def _with_progress(self) -> dict[RecordKey, Change]:
+        key, packed = self._keys.progress, self._progress
+        if packed is None or self._progress_version is None:
+            return self._alongside
+        self._progress = None
+        self._alongside[key] = Put(key, packed, self._progress_version)
+        return self._alongside
+
+    # --- commits -------------------------------------------------------------------------------------------------
 
     def guards(self) -> tuple[Change, ...]:
         """Return the guards of every commit: the owner's grant, and the grants of locks that the run holds."""
@@ -125,7 +222,7 @@ class Journal:
 
     def rest(self) -> tuple[Change, ...]:
         """Take out everything that is not written yet, for a commit that does more than that and is the last one."""
-        changes = (*self._chunks(self._pending), *self._alongside.values())
+        changes = (*self._chunks(self._pending), *self._with_progress().values())
         self._written += len(self._pending)
         self._pending, self._alongside = [], {}
         return changes
@@ -133,9 +230,11 @@ class Journal:
     def _chunks(self, marks: list[Mark]) -> tuple[Change, ...]:
         if not marks:
             return ()
-        position = self._written
-        if sum(len(mark.value) for mark in marks if isinstance(mark.value, Raw)) < CHUNKS.max_bytes // 4:
-            return (Put(self._keys.chunk(position), CHUNKS.encode_own(Chunk(tuple(marks)))),)
         return tuple(
-            Put(self._keys.chunk(position + n), CHUNKS.encode_own(Chunk((mark,)))) for n, mark in enumerate(marks)
+            Put(self._keys.chunk(self._written + position), CHUNKS.encode_own(Chunk(tuple(some))))
+            for position, some in chunks_of(marks)
         )
+
+
+def _size(marks: list[Mark]) -> int:
+    return sum(len(mark.value) for mark in marks if isinstance(mark.value, Raw))

@@ -157,8 +157,9 @@ class Performance:
                     return settled
             else:
                 self._note(Mark("began", self._id, activation.host.now(), digest=self._digest))
-        if activation.journal is not None and activation.journal.is_dirty:
-            await activation.flush()  # what was done before is durable before anything else is done
+        journal = activation.journal
+        if journal is not None and (journal.is_dirty or journal.holds):
+            await activation.flush(self._branch, self._id)  # what was done before is durable before anything else is
         activation.check_may_act()
         value, problem = await self._attempt_it()
         return self._record(value, problem)

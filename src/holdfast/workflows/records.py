@@ -200,9 +200,15 @@ class Worker(Struct, frozen=True):
 
 
 class Due(Struct, frozen=True, omit_defaults=True):
-    """A record of the timer index: what is due at the instant in its key."""
+    """A record of the timer index: what is due at the instant in its key.
+
+    Attributes:
+        look_at: The address of a line to look after; the run itself has nothing to do yet.
+        then: When the run itself has something to do; None: at no certain time.
+    """
 
     look_at: tuple[str, ...] = ()
+    then: Instant | None = None
 
 
 class Ready(Struct, frozen=True):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BY_THE_WAY: Final = frozenset({"update"})
 """Marks that no operation asks for: what came from outside."""
 
+ANYWHERE: Final = "lost"
+"""The kind of mark that any operation may have: that it raised the loss of a lock instead."""
+
 
 class Mismatch(Struct, frozen=True):
     """The code asks for something else than what is recorded there. Either may be empty: nothing at all."""
@@ -82,7 +85,7 @@ class Replay:
         if not waiting:
             return LIVE if self._position == len(self._marks) else LATER
         mark = self._marks[waiting[0]]
-        if mark.id != operation_id or mark.kind not in kinds:
+        if mark.id != operation_id or (mark.kind not in kinds and mark.kind != ANYWHERE):
             return Mismatch(show(mark.kind, mark.id), show(next(iter(kinds)), operation_id))
         if waiting[0] != self._position:
             return LATER

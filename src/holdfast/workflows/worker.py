@@ -15,7 +15,8 @@ from holdfast.stores.protocol import Delete
 from holdfast.workflows.claiming import bury, claim, find_dead, workers_of
 from holdfast.workflows.control import Unload
 from holdfast.workflows.driving import drive, is_resting, release, suspend
-from holdfast.workflows.records import LIVES, RunKeys
+from holdfast.workflows.looking_after import look_after
+from holdfast.workflows.records import DUES, LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -314,9 +315,10 @@ class Worker:
         keys = RunKeys(self._host.space, name)
         seen = await self._host.space.read(keys.life)
         life = seen.get(keys.life)
-        is_current = life is not None and LIVES.decode(life.value).until == at
-        if not is_current:
+        if life is None or LIVES.decode(life.value).until != at:
             await self._host.space.commit(Delete(record.key, record.version))  # left behind by an earlier wait
+        elif DUES.decode(record.value).look_at:
+            await look_after(self._host, keys, life, record)
         else:
             await self._take_all([name])
 

@@ -1,0 +1,53 @@
+"""Looking after the line in which an unloaded run waits, without loading the run.
+
+While a run waits behind a process, or behind a hold that ends by itself, somebody has to let those fall who are over.
+The run's record in the timer index says when, and where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from holdfast.clock import later
+from holdfast.locks.driving.run_entries import RunEntries
+from holdfast.stores.protocol import Delete, Put
+from holdfast.workflows.records import DUES, LIVES, Due
+
+if TYPE_CHECKING:
+    from holdfast.clock import Instant
+    from holdfast.stores.protocol import Change, Record
+    from holdfast.workflows.activation import Activation
+    from holdfast.workflows.host import Host
+    from holdfast.workflows.records import RunKeys
+
+EVERY: Final = 1.0
+"""Seconds between two looks at the same line for the same run, at the least."""
+
+
+def due_of(activation: Activation, until: Instant) -> Due:
+    """Return what is due at the next instant at which something of a run is: perhaps only a look at one line."""
+    instants = [(wait.until, wait.line) for wait in activation.waits if wait.until is not None]
+    if activation.header.deadline is not None:
+        instants.append((activation.header.deadline, ()))
+    lines = {line for at, line in instants if at == until}
+    if len(lines) != 1 or () in lines:
+        return Due()
+    return Due(look_at=lines.pop(), then=min((at for at, _ in instants if at > until), default=None))
+
+
+async def look_after(host: Host, keys: RunKeys, life: Record, timer: Record) -> None:
+    """Look after the line that a timer names, and set the timer anew."""
+    due = DUES.decode(timer.value)
+    next_end = await RunEntries(host.lines).look_after(due.look_at)
+    look_at = None if next_end is None else max(next_end, later(host.now(), EVERY))
+    until = min((at for at in (look_at, due.then) if at is not None), default=None)
+    waits = structs.replace(LIVES.decode(life.value), until=until)
+    changes: list[Change] = [Put(keys.life, LIVES.encode_own(waits), life.version), Delete(timer.key, timer.version)]
+    if until is not None:
+        again = keys.timer(until)
+        expected = (await host.space.read(again)).version(again)
+        changes.append(Put(again, DUES.encode(due if until == look_at else Due()), expected))
+    # If it is refused, the run was taken up or somebody else has looked: then that one has set the timer.
+    await host.space.commit(*changes)
