@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from holdfast.workflows.engine import Engine
     from holdfast.workflows.handle import Run
     from holdfast.workflows.limits import Limit
+    from holdfast.workflows.patterns import Batch, Debounce
     from holdfast.workflows.performing import DID_NOT_HAPPEN, Happened, current_step
     from holdfast.workflows.schedules.specification import Schedule
 
 __all__ = [
     "DID_NOT_HAPPEN",
+    "Batch",
     "Context",
+    "Debounce",
     "Engine",
     "Exclusion",
     "Happened",
@@ -53,7 +56,9 @@ __all__ = [
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
     "DID_NOT_HAPPEN": "holdfast.workflows.performing",
+    "Batch": "holdfast.workflows.patterns",
     "Context": "holdfast.workflows.context",
+    "Debounce": "holdfast.workflows.patterns",
     "Engine": "holdfast.workflows.engine",
     "Happened": "holdfast.workflows.performing",
     "Limit": "holdfast.workflows.limits",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from collections.abc import Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, final
 
 from holdfast.durations import seconds
 from holdfast.errors import (
@@ -22,6 +24,7 @@ from holdfast.space import open as open_space
 from holdfast.workflows.definition import Step, Workflow, as_step
 from holdfast.workflows.host import MOST_DEATHS, Host
 from holdfast.workflows.overseer import Overseer
+from holdfast.workflows.patterns import Batch, Debounce
 from holdfast.workflows.recovering import recover
 from holdfast.workflows.schedules.driving import Ticker
 from holdfast.workflows.schedules.schedules import Schedules
@@ -29,11 +32,14 @@ from holdfast.workflows.threads import MOST, Threads
 from holdfast.workflows.worker import GRACE, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
     from holdfast.workflows.schedules.specification import Schedule
+
+Runnable: TypeAlias = Workflow[..., Any] | Debounce[..., Any] | Batch[Any, Any]
+"""What an engine can be given to run."""
 
 LINGER: Final = 0.25
 """Seconds that a run in which everything waits stays in memory."""
@@ -45,7 +51,8 @@ class Engine(Overseer):
 
     Args:
         url: Which store, as in :func:`holdfast.open`; or a space that is open, which stays open when the engine closes.
-        workflows: What it can run: a list, or a mapping of their names.
+        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounce` or :class:`Batch` brings
+            along what it needs.
         steps: Steps that workflows may call by name.
         errors: Exceptions that come back as themselves from steps and runs.
         schedules: Made when the engine opens, or changed if they are declared in another way than the last time. Those
@@ -70,7 +77,7 @@ class Engine(Overseer):
         self,
         url: str | Space,
         *,
-        workflows: Iterable[Workflow[..., Any]] | Mapping[str, Workflow[..., Any]] = (),
+        workflows: Iterable[Runnable] | Mapping[str, Runnable] = (),
         steps: Iterable[Step[..., Any] | Any] = (),
         errors: Iterable[type[Exception]] = (),
         schedules: Iterable[Schedule] = (),
@@ -196,27 +203,30 @@ class Engine(Overseer):
         """The schedules that lie in the store: make, pause, change, trigger and delete them."""
         return Schedules(self)
 
-    def register(self, *workflows: Workflow[..., Any]) -> None:
+    def register(self, *workflows: Runnable) -> None:
         """Add workflows. Runs that were left alone because their code was not here go on soon."""
         self._workflows.update(_by_version([*self._workflows.values(), *workflows]))
         if self._host is not None:
             self._host.workflows.update(self._workflows)
 
 
-def _by_version(
-    given: Iterable[Workflow[..., Any]] | Mapping[str, Workflow[..., Any]],
-) -> dict[tuple[str, str], Workflow[..., Any]]:
-    workflows = list(given.values()) if hasattr(given, "values") else list(given)
-    if hasattr(given, "items"):
-        for name, workflow in given.items():
-            if name != workflow.name:
-                raise EngineCreateNameMismatchError(name, workflow.name)
+def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tuple[str, str], Workflow[..., Any]]:
+    named: Mapping[str, Runnable] = cast("Mapping[str, Runnable]", given) if isinstance(given, Mapping) else {}
+    for name, each in named.items():
+        if name != each.name:
+            raise EngineCreateNameMismatchError(name, each.name)
     found: dict[tuple[str, str], Workflow[..., Any]] = {}
-    for workflow in workflows:
-        if not isinstance(workflow, Workflow):
-            raise InvalidWorkflowError(repr(workflow)[:100], "this is no workflow; declare it with @hf.workflow")
+    for workflow in chain.from_iterable(map(_workflows_of, named.values() or cast("Iterable[Runnable]", given))):
         if found.setdefault((workflow.name, workflow.version), workflow) is not workflow:
             raise InvalidWorkflowError(
                 workflow.name, "two workflows have this name and version; give one another version"
             )
     return found
+
+
+def _workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
+    if isinstance(each, Workflow):
+        return (each,)
+    if isinstance(each, Debounce | Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        return each.workflows
+    raise InvalidWorkflowError(repr(each)[:100], "this is no workflow; declare it with @hf.workflow")
