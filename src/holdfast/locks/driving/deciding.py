@@ -108,7 +108,7 @@ def _decide_quickly(asked: Asked, seen: Snapshot) -> Decision[Step] | None:
         return Decision(found, quick.changes)
     beside = _Beside(asked, seen, 1, {})
     if not beside.add((quick.answer,), quick.changes):
-        return None
+        return Decision(Step(quick.head, missing=beside.lacking)) if beside.lacking else None
     return Decision(found, beside.with_those(quick.changes), wake=tuple(beside.wakes))
 
 
