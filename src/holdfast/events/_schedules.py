@@ -21,7 +21,7 @@ class TickFired(ScheduleEvent, frozen=True, kw_only=True):
     nominal_at: Instant
     """The time that the schedule names."""
     late: float
-    """How many seconds after it."""
+    """How many seconds after its time, jitter included."""
 
 
 class TickSkipped(ScheduleEvent, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from holdfast.errors import (
     EngineNotOpenError,
     ForkedError,
     InvalidWorkflowError,
+    UnknownWorkflowError,
     WrongLoopError,
 )
 from holdfast.events import Hooks
@@ -102,7 +103,7 @@ class Engine(Overseer):
         self._workflows: Final = _by_version(workflows)
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
-        self._declared: Final = tuple(schedules)
+        self._declared: Final = _known_of(schedules, self._workflows)
         self._hooks: Final = tuple(hooks)
         self._drives, self._recovers = drive, recover
         self._linger: Final = seconds(linger, what="linger")
@@ -230,3 +231,13 @@ def _workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
     if isinstance(each, Debounce | Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         return each.workflows
     raise InvalidWorkflowError(repr(each)[:100], "this is no workflow; declare it with @hf.workflow")
+
+
+def _known_of(schedules: Iterable[Schedule], workflows: Mapping[tuple[str, str], object]) -> tuple[Schedule, ...]:
+    """Return schedules whose workflows this engine has; refuse others."""
+    declared, names = tuple(schedules), {name for name, _ in workflows}
+    for each in declared:
+        name = str(getattr(each.workflow, "name", each.workflow))
+        if name not in names:
+            raise UnknownWorkflowError(name, tuple(sorted(names)))
+    return declared

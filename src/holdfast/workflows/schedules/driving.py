@@ -19,11 +19,12 @@ from holdfast.stores.protocol import Delete
 from holdfast.workflows.schedules.emptying import empty
 from holdfast.workflows.schedules.records import changing, commit, find, find_all, with_timer
 from holdfast.workflows.schedules.starting import label_of, start_run, workflow_of
-from holdfast.workflows.schedules.timing import due, pause, resume, run_id_of
+from holdfast.workflows.schedules.timing import due, fires_at, pause, resume, run_id_of
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.stores.protocol import Record
+    from holdfast.workflows.creating import Started
     from holdfast.workflows.definition import Workflow
     from holdfast.workflows.host import Host
     from holdfast.workflows.schedules.records import Seen, Stored
@@ -106,7 +107,7 @@ class Ticker:
         [nominal_at] = now_due.fire
         run_id = run_id_of(seen.id, nominal_at)
         try:
-            is_new = await self._start(seen, structs.replace(after, last_run=run_id), workflow, run_id, nominal_at)
+            started = await self._start(seen, structs.replace(after, last_run=run_id), workflow, run_id, nominal_at)
         except RunNotFoundError:
             return False
         except WorkflowConcurrencyLimitExceededError as full:
@@ -117,21 +118,17 @@ class Ticker:
         except WorkflowError as problem:
             skip = _Skip(f"{type(problem).__name__}: {problem}")
         else:
-            if is_new:
-                late = seconds_between(nominal_at, seen.at)
-                self._host.emit(
-                    TickFired(
-                        at=self._host.clock.wall(), schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late
-                    )
-                )
+            if started.is_new:
+                self._tell_fired(seen, run_id, nominal_at)
                 return True
-            skip = _Skip("its run is there already")
+            joined = "its run is there already" if started.run_id == run_id else f"it joined the run {started.run_id!r}"
+            skip = _Skip(joined)
         return await self._skip(seen, after, nominal_at, skip)
 
     async def _start(
         self, seen: Seen, after: Stored, workflow: Workflow[..., Any], run_id: str, nominal_at: Instant
-    ) -> bool:
-        started = await start_run(
+    ) -> Started:
+        return await start_run(
             self._host,
             seen.id,
             seen.stored.spec,
@@ -141,7 +138,6 @@ class Ticker:
             overlap=seen.stored.spec.overlap,
             alongside=tuple(changing(self._host.space, seen, after)),
         )
-        return started.is_new
 
     async def _skip(self, seen: Seen, after: Stored, nominal_at: Instant, skip: _Skip) -> bool:
         stored = structs.replace(
@@ -159,6 +155,11 @@ class Ticker:
 
     async def _write(self, seen: Seen, after: Stored) -> bool:
         return await commit(self._host.space, changing(self._host.space, seen, after))
+
+    def _tell_fired(self, seen: Seen, run_id: str, nominal_at: Instant) -> None:
+        late = seconds_between(fires_at(seen.stored.spec, seen.id, nominal_at), seen.at)
+        at = self._host.clock.wall()
+        self._host.emit(TickFired(at=at, schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late))
 
     def _tell_missed(self, schedule_id: str, now_due: Due) -> None:
         last = now_due.state.last_missed_at
