@@ -1,0 +1,50 @@
+"""Durable workflows under thousands of simulated schedules, in processes that die, stall and mishear."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import pytest
+
+from holdfast.testing import simulate
+from tests.simulation.test_locks import Hunt
+from tests.simulation.workflow_mutants import MUTANTS, mutated
+from tests.simulation.workflow_world import drive
+from tests.sizes import rounds, tallies
+
+MOST_SEEDS: Final = 1_000
+"""Within how many seeds each mutant is found."""
+
+MOST_STEPS: Final = 300_000
+"""How many callbacks a seed may run: several times as many as the longest of the right code."""
+
+
+def run(seed: int) -> None:
+    """Run one seed."""
+    simulate(seed, drive, seed, step_limit=MOST_STEPS)
+
+
+@pytest.mark.heavy
+def test_durable_workflows_keep_their_promises_on_every_schedule() -> None:
+    """One driver a run, no recorded step again, every run to its end, nothing lost, taken twice or left held."""
+    for seed in rounds("seeds of durable workflows", full=10_000, quick=50, seconds=15):
+        run(seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulation_finds_an_engine_that_is_wrong(name: str) -> None:
+    """The checks that the right code passes catch each mutant of it."""
+    hunt = Hunt(name, MOST_SEEDS)
+    tallies.append(hunt)
+    started_at = time.monotonic()
+    with mutated(name):
+        for hunt.done in range(MOST_SEEDS):
+            try:
+                run(hunt.done)
+            except Exception as problem:  # noqa: BLE001 -- whatever gives it away
+                hunt.problem = f"{type(problem).__name__}: {problem}".partition("\n")[0][:100]
+                break
+    hunt.seconds = time.monotonic() - started_at
+    assert hunt.problem
