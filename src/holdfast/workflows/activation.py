@@ -105,6 +105,7 @@ class Activation:
             raise Unload from None
         if not journal.is_dirty:
             self.host.dirty.discard(self)
+            self._note_idleness()  # it may have been idle all the while, but for this
         if branch is not None and branch.lost is not None:
             raise_lost(self, branch, operation_id)
 

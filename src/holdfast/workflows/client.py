@@ -260,7 +260,7 @@ class Client(ABC):
         while (await find(self.space, run_id)).life.continues:
             run_id = next_id(run_id)
         loaded: Activation | None = self.host.loaded.get(run_id)
-        if loaded is None or not loaded.replay.is_over:
+        if loaded is None or not loaded.branches or not loaded.replay.is_over:  # here, but not yet as far as it was
             loaded = await copy_of(self.host, run_id)
         handler = loaded.mail.queries.get(name)
         if handler is None:

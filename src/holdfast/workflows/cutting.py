@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from holdfast.errors import InvalidWorkflowError
 from holdfast.workflows.cancelling import is_of_run
+from holdfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,15 +44,40 @@ def cut_at(run_id: str, marks: Sequence[Mark], step: str, *, fork: bool = True) 
 def cut_for_retry(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:
     """Return what a run that has ended goes on from: what was recorded before that which ended it.
 
-    Of the operation that failed nothing is kept, so that it has all its attempts again; a child's start is kept.
+    Of the operation that failed nothing is kept, so that it has all its attempts again; a child's start is kept, and so
+    is what branches beside it went on to do until they were told to stop.
     """
     place = _cause(life, marks)
     if place == len(marks):
         return list(marks)
     cause = marks[place]
     kept = [mark for mark in marks[:place] if mark.id != cause.id or mark.kind == "child"]
+    kept += _beside(branch_of(cause.id), marks[place + 1 :])
     _check_locks(run_id, cause.id, kept)
     return kept
+
+
+def _beside(path: str, later: Sequence[Mark]) -> Iterator[Mark]:
+    """Return what was done later in spite of what happened in a branch: in those beside it, and by updates."""
+    stopped: set[str] = set()
+    for mark in later:
+        branch = branch_of(mark.id)
+        if mark.kind == "update":
+            yield mark
+        elif _is_beside(path, branch) and branch not in stopped:
+            if mark.kind == "cancelled":
+                stopped.add(branch)
+            else:
+                yield mark
+
+
+def _is_beside(path: str, other: str) -> bool:
+    """Tell whether a branch belongs to the same gather or race as another one, or as one around that."""
+    for mine, his in zip(path.split("/"), other.split("/"), strict=False):
+        if mine != his:
+            group = mine.rpartition(".")[0]
+            return bool(group) and group == his.rpartition(".")[0]
+    return False  # the branch itself, one around it, or one within it
 
 
 def _cause(life: Life, marks: Sequence[Mark]) -> int:

@@ -45,6 +45,14 @@ class RunInfo(Struct, frozen=True):
         deaths: How many workers died with it in a row.
         tags: The tags it was started with.
         lines: The limits and schedules that it counts for.
+        root: The run at the top of its tree; empty if nobody has started it as a child.
+        continues: It went on as a new run, which has the result.
+        continued_from: The run that went on as this one.
+        forked_from: The run that this one was restarted or forked from.
+        idempotency_key: The key that it was started with.
+        schedule: The schedule that started it.
+        nominal_at: The moment that its schedule meant.
+        deadline: When it is stopped if it has not ended.
     """
 
     id: str
@@ -66,6 +74,14 @@ class RunInfo(Struct, frozen=True):
     deaths: int = 0
     tags: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    root: str = ""
+    continues: bool = False
+    continued_from: str = ""
+    forked_from: str = ""
+    idempotency_key: str = ""
+    schedule: str = ""
+    nominal_at: Instant | None = None
+    deadline: Instant | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -107,6 +123,14 @@ def info_of(run_id: str, header: Header, life: Life, progress: bytes | None = No
         life.deaths,
         header.tags,
         tuple(line.label for line in header.lines),
+        header.root,
+        life.continues,
+        header.continued_from,
+        header.forked_from,
+        header.idempotency_key,
+        header.schedule,
+        header.nominal_at,
+        header.deadline,
     )
 
 

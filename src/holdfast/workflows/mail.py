@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from holdfast.workflows.branches import Wait
 
 PAGE: Final = 200
+MOST_UNWRITTEN: Final = 40
+"""How many changes a run collects before they are written though nothing needs them to be."""
+
 ANSWER_KEPT: Final = 3_600.0
 """For how many seconds the answer to an update is kept whose sender gave it no id, so that nobody asks again."""
 
@@ -79,6 +82,12 @@ class Mail:
             start = page.more
         self._fetched = True
 
+    async def write_if_much(self) -> None:
+        """Write down what was taken and answered when there is nearly as much of it as a commit takes."""
+        journal = self._activation.journal
+        if journal is not None and journal.is_heavy(MOST_UNWRITTEN):
+            await self._activation.flush()
+
     # --- signals -------------------------------------------------------------------------------------------------
 
     async def find(self, name: str) -> Letter | None:
@@ -124,12 +133,18 @@ class Mail:
         """Whether updates have come that nobody has answered."""
         return any(each.item.kind == "update" for each in self._letters)
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether the run's code goes on: nothing that comes after it has returned can change its result."""
+        return bool(self._activation.branches) and not self._activation.is_unloading
+
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""
         for letter in [each for each in self._letters if each.item.kind == "update"]:
             handler = self.handlers.get(letter.item.name)
-            if handler is not None and not self._activation.is_unloading:
+            if handler is not None and self._is_open:
                 self._answer(letter, handler)
+                await self.write_if_much()
         journal = self._activation.journal
         if journal is not None and journal.is_dirty:
             await self._activation.flush()

@@ -100,6 +100,7 @@ async def _take_signal(
     else:
         mark = Mark("signal", operation, activation.host.now(), letter.item.value)
         activation.note(mark, activation.mail.take(letter))
+        await activation.mail.write_if_much()
     return mark
 
 

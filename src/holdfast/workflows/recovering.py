@@ -57,7 +57,7 @@ async def look_at(host: Host, worker: Worker | None, run_id: str) -> Looked:
         return Looked(run_id, "ended")
     if worker is None:
         return await _tell(host, run_id, is_due=is_due)
-    if run_id in host.loaded or is_due:
+    if is_due:
         await worker.look_at(run_id)
     return Looked(run_id, await _outcome(host, run_id))
 
@@ -85,10 +85,8 @@ async def _outcome(host: Host, run_id: str) -> How:
     life, is_due = await _state(host, run_id)
     if life is None or life.has_ended:
         return "ended"
-    if run_id in host.loaded:
-        return "taken"
     if life.owner:
-        return "held"
+        return "taken" if host.worker is not None and life.owner == host.worker.presence else "held"
     is_here = (life.workflow, life.version) in host.workflows
     return "waiting" if is_here and not is_due and life.status != "quarantined" else "left"
 
