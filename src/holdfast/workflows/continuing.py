@@ -27,7 +27,7 @@ class ContinueAsNew(BaseException):
 def next_id(run_id: str) -> str:
     """Return the id of the run that comes after one: ``order-7``, then ``order-7~2``."""
     name, mark, number = run_id.rpartition("~")
-    return f"{name}~{int(number) + 1}" if mark and number.isdigit() else f"{run_id}~2"
+    return f"{name}~{int(number) + 1}" if mark and number.isascii() and number.isdigit() else f"{run_id}~2"
 
 
 def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, ...]:

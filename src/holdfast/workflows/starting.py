@@ -23,6 +23,7 @@ __all__ = ["LONGEST_ID", "Start", "Started", "as_start", "check_same", "checked_
 
 LONGEST_ID: Final = 240
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_NEXT: Final = re.compile(r"~[0-9]+$")
 TRIES: Final = 20
 
 
@@ -33,6 +34,8 @@ def checked_id(what: str, text: str) -> str:
         raise InvalidWorkflowError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} bytes of printable text")
     if what == "run id" and text.startswith("@"):  # as schedules do in the timer index
         raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not begin with @")
+    if what == "run id" and _NEXT.search(text):  # as those that go on as a new run
+        raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not end in ~ and a number")
     return text
 
 
