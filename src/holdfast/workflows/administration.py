@@ -137,13 +137,15 @@ async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
     over: dict[RecordKey, bytes | None] = {keys.ready: READY}
     going_on = structs.replace(
         run.life,
-        status="running",
+        status="pending" if run.header.lines and run.life.has_ended else "running",
         owner="",
         failure=None,
         result=UNSET,
         cancel=None,
         deaths=0,
         position=0,
+        admitted=0 if run.life.has_ended else run.life.admitted,  # it has left its lines, and has to enter them again
+        ticket=None,
         waits_for="a worker",
         changed_at=host.now(),
     )

@@ -52,6 +52,8 @@ async def claim(host: Host, run_id: str) -> Activation | None:
     record, header = seen.get(keys.life), seen.get(keys.header)
     life = None if record is None else LIVES.decode(record.value)
     if record is None or life is None or header is None or life.has_ended:
+        if life is not None and life.leaving:
+            await _let_go(host, run_id)
         await _forget(host.space, seen, keys.ready)
         return None
     if life.owner or life.status == "quarantined":
@@ -69,6 +71,13 @@ async def claim(host: Host, run_id: str) -> Activation | None:
     right, taken = claimed
     host.emit_moved(run_id, taken, right.fence, life.changed_at)
     return Activation(host, keys, workflow, shown, taken, right, await marks_of(host.space, keys))
+
+
+async def _let_go(host: Host, run_id: str) -> None:
+    """Release what a run still holds that was ended by force, by somebody who has died since."""
+    from holdfast.workflows.forcing import find, let_go  # noqa: PLC0415 -- it needs the histories that are read here
+
+    await let_go(host, await find(host.space, run_id))
 
 
 async def _claim_in_turn(

@@ -12,7 +12,7 @@ from holdfast.workflows.cancelling import is_of_run
 from holdfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from holdfast.workflows.failures import Failure
     from holdfast.workflows.records import Life, Mark
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 MOST_MARKS: Final = 200
 MOST_BYTES: Final = 80_000
 
-TAKES: Final = frozenset({"acquired", "entered", "locked", "granted"})
-GIVES: Final = frozenset({"released", "left", "unlocked"})
+OPEN: Final = {"child": "child_done", "lock": "held"}
+"""Marks of operations that have begun, and those by which they are seen to be done."""
 
 
 def cut_at(run_id: str, marks: Sequence[Mark], step: str, *, fork: bool = True) -> list[Mark]:
@@ -38,7 +38,7 @@ def cut_at(run_id: str, marks: Sequence[Mark], step: str, *, fork: bool = True) 
         )
     kept = list(marks[:place])
     _check_locks(run_id, step, kept)
-    return _without_open_children(kept) if fork else kept
+    return _without_open(kept, ("child", "lock") if fork else ("lock",))
 
 
 def cut_for_retry(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:
@@ -54,7 +54,7 @@ def cut_for_retry(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:
     kept = [mark for mark in marks[:place] if mark.id != cause.id or mark.kind == "child"]
     kept += _beside(branch_of(cause.id), marks[place + 1 :])
     _check_locks(run_id, cause.id, kept)
-    return kept
+    return _without_open(kept, ("lock",))
 
 
 def _beside(path: str, later: Sequence[Mark]) -> Iterator[Mark]:
@@ -101,12 +101,12 @@ def _check_locks(run_id: str, step: str, kept: Sequence[Mark]) -> None:
     """Refuse a cut inside of a lock: it was given back since, and others may have it."""
     held: dict[str, None] = {}
     for mark in kept:
-        if mark.kind in TAKES:
+        if mark.kind == "held":
             held[mark.id] = None
-        elif mark.kind in GIVES:
+        elif mark.kind == "released":
             held.pop(mark.id, None)
     if held:
-        problem = f"{', '.join(held)} was held there and is not any more; choose a step before it"
+        problem = f"{', '.join(held)} was held there and is not any more; go on from {next(iter(held))!r}"
         raise InvalidWorkflowError(f"step {step!r:.200} of the run {run_id!r}", problem)
 
 
@@ -119,10 +119,14 @@ def open_children(marks: Sequence[Mark]) -> list[str]:
     return [msgspec.json.decode(mark.value, type=str) for mark in children.values() if isinstance(mark.value, Raw)]
 
 
-def _without_open_children(marks: list[Mark]) -> list[Mark]:
-    """Leave out children whose end is not recorded: a fork starts its own. Each mark is the last of its branch."""
-    done = {mark.id for mark in marks if mark.kind == "child_done"}
-    return [mark for mark in marks if mark.kind != "child" or mark.failure is not None or mark.id in done]
+def _without_open(marks: list[Mark], kinds: Collection[str]) -> list[Mark]:
+    """Leave out what had begun and was not done, where nothing of it is left. Each mark is the last of its branch."""
+    done = {(mark.kind, mark.id) for mark in marks}
+    return [
+        mark
+        for mark in marks
+        if mark.kind not in kinds or mark.failure is not None or (OPEN[mark.kind], mark.id) in done
+    ]
 
 
 def chunks_of(marks: Sequence[Mark]) -> Iterator[tuple[int, list[Mark]]]:

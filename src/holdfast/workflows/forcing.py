@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
@@ -108,7 +107,9 @@ async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool]
             until=None,
             waits_for="",
             cancel=reason,
-            leaving=bool(run.header.lines),
+            admitted=0,
+            ticket=None,
+            leaving=True,
         )
         changes: list[Change] = [Put(keys.life, LIVES.encode_own(ended), run.life_version)]
         changes += [Delete(key, version) for key in beside if (version := seen.version(key))]
@@ -122,8 +123,8 @@ async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool]
 
 
 def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
-    """Return the flags to set: for its parent, and for whoever drives it, so that he stops soon."""
-    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY if run.life.owner else None}
+    """Return the flags to set: for its parent, for whoever drives it to stop soon, and to see that it lets go."""
+    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY}
     if run.header.parent:
         over[RunKeys(scope, run.header.parent).ready] = READY
     return over
@@ -136,27 +137,25 @@ def _depose(host: Host, run_id: str) -> None:
 
 
 async def let_go(host: Host, run: Found) -> None:
-    """Release everything that an ended run may still hold: its places in lines, and locks."""
-    if (release_all := _part("context_locks", "release_all")) is not None:
-        await release_all(host, run.id)
-    if run.header.lines and (leave_all := _part("lines", "leave_all")) is not None:
-        await leave_all(host, run.id, run.header)
-        await _has_left(host, run.id)
+    """Release everything that an ended run may still hold: places in lines, and locks. Doing it twice is harmless."""
+    from holdfast.workflows.lines import leave_all  # noqa: PLC0415 -- starts need this to cancel
+    from holdfast.workflows.lock_marks import release_all  # noqa: PLC0415 -- it needs claims, which need this
 
-
-def _part(module: str, name: str) -> Any:  # noqa: ANN401 -- a function of a module that may not be there
-    try:
-        return getattr(import_module(f"holdfast.workflows.{module}"), name, None)
-    except ModuleNotFoundError:
-        return None
+    await release_all(host, run.id)
+    await leave_all(host, run.id, run.header)
+    await _has_left(host, run.id)
 
 
 async def clear_states(host: Host, run: Found) -> None:
     """Delete the states that only a run, or the runs that it has started, could see."""
-    if not run.header.root and (clear := _part("context_state", "clear_execution")) is not None:
-        await clear(host, run.id)
-    if (clear := _part("context_state", "clear_run")) is not None:
-        await clear(host, run.id)
+    from holdfast.workflows.context_state import (  # noqa: PLC0415 -- contexts need children, which need this
+        clear_execution,
+        clear_run,
+    )
+
+    await clear_run(host, run.id)
+    if not run.header.root:
+        await clear_execution(host, run.id)
 
 
 async def _has_left(host: Host, run_id: str) -> None:

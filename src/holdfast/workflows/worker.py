@@ -331,10 +331,9 @@ class Worker:
         if self._main is not None:
             await asyncio.gather(self._main, return_exceptions=True)
         loaded = [each for each in self._host.loaded.values() if each.claim is not None]
-        for activation in loaded:
-            activation.is_stopping = True
-        await self._let_steps_end(loaded, grace)
-        await asyncio.gather(*(self._hand_back(each) for each in loaded), return_exceptions=True)
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        await asyncio.gather(*(self._let_go(each, grace, hurried) for each in loaded), return_exceptions=True)
+        hurried.cancel()
         if self._hearing is not None:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
@@ -348,13 +347,13 @@ class Worker:
             task.cancel()
         return loops | self._tasks
 
-    async def _let_steps_end(self, loaded: list[Activation], grace: float) -> None:
-        busy = [each.over for each in loaded if any(branch.is_in_effect for branch in each.branches)]
-        if busy:
-            hurried = asyncio.ensure_future(self._hurried.wait())
-            ends: set[asyncio.Future[Any]] = {asyncio.gather(*busy, return_exceptions=True), hurried}
+    async def _let_go(self, activation: Activation, grace: float, hurried: asyncio.Future[Any]) -> None:
+        """Hand one run back: as soon as none of its steps is under way."""
+        activation.stop()
+        if any(branch.is_in_effect for branch in activation.branches):
+            ends: set[asyncio.Future[Any]] = {activation.over, hurried}
             await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            hurried.cancel()
+        await self._hand_back(activation)
 
     async def _hand_back(self, activation: Activation) -> None:
         if activation.ended is None and not activation.is_deposed and not activation.is_handed_back:

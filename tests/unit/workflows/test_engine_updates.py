@@ -1,0 +1,168 @@
+"""Updates and queries: asking a run for something, wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import (
+    InvalidWorkflowError,
+    RunNotFoundError,
+    UpdateTimeoutError,
+    UpdateValidationError,
+    WorkflowTerminalError,
+)
+from tests.unit.workflows.engines import WORKFLOWS, acts, engine, until
+
+
+@hf.workflow
+async def account(ctx: hf.Context, enough: int) -> list[int]:
+    """Collect amounts until there is enough."""
+    amounts: list[int] = []
+
+    def positive(amount: int) -> None:
+        if amount < 1:
+            raise ValueError("it must be positive")
+
+    def deposit(amount: int) -> int:
+        if amount == 13:
+            raise OverflowError("13")
+        amounts.append(amount)
+        return sum(amounts)
+
+    ctx.on_update("deposit", deposit, validate=positive)
+    ctx.on_query("amounts", lambda: list(amounts))
+    await ctx.wait_until(lambda: sum(amounts) >= enough)
+    return amounts
+
+
+@hf.workflow
+async def mixed(ctx: hf.Context, count: int) -> list[Any]:
+    """Note signals and updates in the order in which they are seen."""
+    seen: list[Any] = []
+    ctx.on_update("note", seen.append)
+    ctx.on_query("seen", lambda: list(seen))
+    for _ in range(count):
+        seen.append(await ctx.wait_signal("item"))  # noqa: PERF401 -- updates come in between
+    return seen
+
+
+def bank(url: str, **options: Any) -> hf.Engine:
+    """Return an engine that keeps accounts."""
+    return engine(url, **{"workflows": [*WORKFLOWS, account, mixed], **options})
+
+
+async def test_an_update_is_answered(url: str) -> None:
+    """The handler's result comes back; what it changed lets the run go on."""
+    async with bank(url) as opened:
+        run = await opened.start(account, 10)
+        assert await run.update("deposit", 4) == 4
+        assert await run.update("deposit", 6) == 10
+        assert await run.result() == [4, 6]
+
+
+async def test_an_update_that_is_refused_changes_nothing(url: str) -> None:
+    """What the validator raises reaches the caller, and the history shows no trace."""
+    async with bank(url) as opened:
+        run = await opened.start(account, 10)
+        with pytest.raises(UpdateValidationError, match="positive"):
+            await run.update("deposit", -1)
+        with pytest.raises(OverflowError):
+            await run.update("deposit", 13)
+        assert await run.query("amounts") == []
+
+
+async def test_an_update_loads_a_run_that_is_not_in_memory(url: str) -> None:
+    """A suspended run is woken, answers, and its answer is there for whoever asks again."""
+    async with bank(url, drive=False) as client, bank(url) as worker:
+        run = await client.start(account, 10)
+        await until(client, run.id, "suspended")
+        assert await run.update("deposit", 4, update_id="1") == 4
+        await until(client, run.id, "suspended")
+        assert worker.host.loaded.keys() <= {run.id}
+        assert await run.update("deposit", 4, update_id="1") == 4
+        assert await run.query("amounts") == [4]
+
+
+async def test_an_update_with_an_id_is_done_once(url: str) -> None:
+    """Sent again, at the same time or after the run has ended, it has the same answer and no effect."""
+    async with bank(url) as opened:
+        run = await opened.start(account, 10)
+        answers = await asyncio.gather(*(run.update("deposit", 10, update_id="1") for _ in range(5)))
+        assert answers == [10] * 5
+        assert await run.result() == [10]
+        assert await run.update("deposit", 10, update_id="1") == 10
+
+
+async def test_a_run_that_has_ended_takes_no_updates(url: str) -> None:
+    """It is told at once; and so is whoever waits for an answer when the run ends without one."""
+    async with bank(url) as opened:
+        run = await opened.start(acts, [])
+        await run.result()
+        with pytest.raises(WorkflowTerminalError):
+            await run.update("deposit", 1)
+        other = await opened.start(account, 1)
+        asking = asyncio.create_task(other.update("nothing", timeout=50))
+        await until(opened, other.id, "suspended")
+        await other.update("deposit", 1)
+        with pytest.raises(WorkflowTerminalError):
+            await asking
+        with pytest.raises(RunNotFoundError):
+            await opened.update("nobody", "deposit", 1)
+
+
+async def test_an_update_without_a_handler_times_out_and_says_what_there_is(url: str) -> None:
+    """The error names the handlers of a run that is in memory here."""
+    async with bank(url, linger=60) as opened:
+        run = await opened.start(account, 10)
+        await run.update("deposit", 1)
+        with pytest.raises(UpdateTimeoutError, match="deposit") as caught:
+            await run.update("depoist", 1, timeout=0.05)
+        assert caught.value.known == ("deposit",)
+
+
+async def test_many_updates_at_once_are_answered_in_the_order_of_the_calls(url: str) -> None:
+    """None is lost, none is doubled, and each sees those before it."""
+    async with bank(url) as opened:
+        run = await opened.start(account, 120)
+        answers = await asyncio.gather(*(run.update("deposit", 1) for _ in range(120)))
+        assert answers == list(range(1, 121))
+        assert len(await run.result()) == 120
+
+
+async def test_signals_and_updates_have_the_same_order_on_replay(url: str) -> None:
+    """What the run's variables were when each came is the same for a copy that is made from the history."""
+    async with bank(url) as opened, bank(url, drive=False) as elsewhere:
+        run = await opened.start(mixed, 11)
+        sends = [run.signal("item", n) if n % 2 else run.update("note", n) for n in range(20)]
+        await asyncio.gather(*sends)
+        await run.signal("item", 20)
+        seen = await run.result()
+        assert await elsewhere.query(run.id, "seen") == seen
+        assert sorted(seen) == list(range(21))
+
+
+async def test_a_query_is_answered_wherever_the_run_is(url: str) -> None:
+    """Driven here, driven elsewhere, suspended, or ended: the answer is the same, and leaves no trace."""
+    async with bank(url, linger=60) as here, bank(url, drive=False) as elsewhere:
+        run = await here.start(account, 5)
+        await run.update("deposit", 4)
+        assert await here.query(run.id, "amounts") == await elsewhere.query(run.id, "amounts") == [4]
+        before = await run.history()
+        await run.update("deposit", 1)
+        await run.result()
+        assert await elsewhere.query(run.id, "amounts") == [4, 1]
+        assert (await run.history())[: len(before)] == before
+
+
+async def test_a_query_without_a_handler_says_what_there_is(url: str) -> None:
+    """The error names those that the run answers."""
+    async with bank(url) as opened:
+        run = await opened.start(account, 5)
+        with pytest.raises(InvalidWorkflowError, match="amounts"):
+            await run.query("amount")
+        with pytest.raises(RunNotFoundError):
+            await opened.query("nobody", "amounts")
