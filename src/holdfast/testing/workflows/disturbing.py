@@ -35,6 +35,9 @@ Script: TypeAlias = Callable[[WorkflowEnvironment, Run[Any]], Awaitable[None]]
 """What happens from outside while a run is driven."""
 
 RUN_ID: Final = "the-run"
+AFTERWARDS: Final = "3 days"
+"""How long others that were started on the way have to come to their end, too."""
+
 MOMENTS: Final[tuple[Literal["after", "before"], ...]] = ("after", "before")
 
 
@@ -189,7 +192,7 @@ class _Trial:
             return await self._observe(env, run, outcome, first.commits - before)
 
     async def _observe(self, env: WorkflowEnvironment, run: Run[Any], outcome: str, commits: int) -> Observation:
-        await env.settle()
+        await env.advance(AFTERWARDS)
         if self._given.check is not None:
             self._given.check(env, run)
         self._executions = env.effects.executions

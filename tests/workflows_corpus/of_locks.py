@@ -1,0 +1,172 @@
+"""Shapes of holding: locks over sleeps and crashes, states, progress, and what others hold meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import holdfast as hf
+from holdfast.errors import HoldTimeoutError
+from tests.workflows_corpus.of_families import cancelled
+from tests.workflows_corpus.of_steps import add, break_down, shout
+from tests.workflows_corpus.shape import Shape
+
+if TYPE_CHECKING:
+    from holdfast.testing.workflows import WorkflowEnvironment
+
+
+@hf.workflow
+async def holds_a_mutex(ctx: hf.Context) -> int:
+    """Take a step inside of a mutex."""
+    async with ctx.mutex("stock"):
+        return await ctx.step(add, 1, 1)
+
+
+@hf.workflow
+async def sleeps_in_a_mutex(ctx: hf.Context) -> int:
+    """Sleep for two days inside of a mutex, in try and finally."""
+    done = 0
+    async with ctx.mutex("stock"):
+        try:
+            done = await ctx.step(add, done, 1)
+            await ctx.sleep("2 days")
+        finally:
+            done = await ctx.step(add, done, 1)
+    return await ctx.step(add, done, 1)
+
+
+@hf.workflow
+async def fails_in_a_mutex(ctx: hf.Context) -> str:
+    """Fail inside of a mutex, and take it again."""
+    try:
+        async with ctx.mutex("stock"):
+            await ctx.step(break_down, "inside")
+    except ValueError as problem:
+        async with ctx.mutex("stock"):
+            return await ctx.step(shout, str(problem))
+    return "never"
+
+
+@hf.workflow
+async def holds_two(ctx: hf.Context) -> int:
+    """Hold one lock inside of another."""
+    async with ctx.mutex("outer"), ctx.semaphore("inner", permits=2, weight=2):
+        await ctx.sleep("1 hour")
+        return await ctx.step(add, 1, 1)
+
+
+@hf.workflow
+async def branches_take_turns(ctx: hf.Context) -> list[int]:
+    """Let branches hold locks of their own side by side."""
+
+    async def branch(number: int) -> int:
+        async with ctx.mutex(f"stock {number}"):
+            await ctx.sleep(f"{number + 1} hours")
+            return await ctx.step(add, number, number)
+
+    return await ctx.gather(branch(0), branch(1))
+
+
+@hf.workflow
+async def cancelled_in_a_mutex(ctx: hf.Context) -> None:
+    """Be cancelled inside of a mutex, and clean up before it is released."""
+    async with ctx.mutex("stock"):
+        try:
+            await ctx.wait_signal("never")
+        finally:
+            await ctx.step(shout, "still mine")
+
+
+@hf.workflow
+async def modes(ctx: hf.Context) -> str:
+    """Hold a mode lock, in one mode and then in another."""
+    async with ctx.mode_lock("page", "read", modes=("read", "write"), alone=("write",)):
+        text = await ctx.step(shout, "read")
+    async with ctx.mode_lock("page", "write", modes=("read", "write"), alone=("write",)):
+        return await ctx.step(shout, f"{text} and written")
+
+
+@hf.workflow
+async def keeper(ctx: hf.Context) -> None:
+    """Hold the stock for an hour."""
+    async with ctx.mutex("stock"):
+        await ctx.sleep("1 hour")
+
+
+@hf.workflow
+async def waits_for_a_mutex(ctx: hf.Context) -> int:
+    """Wait for a mutex that another run holds."""
+    await ctx.sleep("1 minute")
+    async with ctx.mutex("stock"):
+        return await ctx.step(add, 1, 1)
+
+
+@hf.workflow
+async def waits_in_vain(ctx: hf.Context) -> str:
+    """Wait for a mutex that another run holds for longer."""
+    await ctx.sleep("1 minute")
+    try:
+        async with ctx.mutex("stock", timeout="10 minutes"):
+            return "never"
+    except HoldTimeoutError:
+        return await ctx.step(shout, "too late")
+
+
+@hf.workflow
+async def counts(ctx: hf.Context) -> list[Any]:
+    """Change states of the workflow, of the execution and of the run."""
+    visits = ctx.state.workflow("visits", type=int, initial=0)
+    found = [await visits.increment()]
+    await ctx.step(add, 1, 1)
+    note = ctx.state.run("note", type=str, initial="")
+    await note.set("written")
+    await ctx.sleep("1 hour")
+    return [*found, await visits.increment(), await note.get()]
+
+
+@hf.workflow
+async def shows_progress(ctx: hf.Context) -> int:
+    """Say how far it is."""
+    for number in range(2):
+        ctx.set_progress({"done": number})
+        await ctx.step(add, number, number)
+    await ctx.sleep("1 hour")
+    ctx.set_progress({"done": 2})
+    return 2
+
+
+@hf.workflow
+async def keeps_to_a_rate(ctx: hf.Context) -> int:
+    """Take a token twice, which takes a while."""
+    limiter = ctx.rate_limiter("calls", interval="1 hour")
+    for number in range(2):
+        async with limiter:
+            await ctx.step(add, number, number)
+    return 2
+
+
+async def with_a_keeper(env: WorkflowEnvironment, _: hf.Run[Any]) -> None:
+    """Let another run hold the stock."""
+    await env.start(keeper, id="keeper")
+    await env.settle()
+
+
+async def last_word(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+    """Look at the progress on the way."""
+    await env.advance("10 minutes")
+    assert (await run.info()).progress == {"done": 1}
+
+
+SHAPES: Final = (
+    Shape(holds_a_mutex),
+    Shape(sleeps_in_a_mutex),
+    Shape(fails_in_a_mutex),
+    Shape(holds_two),
+    Shape(branches_take_turns),
+    Shape(cancelled_in_a_mutex, script=cancelled),
+    Shape(modes),
+    Shape(waits_for_a_mutex, workflows=(keeper,), script=with_a_keeper),
+    Shape(waits_in_vain, workflows=(keeper,), script=with_a_keeper),
+    Shape(counts),
+    Shape(shows_progress, script=last_word),
+    Shape(keeps_to_a_rate),
+)
