@@ -94,13 +94,21 @@ class Typed(Generic[T]):
 class Signature:
     """What a function takes and returns, as far as it is stored."""
 
-    __slots__ = ("_arguments", "_codec", "_parameters", "name", "result")
+    __slots__ = ("_arguments", "_codec", "_least", "_parameters", "_positional", "name", "result")
 
     def __init__(self, name: str, parameters: inspect.Signature, arguments: type[msgspec.Struct], result: Any) -> None:  # noqa: ANN401 -- a type may be no class
         self.name: Final = name
         self.result: Final[Typed[Any]] = Typed(result, f"the result of {name}")
         self._parameters: Final = parameters
         self._arguments: Final = arguments
+        self._positional: Final = tuple(
+            each.name for each in parameters.parameters.values() if each.kind <= each.POSITIONAL_OR_KEYWORD
+        )
+        needed = [each for each in parameters.parameters.values() if each.default is each.empty]
+        # How many arguments by place are enough; more than there are if one can only be given by name.
+        self._least: Final = (
+            len(needed) if all(each.name in self._positional for each in needed) else len(self._positional) + 1
+        )
         self._codec: Final = _codec_for(arguments, f"the arguments of {name}")
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
@@ -110,6 +118,8 @@ class Signature:
             WrongArgumentsError: The function cannot be called with these; it is a ``TypeError``.
             EncodeError: An argument would not come back equal, or is too large.
         """
+        if not kwargs and self._least <= len(args) <= len(self._positional):
+            return self._codec.write(self._arguments(**dict(zip(self._positional, args, strict=False))))[0]
         try:
             bound = self._parameters.bind(*args, **kwargs)
         except TypeError as error:
@@ -139,6 +149,11 @@ class Signature:
             else:
                 kwargs[name] = value
         return tuple(args), kwargs
+
+    def bind(self, data: bytes | msgspec.Raw) -> inspect.BoundArguments:
+        """Return the arguments that ``data`` was made from, by their places: for functions that name them otherwise."""
+        args, kwargs = self.unpack(data)
+        return self._parameters.bind(*args, **kwargs)
 
     def _refuse_unknown(self, body: bytes) -> None:
         names: set[str] = set()

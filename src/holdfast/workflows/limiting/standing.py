@@ -52,9 +52,9 @@ def standing_in(workflow: str, limit: Limit, partition: str | None) -> Standing:
 def _partition(workflow: Workflow[..., Any], limit: Limit, packed: bytes) -> str | None:
     if limit.key is None:
         return None
-    args, kwargs = workflow.signature.unpack(packed)
+    bound = workflow.signature.bind(packed)
     try:
-        partition = limit.key(*args, **kwargs)
+        partition = limit.key(*bound.args, **bound.kwargs)
     except Exception as problem:
         raise LimitKeyError(workflow.name, f"it raised {type(problem).__name__}: {problem}") from problem
     if not isinstance(partition, str):
