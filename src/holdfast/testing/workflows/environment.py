@@ -123,6 +123,7 @@ class WorkflowEnvironment:
             await asyncio.gather(self._recovery, return_exceptions=True)
         if self._process is not None:
             process, self._process = self._process, None
+            process.life.dies = None  # it would never be buried
             await (process.bury() if process.life.is_dead else process.close())
         if self._client is not None:
             await self._client.close()
