@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from typing import Final
 
@@ -9,6 +10,8 @@ import pytest
 
 from holdfast.testing import simulate
 from tests.simulation.test_locks import Hunt
+from tests.simulation.test_stores import QUICK_DISK
+from tests.simulation.workflow_disk import drive_on_disk
 from tests.simulation.workflow_mutants import MUTANTS, mutated
 from tests.simulation.workflow_world import drive
 from tests.sizes import rounds, tallies
@@ -30,6 +33,14 @@ def test_durable_workflows_keep_their_promises_on_every_schedule() -> None:
     """One driver a run, no recorded step again, every run to its end, nothing lost, taken twice or left held."""
     for seed in rounds("seeds of durable workflows", full=10_000, quick=50, seconds=15):
         run(seed)
+
+
+@pytest.mark.heavy
+def test_durable_workflows_keep_their_promises_on_sqlite() -> None:
+    """The same on files, whose threads are simulated, with processes that die and are replaced."""
+    for seed in rounds("seeds of durable workflows on SQLite", full=2_000, quick=10, seconds=10):
+        with tempfile.TemporaryDirectory(dir=QUICK_DISK) as folder:
+            simulate(seed, drive_on_disk, seed, f"{folder}/runs.db", step_limit=MOST_STEPS)
 
 
 @pytest.mark.heavy
