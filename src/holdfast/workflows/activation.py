@@ -225,7 +225,7 @@ class Activation:
 
     async def wait(self, branch: Branch, wait: Wait) -> object:
         """Let a branch wait. The run is unloaded if all its branches do for a while."""
-        if self.is_unloading:
+        if self.is_unloading or self.is_stopping:
             raise Unload
         branch.wait = wait
         if wait.until is not None:
@@ -374,6 +374,12 @@ class Activation:
         """Stop at once: it is not known what is written. The run is loaded again from its records."""
         self.is_deposed = True
         self.unload()
+
+    def stop(self) -> None:
+        """Begin nothing more: steps come to their end and are recorded, and what waits is taken off."""
+        self.is_stopping = True
+        for wait in self.waits:
+            wait.interrupt(Unload())
 
     def unload(self) -> None:
         """Take the run's code off: whatever its branches do next raises, and nothing more is recorded."""

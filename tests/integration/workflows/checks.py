@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.stores import Put, Worked
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast import Engine
+    from holdfast import Engine, Space
+    from holdfast.stores.sqlite.work import SqlWork
     from holdfast.workflows.information import HistoryEntry
     from tests.integration.workflows.ledger import Entry
 
@@ -19,6 +22,9 @@ Attempt: TypeAlias = tuple[str, int]
 """The idempotency key of a step, and which attempt."""
 
 INTERRUPTED: Final = "StepInterruptedError"
+
+STEPS_IN_LOCK: Final = 2
+"""How many steps a run takes each time that it holds the lock."""
 
 
 class Found(Struct, frozen=True):
@@ -97,3 +103,32 @@ def _problems(runs: list[Entry], record: str | None, killed_at: Mapping[int, flo
             yield f"{name} was executed again by {after.pid} while {one.pid}, that had executed it, was alive"
         if one.fence >= after.fence:
             yield f"{name} was executed again with fence {after.fence}, after {one.fence}"
+
+
+def check_locks(ledger: Iterable[Entry]) -> list[str]:
+    """Check that no two runs were inside the lock: from the first step of one in it to its last there is no other."""
+    sections: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for entry in ledger:
+        run, _, step = entry.key.partition(":")
+        name, _, number = step.partition("#")
+        if name == "locked_work":
+            sections[run, (int(number or 1) - 1) // STEPS_IN_LOCK].append(entry)
+    ordered = sorted(sections.items(), key=lambda section: section[1][0].at)
+    return [
+        f"{two} came in while {one} was inside, at {came[0].at}"
+        for (one, was), (two, came) in pairwise(ordered)
+        if was[-1].at > came[0].at
+    ]
+
+
+async def paid_twice(space: Space) -> list[tuple[object, ...]]:
+    """Return what was written more than once to the table that transactions write to."""
+
+    def look(sql: SqlWork) -> list[tuple[object, ...]]:
+        if not sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'payments'"):
+            return []
+        return list(sql.execute("SELECT name, count(*) FROM payments GROUP BY name HAVING count(*) > 1"))
+
+    answer = await space.commit_with(look, Put(space.key("looked"), b""))
+    assert isinstance(answer, Worked)
+    return answer.answer

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.events import Event
+    from holdfast.stores.sqlite.work import SqlWork
 
 LEDGER = "HOLDFAST_TEST_LEDGER"
 INTERRUPTED = "interrupted"
@@ -64,6 +65,21 @@ async def work_once() -> str:
     nonce = ledger().begin("once")
     await asyncio.sleep(random.uniform(0, 0.01))
     return ledger().end(nonce)
+
+
+@hf.step
+async def locked_work(lock: str) -> str:
+    """Do something that no two runs may do at the same time."""
+    nonce = ledger().begin(lock)
+    await asyncio.sleep(random.uniform(0, 0.005))
+    return ledger().end(nonce)
+
+
+def pay(sql: SqlWork, name: str) -> int:
+    """Write to a table of our own in the store's database; return how often that was done for this name."""
+    sql.execute("CREATE TABLE IF NOT EXISTS payments (name TEXT)")
+    sql.execute("INSERT INTO payments VALUES (?)", (name,))
+    return int(sql.execute("SELECT count(*) FROM payments WHERE name = ?", (name,))[0][0])
 
 
 @hf.step
@@ -168,6 +184,51 @@ async def racer(ctx: hf.Context, number: int) -> int:
 
 
 @hf.workflow
+async def locker(ctx: hf.Context, number: int) -> int:
+    """Steps under a lock that other runs want too, and a sleep while it is held."""
+    for _ in range(number):
+        async with ctx.mutex("till"):
+            await ctx.step(locked_work, "till")
+            await ctx.sleep(0.01)
+            await ctx.step(locked_work, "till")
+    return number
+
+
+@hf.workflow
+async def payer(ctx: hf.Context, number: int) -> list[int]:
+    """Transactions in the store's own database, between steps."""
+    paid: list[int] = []
+    for place in range(number):
+        paid.append(await ctx.transaction(pay, f"{ctx.run_id} {place}"))
+        await ctx.step(work)
+    return paid
+
+
+@hf.workflow
+async def chain(ctx: hf.Context, number: int, done: int = 0) -> int:
+    """Runs that go on as new ones."""
+    await ctx.step(work)
+    if number > 1:
+        await ctx.continue_as_new(number - 1, done + 1)
+    return done + 1
+
+
+@hf.workflow
+async def adder(ctx: hf.Context, number: int) -> list[int]:
+    """Updates, answered as they come."""
+    added: list[int] = []
+
+    def add(value: int) -> int:
+        added.append(value)
+        return len(added)
+
+    ctx.on_update("add", add)
+    await ctx.wait_until(lambda: len(added) == number)
+    await ctx.step(work)
+    return added
+
+
+@hf.workflow
 async def waits_at_the_gate(ctx: hf.Context, gate: str) -> str:
     """A step that stays until a file is there, and one after it."""
     await ctx.step(parked, gate)
@@ -202,11 +263,13 @@ async def changing_2(ctx: hf.Context) -> str:
 WORKFLOWS = {
     f"{each.name}{each.version}": each
     for each in (
-        in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, waits_at_the_gate, kills_its_worker,
-        changing_1, changing_2,
+        in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
+        waits_at_the_gate, kills_its_worker, changing_1, changing_2,
     )
 }  # fmt: skip
-SHAPES = (in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer)
+SHAPES = (
+    in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
+)  # fmt: skip
 
 
 def told(event: Event) -> None:

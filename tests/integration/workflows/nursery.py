@@ -86,6 +86,10 @@ class Nursery:
         await self._wait_for(lambda: self.ready.issuperset(pids))
         return pids
 
+    async def are_ready(self, number: int) -> None:
+        """Wait until so many workers drive runs."""
+        await self._wait_for(lambda: len(self.ready.intersection(self.alive)) >= number)
+
     def kill(self, pid: int) -> None:
         """Kill a worker with SIGKILL, and write that down before."""
         self._ledger.write("kill", pid=pid)

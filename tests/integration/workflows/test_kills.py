@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import pytest
 
-from tests.integration.workflows.checks import check, records_of
-from tests.integration.workflows.flows import SHAPES, listener
+from tests.integration.workflows.checks import check, check_locks, paid_twice, records_of
+from tests.integration.workflows.flows import SHAPES, adder, listener
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ class Storm:
             shape, number = self._chooser.choice(SHAPES), self._chooser.randint(1, 4)
             run: hf.Run[Any] = await self._engine.start(shape, number, idempotency_key=f"start {next(self._numbers)}")
             self.started.append(run.id)
-            if shape is listener:
-                for place in range(number):
-                    await self._signal(run, place)
+            for place in range(number if shape in (listener, adder) else 0):
+                await (self._signal if shape is listener else self._update)(run, place)
             self.waiting.add(run.id)
             assert await run.result() == _expected(shape.name, number), run.id
             self.waiting.discard(run.id)
@@ -58,8 +57,19 @@ class Storm:
         for _ in range(self._chooser.randint(1, 2)):
             await run.signal("go", place, signal_id=f"signal {place}")
 
+    async def _update(self, run: hf.Run[Any], place: int) -> None:
+        answers = [
+            await run.update("add", place, update_id=f"update {place}", timeout=PATIENCE)
+            for _ in range(self._chooser.randint(1, 2))
+        ]
+        assert set(answers) == {place + 1}, f"{run.id}: {answers}"
+
     async def strike(self) -> None:
-        """Let everybody work for a random while, then kill one; now and then ask another one to leave."""
+        """Let everybody work for a random while, then kill one; now and then ask another one to leave.
+
+        Half of them have to be up before: on a busy machine nothing would be done in between.
+        """
+        await self._nursery.are_ready(WORKERS // 2)
         await asyncio.sleep(self._chooser.uniform(0, 0.2))  # killed at any moment
         self._nursery.kill(self._chooser.choice(self._nursery.alive))
         if self._chooser.random() < 0.1:
@@ -82,8 +92,10 @@ class Storm:
 
 
 def _expected(shape: str, number: int) -> object:
-    if shape == "listener":
+    if shape in ("listener", "adder"):
         return list(range(number))
+    if shape == "payer":
+        return [1] * number
     return {"side_by_side": sum(range(number)), "parent": number + 1 + 1}.get(shape, number)
 
 
@@ -105,6 +117,8 @@ async def test_a_storm_of_kills_loses_no_run_and_repeats_nothing_recorded(
     about = f"{found.attempts} attempts of steps, {found.duplicates} done again, {found.interrupted} interrupted"
     remark("kills of workers", f"{len(storm.started)} runs, {about}")
     assert found.problems == ()
+    assert check_locks(ledger.entries()) == []
+    assert await paid_twice(engine.space) == []
     await check_deaths(nursery, storm.dismissed)
     await nothing_is_left(engine.space)
 

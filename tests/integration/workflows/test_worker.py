@@ -65,6 +65,36 @@ async def test_branches_that_are_handed_back_are_not_cancelled(url: str) -> None
         assert "cancelled" not in [entry.kind for entry in await second.history(run.id)]
 
 
+async def test_a_long_step_keeps_no_other_run(url: str) -> None:
+    """While a worker that stops waits for a step, the runs that have none are in other hands already."""
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        await go_on.wait()
+
+    @hf.workflow
+    async def busy(ctx: hf.Context) -> None:
+        await ctx.gather(ctx.step(slow), ctx.wait_signal("never", timeout="1 day"))
+
+    @hf.workflow
+    async def waits(ctx: hf.Context) -> str:
+        return str(await ctx.wait_signal("go"))
+
+    async with hf.Engine(url, workflows=[busy, waits]) as first, hf.Engine(url, workflows=[waits]) as second:
+        await first.start(busy, id="busy")
+        await first.start(waits, id="waits")
+        await began.wait()
+        stopping = asyncio.create_task(first.aclose(grace="1 hour"))
+        await second.signal("waits", "go", "on")
+        assert await second.result("waits", timeout=20) == "on"
+
+        go_on.set()
+        await asyncio.wait_for(stopping, 20)
+        assert [entry.id for entry in await second.history("busy") if entry.kind == "step"] == ["g1.0/slow"]
+        assert (await second.get("busy")).owner == ""
+
+
 async def test_a_run_that_ends_while_it_is_written_is_not_driven_again(url: str) -> None:
     """Its last commit waits for the one that is under way, instead of being taken for a loser."""
     told: list[Event] = []
