@@ -92,7 +92,7 @@ async def nested(ctx: hf.Context, depth: int) -> int:
     return 0 if depth == 0 else 1 + await ctx.child(nested, depth - 1)
 
 
-WORKFLOWS = [
+WORKFLOWS: list[hf.Workflow[..., Any]] = [
     alone, by_name, by_both, joined, hurried, failing, by_number, by_customer, counting, parent, nested,
 ]  # fmt: skip
 
@@ -156,7 +156,7 @@ async def test_a_refused_start_leaves_no_trace(engine: hf.Engine) -> None:
 
 
 async def test_keys_are_limited_apart_from_each_other(engine: hf.Engine) -> None:
-    """A key that is full keeps no other one from starting; it is free when its run has ended, whatever the others do."""
+    """A key that is full keeps no other from starting, and is free when its run has ended, whatever the others do."""
     alpha, beta = await engine.start(by_name, "alpha"), await engine.start(by_name, "beta")
     assert await refused(engine, by_name, "alpha") == ("by_name", "alpha", 1)
 

@@ -170,9 +170,9 @@ async def test_a_parent_waits_for_a_child_that_queues(engine: hf.Engine) -> None
     assert await waiting.result() == "b!"
 
 
-async def test_a_delayed_run_that_waited_does_not_begin_early(url: str) -> None:
+async def test_a_delayed_run_that_waited_does_not_begin_early() -> None:
     """It has its turn before its time, and holds its place until then."""
-    async with WorkflowEnvironment(workflows=WORKFLOWS, store="memory://") as env:
+    async with WorkflowEnvironment(workflows=WORKFLOWS) as env:
         first = await env.start(gated, "a")
         second = await env.start(gated, "b", delay="1 hour")
         await first.signal("go", "!")
