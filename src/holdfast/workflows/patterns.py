@@ -16,7 +16,7 @@ from holdfast.workflows.handle import Run
 from holdfast.workflows.sending import checked_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from holdfast.durations import Duration
     from holdfast.workflows.client import Client
@@ -64,7 +64,7 @@ class Debounce(Generic[P, R]):
     """
 
     def __init__(self, workflow: Workflow[P, R], *, window: Duration, max_wait: Duration | None = None) -> None:
-        _check_workflow("Debounce", workflow)
+        _checked("Debounce", workflow)
         length = seconds(window, what="window", minimum=0.001)
         most = None if max_wait is None else seconds(max_wait, what="max_wait", minimum=0.001)
         if most is not None and most < length:
@@ -121,15 +121,22 @@ class Batch(Generic[T, R]):
         workflows: What an engine needs for it.
     """
 
-    def __init__(self, workflow: Workflow[[list[T]], R], *, size: int, window: Duration) -> None:
-        _check_workflow("Batch", workflow)
+    def __init__(
+        # A workflow, as type checkers see what it is called with: so they know what it takes a list of.
+        self,
+        workflow: Callable[[list[T]], Coroutine[Any, Any, R]],
+        *,
+        size: int,
+        window: Duration,
+    ) -> None:
+        target = _checked("Batch", workflow)
         if type(size) is not int or not 1 <= size <= LARGEST:
             raise InvalidWorkflowError("Batch", f"size is {size!r:.60}; it must be a whole number from 1 to 10,000")
-        self._workflow: Final = workflow
-        self.name: Final = f"{workflow.name}.batch"
+        self._workflow: Final = target
+        self.name: Final = f"{target.name}.batch"
         length = seconds(window, what="window", minimum=0.001)
-        self._plan: Final = Plan(_collector(workflow, self.name, _together), length, slides=False, size=size)
-        self.workflows: Final[tuple[Workflow[..., Any], ...]] = (workflow, self._plan.workflow)
+        self._plan: Final = Plan(_collector(target, self.name, _together), length, slides=False, size=size)
+        self.workflows: Final[tuple[Workflow[..., Any], ...]] = (target, self._plan.workflow)
 
     async def add(self, engine: Client, item: T, *, key: str = "all") -> Run[R]:
         """Add an item to the batch of its key.
@@ -153,9 +160,10 @@ class Batch(Generic[T, R]):
 # --- the runs that collect ------------------------------------------------------------------------------------------
 
 
-def _check_workflow(what: str, workflow: object) -> None:
+def _checked(what: str, workflow: object) -> Workflow[..., Any]:
     if not isinstance(workflow, Workflow):
         raise InvalidWorkflowError(what, f"a {type(workflow).__name__} is no workflow; declare it with @hf.workflow")
+    return cast("Workflow[..., Any]", workflow)
 
 
 def _collector(

@@ -76,6 +76,7 @@ async def test_a_tick_is_not_lost_with_the_worker_that_handles_it(
             env.life.dies = Death(when, env.life.commits + number)
             await env.advance("150 seconds")
             assert await statuses(env) == ["completed"] * 3, number
+            env.life.dies = None
 
 
 async def test_late_ticks_are_missed_and_counted() -> None:

@@ -146,6 +146,7 @@ async def test_what_is_begun_is_finished_by_another_process(how: str, number: in
         asking = asyncio.ensure_future(getattr(env.engine.schedules, how)("s"))
         await env.advance("5 minutes")
         await asyncio.gather(asking, return_exceptions=True)
+        env.life.dies = None
         assert await statuses(env) == ["completed", "cancelled"]
 
 
