@@ -44,6 +44,7 @@ def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, .
         started_at=now,
         deadline=deadline,
         continued_from=activation.keys.id,
+        mail_from=activation.mail.left_in(),
         idempotency_key="",
         begins_at=None,
         lines=tuple([structs.replace(each, entry=each.entry or activation.keys.id) for each in old.lines]),

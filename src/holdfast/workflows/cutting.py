@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_MARKS: Final = 200
 MOST_BYTES: Final = 80_000
 
-OPEN: Final = {"child": "child_done", "lock": "held"}
+OPEN: Final = {"child": "child_done", "lock": "held", "began": "step"}
 """Marks of operations that have begun, and those by which they are seen to be done."""
 
 
@@ -38,7 +38,7 @@ def cut_at(run_id: str, marks: Sequence[Mark], step: str, *, fork: bool = True) 
         )
     kept = list(marks[:place])
     _check_locks(run_id, step, kept)
-    return _without_open(kept, ("child", "lock") if fork else ("lock",))
+    return _without_open(kept, tuple(OPEN) if fork else ("lock",))
 
 
 def cut_for_retry(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:

@@ -10,9 +10,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.clock import later
 from holdfast.codec import Codec
+from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Delete, Put
 from holdfast.workflows.failures import Failure, describe
-from holdfast.workflows.records import ITEMS, Item, Mark
+from holdfast.workflows.records import ITEMS, Item, Mark, RunKeys
 from holdfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
@@ -47,9 +48,17 @@ class Handler(Struct, frozen=True):
 
 
 class Letter(Struct, frozen=True):
-    """An item of the inbox that is in memory."""
+    """An item of the inbox that is in memory.
 
-    number: int
+    Attributes:
+        place: The inbox, as runs of a chain hand theirs on, and the number in it; the smallest is the oldest.
+        key: Where it lies.
+        version: What its record is guarded with.
+        item: What it says.
+    """
+
+    place: tuple[int, int]
+    key: RecordKey
     version: int
     item: Item
 
@@ -61,26 +70,39 @@ class Mail:
     def __init__(self, activation: Activation) -> None:
         self._activation: Final = activation
         self._letters: list[Letter] = []
-        self._next = 0
+        self._next: Final[dict[int, int]] = {}
         self._fetched = False
         self.handlers: Final[dict[str, Handler]] = {}
         self.queries: Final[dict[str, Callable[..., Any]]] = {}
 
     async def fetch(self) -> None:
-        """Read what has come since."""
-        keys = self._activation.keys
-        start, end = keys.item(self._next), keys.inbox()[1]
+        """Read what has come since; the first time, also what runs that went on as this one have left."""
+        activation = self._activation
+        inherited = activation.header.mail_from
+        if not self._fetched:
+            for age, run_id in enumerate(inherited):
+                await self._fetch(age, RunKeys(activation.host.space, run_id))
+        await self._fetch(len(inherited), activation.keys)
+        self._fetched = True
+
+    async def _fetch(self, age: int, keys: RunKeys) -> None:
+        start, end = keys.item(self._next.get(age, 0)), keys.inbox()[1]
         while True:
             page = await self._activation.host.space.scan(start, end, limit=PAGE)
             for key, record in page.records.items():
                 number = int(key.parts[-1])
-                if number >= self._next:
-                    self._letters.append(Letter(number, record.version, ITEMS.decode(record.value)))
-                    self._next = number + 1
+                if number >= self._next.get(age, 0):
+                    self._letters.append(Letter((age, number), key, record.version, ITEMS.decode(record.value)))
+                    self._next[age] = number + 1
             if page.more is None:
-                break
+                return
             start = page.more
-        self._fetched = True
+
+    def left_in(self) -> tuple[str, ...]:
+        """Return the runs in whose inboxes something may be left for the run as which this one goes on."""
+        inherited = self._activation.header.mail_from
+        ages = {letter.place[0] for letter in self._letters} if self._fetched else range(len(inherited))
+        return (*(run_id for age, run_id in enumerate(inherited) if age in ages), self._activation.keys.id)
 
     async def write_if_much(self) -> None:
         """Write down what was taken and answered when there is nearly as much of it as a commit takes."""
@@ -110,12 +132,12 @@ class Mail:
         """Take a letter out; return the change that does so in the store."""
         if letter in self._letters:
             self._letters.remove(letter)
-        return Delete(self._activation.keys.item(letter.number), letter.version)
+        return Delete(letter.key, letter.version)
 
     def give_back(self, letter: Letter) -> None:
         """Put a letter back that was found for somebody who no longer wants it."""
         self._letters.append(letter)
-        self._letters.sort(key=lambda each: each.number)
+        self._letters.sort(key=lambda each: each.place)
 
     # --- updates -------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
     nominal_at: Instant | None = None
     lines: tuple[Standing, ...] = ()
     continued_from: str = ""
+    mail_from: tuple[str, ...] = ()
     forked_from: str = ""
     tags: tuple[str, ...] = ()
 

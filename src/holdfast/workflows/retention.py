@@ -11,6 +11,7 @@ from holdfast.clock import Instant
 from holdfast.errors import InvalidWorkflowError, RunNotFoundError, RunUnfinishedError, StoreBusyError
 from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Check, Conflict, Delete, Put
+from holdfast.workflows.continuing import next_id
 from holdfast.workflows.forcing import Found, clear_states, descendants, end_by_force, find, let_go
 from holdfast.workflows.records import HEADERS, LIVES, ONCES, Once, RunKeys
 
@@ -58,6 +59,7 @@ async def purge(host: Host, run_id: str, *, force: bool) -> int:
     run = await find(host.space, run_id)
     if not force:
         await _check_parent(host, run)
+        await _check_inbox(host, run)
     family = await descendants(host.space, run)
     for each in (run, *family):
         if not each.life.has_ended and not force:
@@ -78,6 +80,20 @@ async def _check_parent(host: Host, run: Found) -> None:
         return
     if parent is not None and not parent.life.has_ended:
         raise RunUnfinishedError(parent.id, parent.life.status)
+
+
+async def _check_inbox(host: Host, run: Found) -> None:
+    """Refuse to delete what was sent to a run that went on as another one, which may still take it."""
+    last = run
+    while last.life.continues:
+        try:
+            last = await find(host.space, next_id(last.id))
+        except RunNotFoundError:
+            return
+    if not last.life.has_ended and last is not run:
+        inbox = RunKeys(host.space, run.id).inbox()
+        if (await host.space.scan(*inbox, limit=1)).records:
+            raise RunUnfinishedError(last.id, last.life.status)
 
 
 async def purge_all(host: Host, chosen: Chosen) -> int:
@@ -122,6 +138,8 @@ async def _lives(host: Host, chosen: Chosen) -> AsyncIterator[Found]:
 async def make_room(host: Host, run_id: str) -> None:
     """Delete a run that has ended so that a new one can have its id; what was sent to it stays known."""
     try:
+        if (await find(host.space, run_id)).life.continues:
+            await make_room(host, next_id(run_id))
         await _delete(host, run_id, keep_markers=True)
     except (RunNotFoundError, RunUnfinishedError):
         return  # somebody else was faster, and has perhaps started the new one

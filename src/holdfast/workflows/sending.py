@@ -106,19 +106,26 @@ async def _ask(host: Host, run_id: str, update: Sending) -> Answer:
             if not life_in(seen, keys).continues:
                 break
             run_id = next_id(run_id)
-    sent = await host.posts.send(run_id, update)
-    keys = RunKeys(host.space, sent.run_id)
-    async with host.space.watch(keys.answer(update.id), keys.life) as watch:
-        return await _answer(host, keys, update, watch)
+    run_id = (await host.posts.send(run_id, update)).run_id
+    while True:
+        keys = RunKeys(host.space, run_id)
+        async with host.space.watch(keys.answer(update.id), keys.life) as watch:
+            answer = await _answer(host, keys, update, watch)
+        if answer is not None:
+            return answer
+        run_id = next_id(run_id)
 
 
-async def _answer(host: Host, keys: RunKeys, update: Sending, watch: Watch) -> Answer:
+async def _answer(host: Host, keys: RunKeys, update: Sending, watch: Watch) -> Answer | None:
+    """Wait for the answer; None if the run goes on as another one, which has the update then."""
     key = keys.answer(update.id)
     while True:
         seen = await host.space.read(key, keys.life)
         if (record := seen.get(key)) is not None:
             return ANSWERS.decode(record.value)
         life = life_in(seen, keys)
+        if life.continues:
+            return None
         if life.has_ended:
             raise WorkflowTerminalError(keys.id, life.status)
         await watch.wait(LOOK_EVERY)

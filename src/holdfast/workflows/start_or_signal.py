@@ -63,7 +63,7 @@ async def start_or_signal(host: Host, asked: Start, signal: Sending, on_terminal
         except WorkflowTerminalError as ended:
             if on_terminal == "raise":
                 raise StartOrSignalConflictError(ended.run_id, ended.status) from None
-            await make_room(host, ended.run_id)
+            await make_room(host, run_id or asked.run_id)
     raise StoreBusyError(f"the run {asked.run_id}", f"others started and ended it {TRIES} times meanwhile")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
+import holdfast as hf
 from holdfast.errors import (
     IdempotencyKeyPurgedError,
     InvalidWorkflowError,
@@ -16,9 +16,6 @@ from holdfast.errors import (
 )
 from holdfast.keys import RecordKey
 from tests.unit.workflows.engines import BROKEN, acts, collects, engine, has_children, until
-
-if TYPE_CHECKING:
-    import holdfast as hf
 
 
 async def remains(opened: hf.Engine) -> list[str]:
@@ -86,6 +83,27 @@ async def test_a_child_is_not_purged_before_its_parent_has_ended(url: str) -> No
         await opened.signal(waiting.id, "item")
         await run.result()
         assert await opened.purge(status="completed") == 3
+
+
+@hf.workflow
+async def goes_on(ctx: hf.Context) -> None:
+    """Take one signal, and go on."""
+    await ctx.wait_signal("item")
+    await ctx.continue_as_new()
+
+
+async def test_what_the_rest_of_a_chain_may_still_take_is_not_purged(url: str) -> None:
+    """A link of a chain is deleted when nothing is left in its inbox; its history does not matter to the others."""
+    async with engine(url, workflows=[goes_on]) as opened:
+        run = await opened.start(goes_on, id="a")
+        await run.signal("other")
+        await run.signal("item")
+        await until(opened, "a", "completed")
+        with pytest.raises(RunUnfinishedError):
+            await opened.purge("a")
+        await run.signal("item")
+        await until(opened, "a~2", "completed")
+        assert await opened.purge("a~2") == 1
 
 
 async def test_only_those_are_purged_that_are_meant(url: str) -> None:

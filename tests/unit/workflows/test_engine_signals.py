@@ -117,6 +117,31 @@ async def test_a_signal_follows_a_run_that_went_on_as_a_new_one(url: str) -> Non
         assert await run.result() == "second"
 
 
+@hf.workflow
+async def one_by_one(ctx: hf.Context, left: int) -> str:
+    """Take one signal, and leave the others to the next run."""
+    ctx.on_update("ask", lambda: left)
+    taken: str = await ctx.wait_signal("item")
+    if left:
+        await ctx.continue_as_new(left - 1)
+    return taken
+
+
+async def test_what_a_run_has_not_taken_is_there_for_the_run_as_which_it_goes_on(url: str) -> None:
+    """Signals that lie in the inbox are taken later in the chain, in the order in which they were sent."""
+    async with engine(url, drive=False, workflows=[one_by_one]) as client:
+        run = await client.start(one_by_one, 4, id="a")
+        for value in "abc":
+            await run.signal("item", value)
+        async with engine(url, workflows=[one_by_one]) as worker:
+            for link in ("a", "a~2", "a~3"):
+                await until(worker, link, "completed")
+            assert await run.update("ask") == 1
+            await run.signal("item", "d")
+            await run.signal("item", "e")
+            assert await run.result() == "e"
+
+
 # --- start or signal ----------------------------------------------------------------------------------------------
 
 
@@ -166,6 +191,20 @@ async def test_a_new_run_can_take_the_id_of_one_that_has_ended(url: str) -> None
         assert (how, await run.result()) == ("started", ["second"])
         assert (await add("first"))[1] == (await add("second"))[1] == "signalled"
         assert len(await run.history()) == 1
+
+
+async def test_a_new_run_can_take_the_place_of_a_whole_chain(url: str) -> None:
+    """A chain that has ended is deleted as one."""
+    async with engine(url, workflows=[one_by_one]) as opened:
+        run = await opened.start(one_by_one, 1, id="a")
+        await run.signal("item", "a")
+        await run.signal("item", "b")
+        assert await run.result() == "b"
+        again, how = await opened.start_or_signal(
+            one_by_one, 0, id="a", signal="item", value="c", signal_id="c", on_terminal="start_new"
+        )
+        assert (how, await again.result()) == ("started", "c")
+        assert [each.id for each in (await opened.list()).runs] == ["a"]
 
 
 @pytest.mark.parametrize(
