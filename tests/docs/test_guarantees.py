@@ -22,6 +22,11 @@ QUESTIONS = """
 without pauses; whatever pauses; write to the space; write elsewhere; first come; dead waiter; killed holder;
 silent holder; process kill; power cut; failover; clock; skew; lost answer; fixed time; long and many
 """
+QUESTIONS_ABOUT_WORKFLOWS = """
+kill -9; recorded step; at-most-once; transaction; any step happens exactly once; one process drives; was paused;
+succeeded at once; costs no memory; signal; one id; changed code; histories; kills its workers; start limit;
+lock of a run; clean up; tick; purged
+"""
 OVERVIEW = re.compile(r"^\| \[(?P<promise>.+?)\]\(#\S+\) \| (?P<marks>.+) \|$", re.MULTILINE)
 SECTION = re.compile(r"^## (?P<promise>.+)\n(?P<body>(?:(?!^## ).*\n?)*)", re.MULTILINE)
 CELL = re.compile(r"^\| (?P<where>[^|]+) \| (?P<mark>[✔✖]) \| (?P<why>.+) \|$", re.MULTILINE)
@@ -103,4 +108,11 @@ def test_the_table_of_locks_answers_the_questions_that_matter() -> None:
     """Pauses, stale writers, order, crashes, durability, clocks, lost answers, wakes and limits: all are there."""
     promises = " ".join(name for name, cells in sections().items() if len(cells) == len(WHERE_LOCKS)).lower()
     for question in QUESTIONS.split(";"):
+        assert question.strip() in promises
+
+
+def test_the_table_of_workflows_answers_the_questions_that_matter() -> None:
+    """Crashes, repetition, ownership, waiting, news, changed code, limits and schedules: all are there."""
+    promises = " ".join(name for name, cells in sections().items() if len(cells) == len(WHERE_LOCKS)).lower()
+    for question in QUESTIONS_ABOUT_WORKFLOWS.split(";"):
         assert question.strip() in promises
