@@ -13,6 +13,8 @@ import holdfast as hf
 from holdfast.errors import EncodeError, InvalidWorkflowError, RunFailedError, WrongArgumentsError
 from holdfast.testing.workflows import WorkflowEnvironment
 from holdfast.testing.workflows.mortal_store import Death
+from holdfast.workflows import collecting
+from holdfast.workflows.committing import commit_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,17 +228,42 @@ async def test_no_item_is_lost_with_a_worker(when: Literal["before", "after"]) -
             env.life.dies = None
 
 
-async def test_an_item_that_meets_the_beginning_is_in_the_next_batch() -> None:
-    """While a run is being taken up, items go on coming: each is in a run that begins after it."""
+@pytest.mark.parametrize("pattern", ["batch", "debounce"])
+async def test_an_event_that_meets_the_beginning_is_in_the_next_run(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """A run that is taken up right before an event would be put into its inbox has begun without it."""
     async with environment() as env:
-        for number in range(30):
-            await TOGETHER.add(env.client, Document(2 * number))
-            env.clock.advance(30)  # the run is due, and is taken up while the next item comes
-            env.engine.host.poke()
-            await asyncio.gather(TOGETHER.add(env.client, Document(2 * number + 1)), asyncio.sleep(0))
-            await env.settle()
+
+        async def send(number: int) -> None:
+            if pattern == "batch":
+                await TOGETHER.add(env.client, Document(number))
+            else:
+                await SOON.start(env.client, "doc", str(number))
+
+        async def after_the_beginning(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.undo()
+            await env.advance("31 seconds")
+            return await commit_over(*args, **kwargs)
+
+        await send(0)
+        monkeypatch.setattr(collecting, "commit_over", after_the_beginning)
+        await send(1)
+        await env.advance("31 seconds")
+        expected = [[0], [1]] if pattern == "batch" else ["0", "1"]
+        assert expected == DONE
+
+
+async def test_a_run_that_sleeps_after_it_has_begun_takes_no_more_items() -> None:
+    """One that waits for a limit has its items; those that come then are in another one."""
+    async with environment() as env:
+        await ALONE.add(env.client, 1)
+        await env.advance("25 seconds")
+        await env.start(index_alone, [0])
+        await env.advance("6.5 seconds")
+        await ALONE.add(env.client, 2)
         await env.advance("1 minute")
-        assert Counter(item for batch in DONE for item in batch) == Counter(range(60))
+        assert DONE == [[0], [1], [2]]
 
 
 async def test_nothing_is_left_behind() -> None:
