@@ -108,7 +108,7 @@ class Branch:
     def next_id(self, name: str) -> str:
         """Return the id of the next operation with that name: ``charge``, then ``charge#2``."""
         count = self._names[name] = self._names.get(name, 0) + 1
-        return self._placed(name if count == 1 else f"{name}#{count}")
+        return self.placed(name if count == 1 else f"{name}#{count}")
 
     def explicit_id(self, step_id: str) -> str:
         """Return the id of an operation that the user has named; a second one of that name is refused."""
@@ -119,14 +119,16 @@ class Branch:
             raise DuplicateStepIdError(step_id)
         self._ids.add(step_id)
         self._names[step_id] = 1
-        return self._placed(step_id)
+        return self.placed(step_id)
 
     def next_group(self) -> str:
         """Return the path of a group of branches that start here."""
         self._groups += 1
-        return self._placed(f"g{self._groups}")
+        return self.placed(f"g{self._groups}")
 
-    def _placed(self, name: str) -> str:
+    def placed(self, name: str) -> str:
+        """Return an id with this branch's path in front of it, which ends at the last slash."""
+        name = name.replace("%", "%25").replace("/", "%2F") if "/" in name or "%" in name else name
         return f"{self.path}/{name}" if self.path else name
 
     def interrupt(self) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from holdfast.durations import Duration
+    from holdfast.locks.state.slots import Slots
     from holdfast.space import Space
     from holdfast.workflows.activation import Activation
     from holdfast.workflows.host import Host
@@ -52,6 +53,11 @@ class Client(ABC):
     def space(self) -> Space:
         """The space that everything lies in, for locks and states of its own."""
         return self.host.space
+
+    @property
+    def state(self) -> Slots:
+        """The states of workflows, executions and runs, for an administrator: ``engine.state.workflow(name, key)``."""
+        return self.space.state
 
     # --- starting ------------------------------------------------------------------------------------------------
 

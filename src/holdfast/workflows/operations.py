@@ -129,7 +129,7 @@ async def wait_until(
 
 async def patched(activation: Activation, branch: Branch, name: str) -> bool:
     """Tell whether a run began, or got this far, after a change of its code."""
-    operation = f"{branch.path}/patch:{name}" if branch.path else f"patch:{name}"
+    operation = branch.placed(f"patch:{name}")
     if operation in activation.patches:
         return activation.patches[operation]
     if activation.replay.has(operation):

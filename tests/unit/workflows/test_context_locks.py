@@ -155,7 +155,18 @@ async def nested(ctx: hf.Context) -> str:
     return "kept"
 
 
-WORKFLOWS: list[Any] = [hold, bounded, impatient, both, again, side_by_side, readers, permit, nested]
+@hf.workflow
+async def stubborn(ctx: hf.Context) -> str:
+    """Go on inside the block after the lock is lost."""
+    async with ctx.mutex("k", max_hold="1 minute"):
+        await ctx.sleep("2 minutes")
+        with pytest.raises(LeaseLostError):
+            await ctx.step("late", say, "too late")
+        await ctx.sleep("1 minute")
+        return await ctx.step("later", say, "went on")
+
+
+WORKFLOWS: list[Any] = [stubborn, hold, bounded, impatient, both, again, side_by_side, readers, permit, nested]
 
 
 async def place_of(env: WorkflowEnvironment, run_id: str, key: str = "k", name: str = "mutex") -> str:
@@ -244,6 +255,15 @@ async def test_max_hold_ends_the_hold_of_a_live_run(url: str, *, crash: bool) ->
         assert await env.result(run) == "lost k"
         assert await other.result() > 0
     assert SEEN == ["b enters", "b leaves"]
+
+
+async def test_a_loss_is_told_once(url: str) -> None:
+    """A run that goes on all the same is told again on leaving, and not before, however often it is replayed."""
+    async with opened(url) as env:
+        with pytest.raises(RunFailedError) as failed:
+            await env.result(await env.start(stubborn))
+    assert isinstance(failed.value.__cause__, LeaseLostError)
+    assert SEEN == ["went on"]
 
 
 async def test_a_hold_within_its_longest_time_is_kept(url: str) -> None:
