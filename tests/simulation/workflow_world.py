@@ -101,6 +101,7 @@ class World:
         self.lifelines: Final[dict[str, Process]] = {}
         self.client: Final = Site(self, 0, drive=False)
         self.sites: Final = [Site(self, number) for number in range(1, self.chance.choice((2, 2, 3)) + 1)]
+        self.leaving: Final[dict[str, asyncio.Task[None]]] = {}
         self.plans: Final = [self._plan(number) for number in range(self.chance.randint(1, 4))]
 
     def _plan(self, number: int) -> Plan:
@@ -145,8 +146,8 @@ class World:
             site = self.chance.choice(self.living())
             site.is_leaving = True
             self.watch.shaken.add(site.process.name)  # steps that take too long are cut short, and run again
-            leaving = site.process.start(site.leave())
-            await asyncio.wait({leaving}, timeout=3 * self.lease)
+            self.leaving[site.process.name] = site.process.start(site.leave())
+            await asyncio.wait({self.leaving[site.process.name]}, timeout=3 * self.lease)
 
     # --- from outside --------------------------------------------------------------------------------------------
 
@@ -227,7 +228,10 @@ class World:
         rows = self.watch.rows("own", "ready", "grant", "ticket")
         self.watch.demand(not rows, f"rest: {rows[:5]} are left")
         for site in self.living():
-            await site.process.start(site.leave())
+            self.leaving[site.process.name] = site.process.start(site.leave())
+        await asyncio.wait(self.leaving.values(), timeout=PATIENCE)
+        stuck = [name for name, task in self.leaving.items() if not task.done()]
+        self.watch.demand(not stuck, f"liveness: {stuck} cannot be stopped")
 
     async def bury(self) -> None:
         """Let the tasks of the dead end: no simulation should leave any behind."""
