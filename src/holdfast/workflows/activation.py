@@ -105,7 +105,8 @@ class Activation:
             raise Unload from None
         if not journal.is_dirty:
             self.host.dirty.discard(self)
-            self._note_idleness()  # it may have been idle all the while, but for this
+            if branch is None:
+                self._note_idleness()  # it may have been idle all the while, but for this
         if branch is not None and branch.lost is not None:
             raise_lost(self, branch, operation_id)
 
@@ -125,6 +126,17 @@ class Activation:
         if self.claim is None or not self.host.may_act(self.claim.presence):
             self.depose()
             raise Unload
+
+    def is_live(self, branch: Branch) -> bool:
+        """Tell at once that everything was replayed, and that there is nothing to tell the branch first."""
+        return (
+            self.replay.is_over
+            and branch.cancel is None
+            and branch.lost is None
+            and not self.is_unloading
+            and not self.is_stopping
+            and self.claim is not None
+        )
 
     # --- turns ---------------------------------------------------------------------------------------------------
 

@@ -57,16 +57,22 @@ class Run(Generic[R]):
             RunTimedOutError: It took longer than its workflow allows.
             ResultTimeoutError: It had not ended in time.
         """
-        limit = None if timeout is None else seconds(timeout, what="timeout")
-        run_id = self.id
+        if timeout is None:
+            return self._result_of(await self._end())
+        limit = seconds(timeout, what="timeout")
         try:
             async with asyncio.timeout(limit):
-                while (life := await self._end_of(run_id)).continues:
-                    run_id = next_id(run_id)
+                life = await self._end()
         except TimeoutError:
             info = await self.info()
-            raise ResultTimeoutError(self.id, limit or 0.0, info.status) from None
+            raise ResultTimeoutError(self.id, limit, info.status) from None
         return self._result_of(life)
+
+    async def _end(self) -> Life:
+        run_id = self.id
+        while (life := await self._end_of(run_id)).continues:
+            run_id = next_id(run_id)
+        return life
 
     async def _end_of(self, run_id: str) -> Life:
         loaded = self._engine.host.loaded.get(run_id)

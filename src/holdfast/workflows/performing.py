@@ -108,13 +108,14 @@ class Performance:
 
     async def result(self) -> Any:  # noqa: ANN401 -- whatever the step returns
         """Return what the step returned, by record or by running it."""
-        while (mark := await self._activation.turn(self._branch, STEP, self._id)) is not None:
-            self._compare(mark)
-            if mark.kind == "step":
-                return self._replayed(mark)
-            self._began = mark.kind == "began"
-            if mark.kind == "tried":
-                self._attempt, self._retry_at = self._attempt + 1, mark.until
+        if not self._activation.is_live(self._branch):
+            while (mark := await self._activation.turn(self._branch, STEP, self._id)) is not None:
+                self._compare(mark)
+                if mark.kind == "step":
+                    return self._replayed(mark)
+                self._began = mark.kind == "began"
+                if mark.kind == "tried":
+                    self._attempt, self._retry_at = self._attempt + 1, mark.until
         return await self._perform()
 
     def _replayed(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
@@ -131,52 +132,61 @@ class Performance:
             self._activation.arguments_differ(self._id)
 
     async def _perform(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        activation, options = self._activation, self._step.options
         while True:
-            await self._wait_for_retry()
-            mark = await self._once()
+            if self._retry_at is not None:
+                await self._wait_for_retry(self._retry_at)
+            if options.semantics == "at_most_once" and (settled := await self._begin()) is not None:
+                return outcome_of(settled, self._step, self._known)
+            journal = activation.journal
+            if journal is not None and (journal.is_dirty or journal.holds):
+                await activation.flush(self._branch, self._id)  # what was done before is durable before anything else
+            activation.check_may_act()
+            value, problem = await self._attempt_it()
+            mark, restored = self._record(value, problem)
+            if mark.failure is None:
+                return restored
             if mark.kind == "step":
-                return outcome_of(mark, self._step, self._known)
+                raise restore(mark.failure, self._known)
             self._attempt, self._retry_at, self._began = self._attempt + 1, mark.until, False
 
-    async def _wait_for_retry(self) -> None:
-        if self._retry_at is None:
-            return
+    async def _wait_for_retry(self, retry_at: Instant) -> None:
         activation, branch = self._activation, self._branch
-        if self._retry_at > activation.host.now():
-            wait = Wait(f"attempt {self._attempt} of {self._id}", self._retry_at)
+        if retry_at > activation.host.now():
+            wait = Wait(f"attempt {self._attempt} of {self._id}", retry_at)
             result = await activation.wait(branch, wait)
             if result is not OVER:
                 activation.raise_cancel(branch, self._id)
 
-    async def _once(self) -> Mark:
-        activation, options = self._activation, self._step.options
-        if options.semantics == "at_most_once":
-            if self._began:
-                settled = await self._reconcile()
-                if settled is not None:
-                    return settled
-            else:
-                self._note(Mark("began", self._id, activation.host.now(), digest=self._digest))
-        journal = activation.journal
-        if journal is not None and (journal.is_dirty or journal.holds):
-            await activation.flush(self._branch, self._id)  # what was done before is durable before anything else is
-        activation.check_may_act()
-        value, problem = await self._attempt_it()
-        return self._record(value, problem)
+    async def _begin(self) -> Mark | None:
+        """Note that an at-most-once step begins; if it has begun before, return what became of it."""
+        if self._began:
+            return await self._reconcile()
+        self._note(Mark("began", self._id, self._activation.host.now(), digest=self._digest))
+        return None
 
     def _note(self, mark: Mark) -> Mark:
         self._activation.note(mark)
         return mark
 
     async def _attempt_it(self) -> tuple[Any, BaseException | None]:
-        branch, run_id = self._branch, self._activation.keys.id
-        step = CurrentStep(run_id, self._id, self._attempt, f"{run_id}:{self._id}", self._activation.fence)
-        tokens = _CURRENT.set(step), INSIDE.set(False)
-        if self._activation.host.on_attempt is not None:
-            self._activation.host.on_attempt(step)
+        branch, activation, step = self._branch, self._activation, self._step
+        run_id = activation.keys.id
+        current = CurrentStep(run_id, self._id, self._attempt, f"{run_id}:{self._id}", activation.fence)
+        tokens = _CURRENT.set(current), INSIDE.set(False)
+        if activation.host.on_attempt is not None:
+            activation.host.on_attempt(current)
+        how: tuple[Any, BaseException | None]
         branch.is_in_effect = True
         try:
-            how = await self._called()
+            if step.is_async and step.options.timeout is None:
+                how = await step.function(*self._args, **self._kwargs), None
+            else:
+                how = await self._call_otherwise(step.options.timeout), None
+        except (KeyboardInterrupt, SystemExit, Unload):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
+            how = None, problem
         finally:
             branch.is_in_effect = False
             _CURRENT.reset(tokens[0])
@@ -186,14 +196,8 @@ class Performance:
             await self._take_interruption(how[1])
         return how
 
-    async def _called(self) -> tuple[Any, BaseException | None]:
-        timeout = self._step.options.timeout
-        try:
-            return await (self._call() if timeout is None else self._call_within(timeout)), None
-        except (KeyboardInterrupt, SystemExit, Unload):
-            raise
-        except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
-            return None, problem
+    async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
+        return await (self._call() if timeout is None else self._call_within(timeout))
 
     async def _call_within(self, timeout: float) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
         limit = asyncio.timeout(timeout)
@@ -227,22 +231,24 @@ class Performance:
         result = await self._activation.host.threads.run(step.function, self._args, self._kwargs)
         return await result if inspect.isawaitable(result) else result
 
-    def _record(self, value: Any, problem: BaseException | None) -> Mark:  # noqa: ANN401 -- whatever the step returned
-        now = self._activation.host.now()
-        packed: bytes | None = None
+    def _record(self, value: Any, problem: BaseException | None) -> tuple[Mark, Any]:  # noqa: ANN401 -- whatever the step returned
+        """Note how the step ended; return the mark, and the result as it is read back."""
+        activation, restored = self._activation, None
+        now = activation.host.now()
+        packed = b"null"
         if problem is None:
             try:
-                packed = self._step.signature.result.pack(value)
+                packed, restored = self._step.signature.result.pack_and_restore(value)
             except EncodeError as refused:
                 problem = refused
         if problem is not None:
             mark = self._failed(problem, now)
         else:
-            mark = Mark("step", self._id, now, msgspec.Raw(packed or b"null"), digest=self._digest)
-        self._note(mark)
-        if self._activation.host.hooks:
+            mark = Mark("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
+        activation.note(mark)
+        if activation.host.hooks:
             self._tell(mark)
-        return mark
+        return mark, restored
 
     def _failed(self, problem: BaseException, now: Instant) -> Mark:
         failure = describe(problem, self._known)
@@ -285,7 +291,7 @@ class Performance:
             _CURRENT.reset(tokens[0])
             INSIDE.reset(tokens[1])
         if isinstance(answer, Happened):
-            return self._record(answer.result, None)
+            return self._record(answer.result, None)[0]
         if isinstance(answer, DidNotHappen):
             return None
         error = StepInterruptedError(self._id, key)

@@ -101,14 +101,11 @@ class Signature:
         self.result: Final[Typed[Any]] = Typed(result, f"the result of {name}")
         self._parameters: Final = parameters
         self._arguments: Final = arguments
-        self._positional: Final = tuple(
-            each.name for each in parameters.parameters.values() if each.kind <= each.POSITIONAL_OR_KEYWORD
-        )
-        needed = [each for each in parameters.parameters.values() if each.default is each.empty]
-        # How many arguments by place are enough; more than there are if one can only be given by name.
-        self._least: Final = (
-            len(needed) if all(each.name in self._positional for each in needed) else len(self._positional) + 1
-        )
+        known = parameters.parameters.values()
+        self._positional: Final = tuple(each.name for each in known if each.kind <= each.POSITIONAL_OR_KEYWORD)
+        needed = [each.name for each in known if each.default is each.empty]
+        # How many arguments by place are enough; more than there can be if one has to be given by name.
+        self._least: Final = len(needed) if {*needed} <= {*self._positional} else len(self._positional) + 1
         self._codec: Final = _codec_for(arguments, f"the arguments of {name}")
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
