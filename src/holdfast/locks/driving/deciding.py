@@ -105,9 +105,9 @@ def _decide_quickly(asked: Asked, seen: Snapshot) -> Decision[Step] | None:
         return None
     found = Step(quick.head, (quick.answer,), quick.line, granted=quick.granted)
     if not _brings_something(request):
-        return Decision(found, quick.changes)
+        return Decision(found, (*quick.changes, *quick.ready))
     beside = _Beside(asked, seen, 1, {})
-    if not beside.add((quick.answer,), quick.changes):
+    if not beside.add((quick.answer,), quick.changes, quick.ready, quick.granted):
         return Decision(Step(quick.head, missing=beside.lacking)) if beside.lacking else None
     return Decision(found, beside.with_those(quick.changes), wake=tuple(beside.wakes))
 

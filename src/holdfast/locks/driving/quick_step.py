@@ -1,4 +1,4 @@
-"""The two commonest steps, taken the short way: into a line that is empty, and out of one that nobody else is in.
+"""The commonest steps, taken the short way: into an empty line, out of one, and from one run to the next.
 
 They come to exactly what :func:`~holdfast.locks.driving.requests.step` and a
 :class:`~holdfast.locks.driving.records.View` come to, in a third of the time; a test compares the two on every kind of
@@ -7,22 +7,26 @@ line. Whatever is not so simple goes the long way. What a request brings along i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
 from holdfast.clock import later
-from holdfast.locks.algebra.entries import Holder, Until
-from holdfast.locks.algebra.line import Granted, Line
-from holdfast.locks.driving.records import GRANTS, HEADS, Grant, Head
+from holdfast.locks.algebra.entries import Holder, OfRun, Until
+from holdfast.locks.algebra.line import Granted, Line, Rules
+from holdfast.locks.driving.readying import READY
+from holdfast.locks.driving.records import GRANTS, HEADS, WINDOW, Grant, Head, waiter_in
 from holdfast.locks.driving.requests import Enter, Leave, Left
 from holdfast.stores.protocol import Change, Delete, Put
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
+    from holdfast.locks.algebra.entries import Entry
     from holdfast.locks.driving.records import Facts, LineKeys, Site
     from holdfast.locks.driving.requests import Request
     from holdfast.stores.protocol import Snapshot
+
+ONE: Final = Rules(1)
 
 
 class QuickStep(Struct, frozen=True):
@@ -33,6 +37,7 @@ class QuickStep(Struct, frozen=True):
     answer: Granted | Left
     changes: tuple[Change, ...]
     granted: tuple[Holder, ...] = ()
+    ready: tuple[Change, ...] = ()
 
 
 def quick_step(
@@ -43,7 +48,10 @@ def quick_step(
     if stored is None:
         return _enter(keys, seen, given, site, facts, request) if type(request) is Enter else None
     if type(request) is Leave and not facts.dead and not request.by_force and not request.only_waiting:
-        return _leave(keys, seen, given, HEADS.decode(stored.value), request)
+        head = HEADS.decode(stored.value)
+        if head.front != head.next_ticket:
+            return _hand_over(keys, seen, given, head, request) if not facts.tickets and not facts.front else None
+        return _leave(keys, seen, given, head, request)
     return None
 
 
@@ -75,3 +83,44 @@ def _leave(keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: He
     left = Line(head.rules, next_ticket=head.next_ticket)
     changes = (Delete(grant_key, grant), Delete(keys.head, seen.version(keys.head)))
     return QuickStep(head, left, Left(was_holding=True, was_waiting=False), changes)
+
+
+def _hand_over(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
+) -> QuickStep | None:
+    """Let one run leave and the next one have its turn, in a line of which all in sight are runs."""
+    if head.rules != ONE or len(head.holders) != 1 or not _is_lasting(left := head.holders[0], request.entry_id):
+        return None
+    last, grant_key = head.next_ticket, keys.grant(left.slot)
+    shown = range(head.front, min(last, head.front + WINDOW))
+    waiters = [waiter_in(record) for number in shown if (record := seen.get(keys.ticket(number))) is not None]
+    if not waiters or any(type(each.entry.anchor) is not OfRun for each in waiters) or not _is_plain(waiters[0].entry):
+        return None
+    first = waiters[0]
+    ready_key, ticket_key = keys.ready(first.entry.owner), keys.ticket(first.ticket)
+    if first.entry.anchor != OfRun(first.entry.owner) or not given.issuperset(
+        (ready_key, grant_key, *map(keys.ticket, shown))
+    ):
+        return None
+    holder = Holder(first.entry, left.slot, seen.at)
+    line = Line(head.rules, (holder,), tuple(waiters[1:]), last, shown.stop if shown.stop < last else None)
+    took = (seen.at - left.granted_at) / 1_000_000
+    pace = took if not head.pace else 0.8 * head.pace + 0.2 * took
+    after = Head(head.life, head.kind, head.rules, (holder,), line.front, last, head.pinned, pace)
+    grant = GRANTS.encode_own(Grant(first.entry.id, first.entry.owner, seen.at))
+    changes = (
+        Put(grant_key, grant, seen.version(grant_key)),
+        Delete(ticket_key, seen.version(ticket_key)),
+        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+    )
+    ready = Put(ready_key, READY, seen.version(ready_key))
+    return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), (ready,))
+
+
+def _is_lasting(holder: Holder, entry_id: str) -> bool:
+    """Tell whether a holder is that entry, and lives as long as its run."""
+    return holder.entry.id == entry_id and holder.ends_at is None and type(holder.entry.anchor) is OfRun
+
+
+def _is_plain(entry: Entry) -> bool:
+    return entry.weight == 1 and entry.woken and entry.max_hold is None
