@@ -83,7 +83,8 @@ async def _let_go(host: Host, run_id: str) -> None:
 async def _claim_in_turn(
     host: Host, keys: RunKeys, header: Header, life: Life, record: Record, seen: Snapshot
 ) -> tuple[Claim, Life] | None:
-    if header.begins_at is not None and header.begins_at == life.until and life.until > seen.at and life.cancel is None:
+    begins = header.begins_at
+    if begins is not None and begins == life.until and begins > seen.at and life.cancel is None:
         await _forget(host.space, seen, keys.ready)  # whatever the news is, its time has not come
         return None
     if life.admitted < len(header.lines):
