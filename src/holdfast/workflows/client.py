@@ -196,6 +196,8 @@ class Client(ABC):
             after: Where the page before ended: its ``next``.
         """
         wanted = {status} if isinstance(status, str) else status
+        if type(limit) is not int or limit < 1:
+            raise InvalidWorkflowError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
         return await list_runs(
             self.space,
             workflow=workflow,

@@ -128,3 +128,22 @@ async def test_recovery_can_leave_what_it_does_not_know(url: str) -> None:
             assert await run.result() == ["x"]
     assert recovered.left == (left.id,)
     assert [each.run for each in events if isinstance(each, RunLeftAlone)] == [left.id]
+
+
+async def test_runs_are_listed_page_by_page(url: str) -> None:
+    """Every run is on one page, from either end; a page needs a positive size."""
+    async with engine(url, drive=False) as client:
+        for n in range(7):
+            await client.start(acts, [], id=f"r{n}", tags=["odd"] if n % 2 else [])
+        for newest_first in (False, True):
+            found: list[str] = []
+            after = None
+            while True:
+                page = await client.list(limit=3, after=after, newest_first=newest_first)
+                found += [each.id for each in page.runs]
+                if (after := page.next) is None:
+                    break
+            assert found == sorted((f"r{n}" for n in range(7)), reverse=newest_first)
+        assert len((await client.list(tag="odd")).runs) == 3
+        with pytest.raises(InvalidWorkflowError):
+            await client.list(limit=0)
