@@ -108,6 +108,26 @@ async def ignores_cancellation(ctx: hf.Context) -> str:
     return await ctx.step(shout, "still here")
 
 
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def one_at_a_time(ctx: hf.Context, number: int) -> int:
+    """Be the only one of its kind that runs."""
+    await ctx.sleep("1 hour")
+    return await ctx.step(add, number, number)
+
+
+@hf.workflow
+async def children_in_line(ctx: hf.Context) -> list[int]:
+    """Run children of which only one may run at a time."""
+    return await ctx.gather(*(ctx.child(one_at_a_time, number) for number in range(3)))
+
+
+@hf.workflow(concurrency=hf.Limit(2))
+async def limited(ctx: hf.Context) -> int:
+    """Hold a place of a limit from the start to the end."""
+    await ctx.sleep("1 hour")
+    return await ctx.step(add, 1, 1)
+
+
 async def cancelled(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
     """Cancel the run while it waits."""
     await env.advance("10 minutes")
@@ -126,4 +146,6 @@ SHAPES: Final = (
     Shape(cancelled_in_branches, script=cancelled),
     Shape(cancelled_with_child, workflows=(tidies_up,), script=cancelled),
     Shape(ignores_cancellation, script=cancelled),
+    Shape(children_in_line, workflows=(one_at_a_time,)),
+    Shape(limited),
 )
