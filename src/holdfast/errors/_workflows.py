@@ -341,18 +341,18 @@ class SignalTimeoutError(WorkflowError, TimeoutError):
 class UpdateTimeoutError(WorkflowError, TimeoutError):
     """The run did not answer an update in time. It may still do so; the update stays in its inbox.
 
-    ``known`` tells which updates its code answers, where that is known: perhaps the name is wrong.
+    ``known`` tells which updates its code answers, empty if that is not known here: perhaps the name is wrong.
     """
 
-    def __init__(self, run_id: str, name: str, seconds: float, known: tuple[str, ...] | None = None) -> None:
+    def __init__(self, run_id: str, name: str, seconds: float, known: tuple[str, ...] = ()) -> None:
         super().__init__(run_id, name, seconds, known)
         self.run_id, self.name, self.seconds, self.known = run_id, name, seconds, known
 
     def __str__(self) -> str:
         told = f"the run {self.run_id!r} did not answer the update {self.name!r} within {self.seconds:g} s"
-        if self.known is None or self.name in self.known:
+        if not self.known or self.name in self.known:
             return told
-        return f"{told}; it answers {', '.join(self.known) or 'none'} at the moment"
+        return f"{told}; it answers {', '.join(self.known)} at the moment"
 
 
 class UpdateValidationError(WorkflowError, ValueError):

@@ -92,7 +92,7 @@ async def ask(host: Host, run_id: str, update: Sending, timeout: float) -> Answe
             return await _ask(host, run_id, update)
     except TimeoutError:
         loaded = host.loaded.get(run_id)
-        known = None if loaded is None or not loaded.replay.is_over else tuple(sorted(loaded.mail.handlers))
+        known = () if loaded is None or not loaded.replay.is_over else tuple(sorted(loaded.mail.handlers))
         raise UpdateTimeoutError(run_id, update.name, timeout, known) from None
 
 
