@@ -181,12 +181,13 @@ class _Next:
         return tuple(taking(run, worker, life, after, seen)), (run.ready,)
 
     def _can_take(self, life: Life, header: Header, seen: Snapshot) -> bool:
-        is_new = life.status == "pending" and not life.owner and not life.claims and life.cancel is None
+        is_waiting = life.status == "pending" and not life.owner and life.cancel is None
+        has_no_history = not life.claims and not header.forked_from
         is_last = life.admitted == len(header.lines) - 1 and header.lines[-1].address == self._standing.address
         is_due = header.begins_at is None or header.begins_at <= seen.at
         is_known = (life.workflow, life.version) in self._host.workflows
         may_claim = seen.version(self._worker.guard.key) == self._worker.guard.expected
-        return is_new and is_last and is_due and is_known and may_claim
+        return is_waiting and has_no_history and is_last and is_due and is_known and may_claim
 
     def take(self, answered: Answered) -> None:
         """Drive it, if it was claimed."""

@@ -1,0 +1,103 @@
+"""Every way to start a run goes by its limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import RunFailedError, WorkflowConcurrencyLimitExceededError
+from tests.unit.workflows.engines import BROKEN, DONE, act, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@hf.workflow(concurrency=1)
+async def alone(ctx: hf.Context, name: str) -> str:
+    """Act, and wait for a signal; one run at a time."""
+    await ctx.step(act, name)
+    return f"{name}{await ctx.wait_signal('go')}"
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def queued(ctx: hf.Context, name: str) -> str:
+    """Wait for a signal, one after the other."""
+    return f"{name}{await ctx.wait_signal('go')}"
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def acting(ctx: hf.Context, name: str) -> str:
+    """Act twice, and wait for a signal in between, one after the other."""
+    before = await ctx.step("before", act, name)
+    signal = await ctx.wait_signal("go")
+    return f"{before}{signal}{await ctx.step('after', act, 'after')}"
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[hf.Engine]:
+    """An engine with limited workflows."""
+    async with hf.Engine(url, workflows=[alone, queued, acting], linger=0.01) as opened:
+        yield opened
+
+
+async def test_start_or_signal_is_refused_at_the_limit(engine: hf.Engine) -> None:
+    """Neither the run nor the signal is there."""
+    await engine.start(alone, "a")
+
+    with pytest.raises(WorkflowConcurrencyLimitExceededError):
+        await engine.start_or_signal(alone, "b", id="b", signal="go", value="!")
+
+
+async def test_start_or_signal_queues(engine: hf.Engine) -> None:
+    """The signal waits for the run, and the run for its turn."""
+    first, _ = await engine.start_or_signal(queued, "a", id="a", signal="no", value="?")
+    second, _ = await engine.start_or_signal(queued, "b", id="b", signal="go", value="!")
+    assert await second.place() == 0
+
+    await first.signal("go", "!")
+
+    assert [await first.result(), await second.result()] == ["a!", "b!"]
+
+
+async def test_a_retried_run_needs_a_place_again(engine: hf.Engine) -> None:
+    """It waits for one: that it is to run was said already."""
+    BROKEN.add("a")
+    broken = await engine.start(alone, "a")
+    with pytest.raises(RunFailedError):
+        await broken.result()
+    other = await engine.start(alone, "b")
+    BROKEN.clear()
+
+    await engine.retry(broken.id)
+    assert (await broken.info()).status == "pending"
+    await other.signal("go", "!")
+    await other.result()
+    await broken.signal("go", "!")
+
+    assert await broken.result() == "a!"
+    assert not (await engine.space.scan(*engine.space.key("line").within(), limit=10)).records
+
+
+async def test_a_fork_is_refused_at_the_limit(engine: hf.Engine) -> None:
+    """It is a start like any other."""
+    run = await engine.start(alone, "a")
+    await until(engine, run.id, "suspended")
+
+    with pytest.raises(WorkflowConcurrencyLimitExceededError):
+        await engine.fork(run.id, "act")
+
+
+async def test_a_fork_that_queued_goes_on_from_its_history(engine: hf.Engine) -> None:
+    """What it has taken over is not done again when it has its turn."""
+    run = await engine.start(acting, "a")
+    await run.signal("go", "-")
+    assert await run.result() == "a-after"
+    other = await engine.start(acting, "b")
+    fork = await engine.fork(run.id, "after")
+    assert await fork.place() == 0
+    await other.signal("go", "-")
+
+    assert await fork.result() == "a-after"
+    assert DONE.count("a") == 1
