@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 EVERY: Final = 1.0
 """Seconds between two looks at the same line for the same run, at the least."""
 
+SEES_DEATH_AFTER: Final = 5.0
+"""Seconds after which a look finds that a process in front has died, where the store can see that."""
+
 
 def due_of(activation: Activation, until: Instant) -> Due:
     """Return what is due at the next instant at which something of a run is: perhaps only a look at one line."""
@@ -37,11 +40,21 @@ def due_of(activation: Activation, until: Instant) -> Due:
     return Due(look_at=lines.pop(), then=min((at for at, _ in instants if at > until), default=None))
 
 
+async def look_at_line(host: Host, address: tuple[str, ...]) -> Instant | None:
+    """Let those fall in a line who are over; return when to look again, None: nobody there falls by time."""
+    next_end = await RunEntries(host.lines).look_after(address)
+    if next_end is None:
+        return None
+    soon = later(host.now(), SEES_DEATH_AFTER)
+    if any(host.lines.line(address).lifelines.values()):
+        next_end = min(next_end, soon)
+    return max(next_end, later(host.now(), EVERY))
+
+
 async def look_after(host: Host, keys: RunKeys, life: Record, timer: Record) -> None:
     """Look after the line that a timer names, and set the timer anew."""
     due = DUES.decode(timer.value)
-    next_end = await RunEntries(host.lines).look_after(due.look_at)
-    look_at = None if next_end is None else max(next_end, later(host.now(), EVERY))
+    look_at = await look_at_line(host, due.look_at)
     until = min((at for at in (look_at, due.then) if at is not None), default=None)
     waits = structs.replace(LIVES.decode(life.value), until=until)
     changes: list[Change] = [Put(keys.life, LIVES.encode_own(waits), life.version), Delete(timer.key, timer.version)]

@@ -16,6 +16,7 @@ from holdfast.locks.driving.run_entries import RunEntries, RunTurn
 from holdfast.locks.driving.waits_for import shown
 from holdfast.workflows.failures import describe
 from holdfast.workflows.lock_marks import Asked
+from holdfast.workflows.looking_after import look_at_line
 from holdfast.workflows.losing import is_within
 from holdfast.workflows.records import Mark
 from holdfast.workflows.riding import ride
@@ -146,7 +147,7 @@ class Standing:
 
     async def look_after(self) -> tuple[Place, Instant | None]:
         """Let those fall in front who are over; return the place, and when to look again."""
-        next_end = await self._entries.look_after(self.wish.address)
+        next_end = await look_at_line(self._activation.host, self.wish.address)
         place = await self.look()
         if not isinstance(place, Waiting):
             return place, None

@@ -199,7 +199,7 @@ async def test_a_run_and_a_process_stand_in_the_same_line(url: str) -> None:
     async with opened(url) as env:
         async with env.client.space.mutex("k").hold():
             run = await env.start(hold, "k", id="a")
-            await env.advance("1 hour")
+            await env.advance("1 minute")
             assert (await run.info()).status == "suspended"
             assert await place_of(env, "a") == "Waiting"
         assert await env.result(run) > 0
