@@ -63,6 +63,12 @@ class Context:
         return self._activation.workflow.name
 
     @property
+    def scheduled_at(self) -> datetime | None:
+        """The time that the schedule named which started this run, however late that was; None: no tick did."""
+        at = self._activation.header.nominal_at
+        return None if at is None else datetime.fromtimestamp(at / MICROSECONDS, UTC)
+
+    @property
     def is_replaying(self) -> bool:
         """Whether what is done now was done before, and is only replayed. For logs, and nothing else."""
         return not self._activation.replay.is_over

@@ -282,7 +282,7 @@ async def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: hf.Debounce(print, window=1),  # type: ignore[arg-type]
+        lambda: hf.Debounce(print, window=1),  # type: ignore[arg-type]  # what is tested
         lambda: hf.Debounce(reindex, window=5, max_wait=1),
         lambda: hf.Batch(index, size=0, window=1),
         lambda: hf.Batch(index, size=True, window=1),
@@ -298,9 +298,9 @@ async def test_an_event_that_could_not_be_worked_on_is_refused() -> None:
     """Wrong arguments and items of a wrong type are not stored."""
     async with environment() as env:
         with pytest.raises(WrongArgumentsError):
-            await SOON.start(env.client, "doc")  # type: ignore[call-arg]
+            await SOON.start(env.client, "doc")  # type: ignore[call-arg]  # what is tested
         with pytest.raises(EncodeError):
-            await TOGETHER.add(env.client, "text")  # type: ignore[arg-type]
+            await TOGETHER.add(env.client, "text")  # type: ignore[arg-type]  # what is tested
         assert (await env.client.list()).runs == ()
 
 

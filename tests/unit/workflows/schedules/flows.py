@@ -47,7 +47,13 @@ async def failing(ctx: hf.Context) -> None:
     raise ValueError(await ctx.now())
 
 
-WORKFLOWS = (report, slow, stubborn, alone, failing)
+@hf.workflow
+async def dated(ctx: hf.Context) -> str:
+    """Tell for which moment it was started."""
+    return str(ctx.scheduled_at)
+
+
+WORKFLOWS = (report, slow, stubborn, alone, failing, dated)
 
 
 def environment(told: list[Event] | None = None, *, store: str = "memory://") -> WorkflowEnvironment:

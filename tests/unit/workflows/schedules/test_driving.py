@@ -13,6 +13,7 @@ from holdfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
 from holdfast.testing.workflows.mortal_store import Death
 from tests.unit.workflows.schedules.flows import (
     alone,
+    dated,
     environment,
     failing,
     named,
@@ -38,6 +39,19 @@ async def test_each_tick_starts_a_run_that_is_named_after_it() -> None:
         await env.advance("2 minutes")
         assert await runs(env) == ["r@2025-06-15T15:07:40Z", "r@2025-06-15T15:08:40Z"]
         assert await env.client.result("r@2025-06-15T15:08:40Z") == "eu"
+
+
+async def test_a_run_knows_the_time_that_its_schedule_named() -> None:
+    """Also if it was made up for much later; a run that was started by hand has none."""
+    async with environment() as env:
+        await env.client.schedules.create(hf.Schedule(dated, id="d", every="1 minute", overlap="queue", backfill=True))
+        by_hand = await env.client.schedules.trigger("d")
+        await env.crash()
+        await env.advance("1 hour")
+        await env.restart()
+        await env.settle()
+        assert await env.client.result("d@2025-06-15T15:07:40Z") == "2025-06-15 15:07:40+00:00"
+        assert await by_hand.result() == "None"
 
 
 async def test_a_cron_expression_fires_at_its_local_time() -> None:
