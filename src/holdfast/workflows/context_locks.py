@@ -28,6 +28,7 @@ from holdfast.locks.driving.run_entries import RunTurn
 from holdfast.locks.locking import site_of
 from holdfast.locks.options import LONGEST_NOTE, check_text
 from holdfast.scope import address_of
+from holdfast.workflows.asking import ask
 from holdfast.workflows.branches import OVER, Wait
 from holdfast.workflows.control import RunCancelled, Unload
 from holdfast.workflows.failures import describe, restore
@@ -66,6 +67,9 @@ class ContextLock:
         return f"<ContextLock {self._wish.operation} {self._wish.name}>"
 
     async def __aenter__(self) -> RunHold:
+        return await ask(self._activation, self._come_in())
+
+    async def _come_in(self) -> RunHold:
         wish = self._wish
         if self._standing is not None:
             raise HoldMisuseError(wish.name, "it was entered already; call ctx.mutex(...) anew for each block")
@@ -81,6 +85,9 @@ class ContextLock:
         return await self._or_leave(standing, mark.until, None, is_replayed=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        await ask(self._activation, self._go_out(problem))
+
+    async def _go_out(self, problem: BaseException | None) -> None:
         standing, hold = self._standing, self._hold
         if isinstance(problem, Unload) or standing is None or hold is None:
             return

@@ -15,6 +15,7 @@ from holdfast.clock import Instant
 from holdfast.errors import EncodeError
 from holdfast.scope import Scope
 from holdfast.stores.protocol import Decided, Decision, Record, Snapshot
+from holdfast.workflows.asking import ask
 from holdfast.workflows.failures import describe, restore
 from holdfast.workflows.records import Mark
 from holdfast.workflows.riding import LARGEST, go_on, known, ride
@@ -117,7 +118,7 @@ class RecordedScope(Scope):
         mark = await activation.turn(branch, ("read", "cancelled"), operation)
         if mark is None:
             await activation.flush(branch, operation)
-            seen = Seen.of(await activation.host.space.read(*keys), keys)
+            seen = Seen.of(await ask(activation, activation.host.space.read(*keys)), keys)
             mark = Mark("read", operation, activation.host.now(), _packed(seen))
             activation.note(mark)
         return _seens.decode(mark.value or b"").snapshot(keys)
