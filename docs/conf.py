@@ -12,13 +12,13 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sphinx.addnodes import pending_xref
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from docutils import nodes
-    from sphinx.addnodes import pending_xref
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
@@ -50,6 +50,44 @@ nitpick_ignore_regex = [
 ]
 
 _FOR_BACKENDS = {"holdfast.stores.backend"}
+
+# What a package shows though it does not load it: its parts are loaded when they are used.
+_SHOWN = {
+    "holdfast.workflows": (
+        "definition.workflow",
+        "definition.step",
+        "definition.Workflow",
+        "definition.Step",
+        "definition.Retry",
+        "limits.Limit",
+        "context.Context",
+        "context_locks.RunHold",
+        "context_state.ContextState",
+        "context_state.SessionState",
+        "context_rates.ContextRateLimiter",
+        "performing.current_step",
+        "performing.CurrentStep",
+        "performing.Happened",
+        "performing.DID_NOT_HAPPEN",
+        "control.RunCancelled",
+        "engine.Engine",
+        "handle.Run",
+        "information.RunInfo",
+        "information.Page",
+        "information.HistoryEntry",
+        "failures.Failure",
+        "recovering.Looked",
+        "recovering.Recovered",
+        "patterns.Debounce",
+        "patterns.Batch",
+    ),
+    "holdfast.workflows.schedules": (
+        "specification.Schedule",
+        "specification.ScheduleOptions",
+        "schedules.Schedules",
+        "information.ScheduleInfo",
+    ),
+}
 _API = Path(__file__).parent / "reference" / "api"
 
 
@@ -91,7 +129,19 @@ def _page(name: str, pages: Iterable[str]) -> str:
     members = ", ".join(each for each in homes if each not in links)
     option = f"   :members: {members}" if members or not homes else "   :no-members:"
     lines = [name, "=" * len(name), "", f".. automodule:: {name}", option, ""]
+    for each in _SHOWN.get(name, ()):
+        lines += _entry(f"{name}.{each}")
     return "\n".join([*lines, *(f"- :obj:`{each} <{name}.{each}>`" for each in links), ""])
+
+
+def _entry(place: str) -> list[str]:
+    """Return what shows one name, with everything that a class has from those above it."""
+    home, _, name = place.rpartition(".")
+    found = getattr(importlib.import_module(home), name)
+    if not inspect.isclass(found):
+        return [f".. auto{'function' if callable(found) else 'data'}:: {place}", ""]
+    above = [each.__name__ for each in found.__mro__[1:] if not each.__module__.startswith("holdfast")]
+    return [f".. autoclass:: {place}", "   :members:", f"   :inherited-members: {', '.join(above)}", ""]
 
 
 def _write_api_pages(_app: Sphinx) -> None:
@@ -138,6 +188,14 @@ def _follow_alias(
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", places[0], node, content)
 
 
+def _mean_async_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Let a bare ``Space`` in the signature of a class be the async one; its blocking twin has a page of its own."""
+    if "blocking" not in app.env.docname:
+        for node in doctree.findall(pending_xref):
+            if node.get("reftarget") == "Space":
+                node["reftarget"] = "holdfast.space.Space"
+
+
 def _mark_code(lines: list[str]) -> None:
     """Let an indented block after a paragraph be code, as in Markdown, without ``::``."""
     for number in range(len(lines) - 1, 1, -1):
@@ -157,5 +215,6 @@ def _read_sections(app: Sphinx, what: str, name: str, target: object, options: o
 def setup(app: Sphinx) -> None:
     """Generate the reference, and let its links follow aliases."""
     app.connect("builder-inited", _write_api_pages)
+    app.connect("doctree-read", _mean_async_names)
     app.connect("missing-reference", _follow_alias)
     app.connect("autodoc-process-docstring", _read_sections)

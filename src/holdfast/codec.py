@@ -57,7 +57,7 @@ _PREFIX: Final = f"{FORMAT}:".encode()
 _encoder: Final = msgspec.json.Encoder()
 
 
-class Hooks(Struct, frozen=True):
+class Conversions(Struct, frozen=True):
     """How a codec treats types that msgspec does not know: as JSON-shaped data, and back from it."""
 
     to_data: Callable[[Any], Any]
@@ -82,7 +82,7 @@ class Codec(Generic[T]):
 
     @overload
     def __init__(
-        self, of: type[T], *, what: str = ..., max_bytes: int = ..., inner: bool = ..., hooks: Hooks | None = ...
+        self, of: type[T], *, what: str = ..., max_bytes: int = ..., inner: bool = ..., hooks: Conversions | None = ...
     ) -> None: ...
     @overload
     def __init__(
@@ -92,7 +92,7 @@ class Codec(Generic[T]):
         what: str = ...,
         max_bytes: int = ...,
         inner: bool = ...,
-        hooks: Hooks | None = ...,
+        hooks: Conversions | None = ...,
     ) -> None: ...
 
     def __init__(
@@ -102,7 +102,7 @@ class Codec(Generic[T]):
         what: str = "the value",
         max_bytes: int = MAX_BYTES,
         inner: bool = False,
-        hooks: Hooks | None = None,
+        hooks: Conversions | None = None,
     ) -> None:
         self._decoder: Final[msgspec.json.Decoder[T]] = msgspec.json.Decoder(
             of, dec_hook=hooks.from_data if hooks else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeGuard, cas
 
 import msgspec
 
-from holdfast.codec import Hooks
+from holdfast.codec import Conversions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def _without_data(error: Exception, kind: type[_Model]) -> str:
     return ", ".join(told) or type(error).__name__
 
 
-HOOKS: Final = Hooks(_to_data, _from_data)
+HOOKS: Final = Conversions(_to_data, _from_data)
 """How a codec writes and reads them."""
 
 
