@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from tests.integration.cli.programs import PATIENCE, Program
+from tests.integration.cli.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,3 +46,12 @@ def start(url: str) -> Iterator[Start]:
         for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    """A terminal that is closed after the test."""
+    opened = Terminal()
+    yield opened
+    os.close(opened.ours)
+    os.close(opened.theirs)

@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.cli.programs import Program, python, read_some
+from tests.integration.cli.programs import python
+from tests.integration.cli.terminals import CONTROL_C, CONTROL_Z, begin
 from tests.integration.cli.test_run import HOLD, UNTIL_KILLED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.integration.cli.conftest import Start
-
-CONTROL_C, CONTROL_Z = b"\x03", b"\x1a"
-
+    from tests.integration.cli.terminals import Terminal
 
 pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
-
-
-@final
-class Terminal:
-    """A terminal of our own."""
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = pty.openpty()
-        self.shown: bytes = b""
-
-    def type(self, keys: bytes) -> None:
-        """Press some keys."""
-        os.write(self.ours, keys)
-
-    def read_until(self, words: bytes) -> None:
-        """Return when some words were shown."""
-        while words not in self.shown:
-            more = read_some(self.ours)
-            assert more, self.shown
-            self.shown += more
-
-
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    """A terminal that is closed after the test."""
-    opened: Final = Terminal()
-    yield opened
-    os.close(opened.ours)
-    os.close(opened.theirs)
-
-
-def begin(start: Start, terminal: Terminal, *arguments: str) -> Program:
-    """Start ``holdfast`` alone on a terminal."""
-    side = terminal.theirs
-    return start(*arguments, stdin=side, stdout=side, stderr=side, start_new_session=True, owns_terminal=True)
 
 
 def test_control_c_reaches_the_command_once(start: Start, terminal: Terminal) -> None:

@@ -10,12 +10,14 @@ import pytest
 
 import holdfast as hf
 from tests.integration.cli.programs import answer
+from tests.integration.cli.terminals import CONTROL_C, begin
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.cli.conftest import Start
     from tests.integration.cli.programs import Program
+    from tests.integration.cli.terminals import Terminal
 
 pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
 
@@ -131,6 +133,16 @@ async def test_a_quiet_worker_says_nothing(start: Start, folder: str, url: str) 
     worker.send(signal.SIGTERM)
     out, err = worker.process.communicate(timeout=30)
     assert (out, err, worker.process.returncode) == (b"", b"", 0)
+
+
+def test_a_worker_shows_on_a_terminal_how_it_goes(start: Start, folder: str, terminal: Terminal) -> None:
+    """One line that is written over, until Ctrl-C hands everything back."""
+    worker = begin(start, terminal, "worker", "flows:engine", "--app-dir", folder)
+    terminal.read_until(b"0 in memory, nothing")
+    terminal.type(CONTROL_C)
+    terminal.read_until(b"SIGINT: handing back what is in memory (0)")
+    terminal.read_until(b"stopped: nothing")
+    assert worker.end()[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ pytestmark = pytest.mark.heavy  # many real processes: once, on the default inte
 SHORT: Final = 1.0
 """Seconds of a lease that is soon over."""
 
+AT_ONCE: Final = 1.0
+"""Seconds within which a run is taken over, also on a busy machine; the lease is 30."""
+
 PATIENCE: Final = 40.0
 
 
@@ -108,4 +111,4 @@ async def test_a_killed_workers_run_is_taken_over_at_once(
         await nursery.spawn_ready()
         remark("takeovers of runs", f"{statistics.median(took):.3f} s (p50), {max(took):.3f} s (max)")
 
-    assert statistics.median(took) <= 0.2
+    assert statistics.median(took) < AT_ONCE

@@ -1,0 +1,41 @@
+"""A terminal of our own, and ``holdfast`` alone on it."""
+
+from __future__ import annotations
+
+import os
+import pty
+from typing import TYPE_CHECKING, final
+
+from tests.integration.cli.programs import read_some
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Start
+    from tests.integration.cli.programs import Program
+
+CONTROL_C, CONTROL_Z = b"\x03", b"\x1a"
+
+
+@final
+class Terminal:
+    """A terminal of our own."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = pty.openpty()
+        self.shown: bytes = b""
+
+    def type(self, keys: bytes) -> None:
+        """Press some keys."""
+        os.write(self.ours, keys)
+
+    def read_until(self, words: bytes) -> None:
+        """Return when some words were shown."""
+        while words not in self.shown:
+            more = read_some(self.ours)
+            assert more, self.shown
+            self.shown += more
+
+
+def begin(start: Start, terminal: Terminal, *arguments: str) -> Program:
+    """Start ``holdfast`` alone on a terminal."""
+    side = terminal.theirs
+    return start(*arguments, stdin=side, stdout=side, stderr=side, start_new_session=True, owns_terminal=True)
