@@ -129,13 +129,22 @@ async def onwards(ctx: hf.Context, left: int) -> int:
 async def guarded(ctx: hf.Context, length: int) -> int:
     """Do something that no two runs may do at a time, and sleep meanwhile."""
     async with ctx.mutex("shared"):
-        await ctx.step("enter", take_a_while, length)
+        await ctx.step("enter the mutex", take_a_while, length)
         await ctx.sleep(0.1 * length)
-        await ctx.step("leave", take_a_while, length)
+        await ctx.step("leave the mutex", take_a_while, length)
     return length
 
 
-WORKFLOWS: Final = (chain, collect, tell, fan, contest, family, tidy, onwards, guarded)
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def queued(ctx: hf.Context, length: int) -> int:
+    """Be the only run of its kind."""
+    await ctx.step("enter the limit", take_a_while, length)
+    await ctx.sleep(0.1 * length)
+    await ctx.step("leave the limit", take_a_while, length)
+    return length
+
+
+WORKFLOWS: Final = (chain, collect, tell, fan, contest, family, tidy, onwards, guarded, queued)
 
 
 def expected(name: str, size: int, sent: list[str]) -> Any:
@@ -154,5 +163,6 @@ def expected(name: str, size: int, sent: list[str]) -> Any:
         "tidy": size,
         "onwards": 0,
         "guarded": size,
+        "queued": size,
     }
     return results[name]

@@ -40,7 +40,7 @@ class WorkflowWatch:
         self._begun: Final[dict[Attempt, Process]] = {}
         self._last: Final[dict[tuple[str, str, str], CurrentStep]] = {}
         self._cancelled: Final[set[str]] = set()
-        self._inside: Final[set[str]] = set()
+        self._inside: Final[set[tuple[str, str]]] = set()
         self.shaken: Final[set[str]] = set()
         self.steps = 0
 
@@ -108,10 +108,11 @@ class WorkflowWatch:
         if mark.kind == "tried":
             self._tried[run, mark.id] += 1
         if mark.kind == "step":
-            if mark.id == "enter":
-                self._inside.add(run)
-            elif mark.id == "leave":
-                self._inside.discard(run)
+            word, _, place = mark.id.partition(" the ")
+            if word == "enter":
+                self._inside.add((place, run))
+            elif word == "leave":
+                self._inside.discard((place, run))
             self.demand((run, mark.id) not in self._recorded, f"history: {mark.id} of {run} was recorded twice")
             self._recorded[run, mark.id] = mark
 
@@ -123,8 +124,9 @@ class WorkflowWatch:
         run, attempt = step.run_id, (step.run_id, step.step_id, step.attempt)
         self.demand((run, step.step_id) not in self._recorded, f"again: {step.step_id} of {run} is recorded, and ran")
         self.demand(self._tried[run, step.step_id] < step.attempt, f"again: attempt {attempt} is recorded, and ran")
-        others = self._inside - {run}
-        self.demand(step.step_id != "enter" or not others, f"lock: {run} came in while {sorted(others)} was inside")
+        word, _, place = step.step_id.partition(" the ")
+        others = [other for where, other in self._inside if word == "enter" and where == place and other != run]
+        self.demand(not others, f"{place}: {run} came in while {others} was inside")
         first = self._begun.get(attempt)
         excused = first is None or first.is_dead or {first.name, process.name} & self.shaken
         self.demand(excused, f"again: {attempt} ran twice, and nothing was wrong with {first and first.name}")

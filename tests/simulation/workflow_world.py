@@ -21,7 +21,7 @@ from holdfast.testing import VirtualClock
 from holdfast.workflows.control import Unload
 from holdfast.workflows.engine import Engine
 from tests.simulation.lock_process import CALM, Process
-from tests.simulation.workflow_programs import WORKFLOWS, expected, guarded
+from tests.simulation.workflow_programs import WORKFLOWS, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class World:
         self.plans: Final = [self._plan(number) for number in range(self.chance.randint(1, 4))]
 
     def _plan(self, number: int) -> Plan:
-        name, size = self.chance.choice((*WORKFLOWS, guarded)).name, self.chance.randint(1, 4)
+        name, size = self.chance.choice((*WORKFLOWS, guarded, queued)).name, self.chance.randint(1, 4)
         sent = [f"{number}:{each}" for each in range(size)] if name in ("collect", "tell") else []
         return Plan(f"run-{number}", name, size, sent)
 
