@@ -234,6 +234,20 @@ async def test_a_run_that_had_its_turn_in_time_is_left_alone() -> None:
         assert await statuses(*runs) == ["completed", "running"]
 
 
+async def test_a_run_that_had_its_turn_while_nobody_was_there_is_not_cancelled() -> None:
+    """Its place is its own, however late somebody comes to drive it."""
+    async with WorkflowEnvironment(workflows=WORKFLOWS) as env:
+        first, second = [await env.start(impatient, name) for name in "ab"]
+        await env.crash()
+        await env.client.cancel(first.id, force=True)
+        await env.advance("2 minutes")
+        assert await statuses(second) == ["pending"]
+        await env.restart()
+        await second.signal("go", "!")
+
+        assert await env.result(second) == "b!"
+
+
 async def test_the_time_in_the_queue_counts_for_the_time_limit() -> None:
     """A run whose time is over before its turn came ends as timed out."""
     async with WorkflowEnvironment(workflows=WORKFLOWS) as env:
