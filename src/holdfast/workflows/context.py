@@ -241,7 +241,7 @@ class Context:
         Raises:
             HoldTimeoutError: On entering: it did not become free in time.
             WaitCycleError: On entering: whoever holds it waits for this run.
-            ReentryError: On entering: this run holds it already.
+            ReentryError: On entering: this run holds it already, or its parent does, which waits for its end.
             WithdrawnError: On entering: an operator took the run out of the line.
             LeaseLostError: At the next operation, or on leaving: it was released by force, or ``max_hold`` is over.
         """

@@ -18,6 +18,7 @@ from holdfast.errors import (
     HoldMisuseError,
     HoldTimeoutError,
     LeaseLostError,
+    ReentryError,
     WaitCycleError,
     WithdrawnError,
 )
@@ -171,6 +172,8 @@ class ContextLock:
             place = await standing.look()
         if isinstance(place, Waiting) and (circle := await standing.circle()):
             await self._give_up(standing, WaitCycleError(self._wish.name, standing.operation, circle))
+        if isinstance(place, Waiting) and (parent := await standing.held_by_parent()):
+            await self._give_up(standing, ReentryError(self._wish.name, parent, standing.operation))
         while not isinstance(place, RunTurn):
             place = await (self._stand_again(standing) if place is None else self._wait_a_while(standing, until))
         if standing.branch.lost is not None:

@@ -18,7 +18,8 @@ from holdfast.workflows.failures import describe
 from holdfast.workflows.lock_marks import Asked
 from holdfast.workflows.looking_after import look_at_line
 from holdfast.workflows.losing import is_within
-from holdfast.workflows.records import Mark
+from holdfast.workflows.records import HEADERS, Mark, RunKeys
+from holdfast.workflows.replay import branch_of
 from holdfast.workflows.riding import ride
 
 if TYPE_CHECKING:
@@ -167,10 +168,30 @@ class Standing:
             return ()
         return shown(await self._entries.circle_to_break(self._owner, self.entry.id))
 
+    async def held_by_parent(self) -> str | None:
+        """Return a run that holds what this one waits for, and waits for this one's end: that would never end."""
+        holders = [holder for holder in self._last_holders() if isinstance(holder.entry.anchor, OfRun)]
+        header = self._activation.header
+        while holders and header.parent:
+            path = branch_of(header.parent_step)
+            for holder in holders:
+                is_above = _is_held_around(holder.entry, header.parent, path)
+                if is_above and not self.wish.site.rules.admit([holder], self.entry):
+                    return header.parent
+            key = RunKeys(self._activation.host.space, header.parent).header
+            record = (await self._activation.host.space.read(key)).get(key)
+            if record is None:
+                return None
+            header = HEADERS.decode(record.value)
+        return None
+
     def holders(self) -> tuple[str, ...]:
         """Return who held when the line was last seen."""
+        return tuple(holder.entry.owner for holder in self._last_holders())
+
+    def _last_holders(self) -> tuple[Holder, ...]:
         last = self._activation.host.lines.line(self.wish.address).last
-        return () if last is None else tuple(holder.entry.owner for holder in last.line.holders)
+        return () if last is None else last.line.holders
 
     # --- getting out ---------------------------------------------------------------------------------------------
 
@@ -207,3 +228,9 @@ class Standing:
         answered = await ride(self._activation, self.branch, self.operation, send, line=line, leaving=True)
         self._activation.host.saw(answered.sight.at)
         return marks[0]
+
+
+def _is_held_around(entry: Entry, run: str, path: str) -> bool:
+    """Tell whether an entry is of a run's branch, or of one above it."""
+    held_in = entry.owner.removeprefix(run)
+    return entry.anchor == OfRun(run) and is_within(path, held_in.removeprefix("/"))

@@ -166,7 +166,26 @@ async def stubborn(ctx: hf.Context) -> str:
         return await ctx.step("later", say, "went on")
 
 
-WORKFLOWS: list[Any] = [stubborn, hold, bounded, impatient, both, again, side_by_side, readers, permit, nested]
+@hf.workflow
+async def parent(ctx: hf.Context, side_by_side: int = 0) -> str:
+    """Let a child wait for a key that its parent holds: around the child, or only beside it."""
+
+    async def beside() -> None:
+        async with ctx.mutex("k"):
+            await ctx.sleep("1 hour")
+
+    if side_by_side:
+        await ctx.gather(beside(), ctx.child(hold, "k"))
+        return "waited"
+    async with ctx.mutex("k"):
+        try:
+            await ctx.child(hold, "k")
+        except RunFailedError as failed:
+            return type(failed.__cause__).__name__
+    return "held twice"
+
+
+WORKFLOWS: list[Any] = [parent, stubborn, hold, bounded, impatient, both, again, side_by_side, readers, permit, nested]
 
 
 async def place_of(env: WorkflowEnvironment, run_id: str, key: str = "k", name: str = "mutex") -> str:
@@ -298,6 +317,13 @@ async def test_a_key_is_not_waited_for_by_the_run_that_holds_it(url: str) -> Non
     """Neither by the same branch nor by one that it waits for."""
     async with opened(url) as env:
         assert await env.result(await env.start(again)) == "refused twice"
+
+
+async def test_a_child_does_not_wait_for_its_parent_for_ever(url: str) -> None:
+    """It is refused what its parent holds while it waits for the child, and waits for what ends without it."""
+    async with opened(url) as env:
+        assert await env.result(await env.start(parent)) == "ReentryError"
+        assert await env.result(await env.start(parent, 1)) == "waited"
 
 
 async def test_branches_of_one_run_take_turns(url: str) -> None:

@@ -95,7 +95,7 @@ async def names(env: WorkflowEnvironment) -> list[str]:
     space = env.client.space
     changes = Put(space.key("looked"), b"")
     found = await space.commit_with(lambda sql: sql.execute("SELECT name FROM orders ORDER BY name"), changes)
-    return [name for (name,) in found.answer]  # type: ignore[union-attr]
+    return [name for (name,) in found.answer]  # type: ignore[union-attr] # it is no conflict
 
 
 async def test_what_a_transaction_writes_and_returns_is_recorded_once(url: str) -> None:
