@@ -103,7 +103,7 @@ class Client(ABC):
     ) -> tuple[Run[R], Outcome]:
         """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
 
-        >>> run, outcome = await engine.start_or_signal(cart, "ann", id="cart-ann", signal="add", value="book")
+            run, outcome = await engine.start_or_signal(cart, "ann", id="cart-ann", signal="add", value="book")
 
         Args:
             workflow: What to start if there is no such run. If there is one, it must be a run of this workflow.

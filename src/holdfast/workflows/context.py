@@ -229,8 +229,8 @@ class Context:
         It is the one that ``space.mutex(key)`` gives to processes: the same key, the same line. It is held by the run,
         not by the process that drives it: crashes and restarts change nothing.
 
-        >>> async with ctx.mutex(f"stock:{sku}", max_hold="1 day") as hold:
-        ...     await ctx.step(reserve, sku, fence=hold.fence)
+            async with ctx.mutex(f"stock:{sku}", max_hold="1 day") as hold:
+                await ctx.step(reserve, sku, fence=hold.fence)
 
         Args:
             key: What is locked.
@@ -314,9 +314,9 @@ class Context:
         What it writes and the record that it was done are one transaction: both happen, or neither. If it raises,
         everything is undone, and that it raised is recorded.
 
-        >>> def book(sql: SqlWork, order: str) -> int:
-        ...     return sql.execute("INSERT INTO orders(name) VALUES (?) RETURNING id", (order,))[0][0]
-        >>> number = await ctx.transaction(book, "order-7")
+            def book(sql: SqlWork, order: str) -> int:
+                return sql.execute("INSERT INTO orders(name) VALUES (?) RETURNING id", (order,))[0][0]
+            number = await ctx.transaction(book, "order-7")
 
         Args:
             function: A plain function. It gets the connection first, which is good for its length only.
@@ -347,8 +347,8 @@ class Context:
     async def patched(self, name: str) -> bool:
         """Tell whether this run got here with the changed code: False for runs that did before the change.
 
-        >>> if await ctx.patched("check-fraud"):
-        ...     await ctx.step(check_fraud, order)
+            if await ctx.patched("check-fraud"):
+                await ctx.step(check_fraud, order)
         """
         return await operations.patched(self._activation, self._branch("ctx.patched"), name)
 

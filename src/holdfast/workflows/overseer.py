@@ -160,7 +160,7 @@ class Overseer(Client):
 
         Nothing of them remains but their idempotency keys, so that what was done once is not done again.
 
-        >>> await engine.purge(older_than="30 days")
+            await engine.purge(older_than="30 days")
 
         Args:
             run_id: This run. Without it, all that everything else says; something must be said.

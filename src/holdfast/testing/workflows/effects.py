@@ -31,10 +31,10 @@ class Execution(Struct, frozen=True):
 class Effects:
     """How often each step of each run was executed. Crashes do not reach it.
 
-    >>> async with WorkflowEnvironment(workflows=[order]) as env:
-    ...     run = await env.start(order, "A-1")
-    ...     await env.result(run)
-    ...     assert env.effects.count(run, "charge") == 1
+        async with WorkflowEnvironment(workflows=[order]) as env:
+            run = await env.start(order, "A-1")
+            await env.result(run)
+            assert env.effects.count(run, "charge") == 1
     """
 
     __slots__ = ("_counts", "executions")
