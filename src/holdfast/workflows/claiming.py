@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, seconds_between
 from holdfast.errors import DecodeError, FormatTooNewError
 from holdfast.events import RunQuarantined, WorkerDied
 from holdfast.locks.driving.presence import PRESENCES
@@ -132,12 +132,24 @@ async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, he
     ):
         return None
     own = keys.own(life.owner)
-    version = (await host.space.read(own)).version(own)
-    workflow = host.workflows.get((life.workflow, life.version))
-    if not version or workflow is None:
+    seen = await host.space.read(own)
+    record, workflow = seen.get(own), host.workflows.get((life.workflow, life.version))
+    if record is None or workflow is None or _is_being_claimed(host, keys.id, record, seen.at):
         return None
-    right = Claim(own, version, life.owner, life_version)
+    host.dropped.discard(keys.id)
+    grant = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), record.version)
+    answer = await host.space.commit(host.worker.guard, Check(keys.life, life_version), grant)
+    if isinstance(answer, Conflict):
+        host.dropped.add(keys.id)
+        return None
+    right = Claim(own, answer.versions[own], life.owner, life_version)
     return Activation(host, keys, workflow, HEADERS.decode(header.value), life, right, await marks_of(host.space, keys))
+
+
+def _is_being_claimed(host: Host, run_id: str, own: Record, now: Instant) -> bool:
+    """Tell whether somebody here may be about to load a run that is claimed, and only waits for the answer."""
+    claimed_at = OWNERSHIPS.decode(own.value).claimed_at
+    return run_id not in host.dropped and seconds_between(claimed_at, now) < host.space.lease
 
 
 async def marks_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[Mark]:

@@ -53,6 +53,7 @@ class Host:
         space: Where everything lies.
         worker: Under which presence this engine claims runs; None while it has none.
         loaded: The runs that are in memory.
+        dropped: Those that were taken out of memory because it was not known what is written.
         dirty: Those that have marks which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
         posts: What is about to be put into inboxes.
@@ -83,6 +84,7 @@ class Host:
         self._presence: Presence | None = None
         self._attending = asyncio.Lock()
         self.loaded: Final[dict[str, Activation]] = {}
+        self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
         self.posts: Final = Posts(self)
@@ -236,6 +238,8 @@ class Host:
         self.idle.pop(activation, None)
         if activation.ended is not None:
             self.endings.tell(run_id, activation.ended)
+        if activation.is_deposed and activation.ended is None:
+            self.dropped.add(run_id)
         if activation.was_poked or (activation.is_deposed and activation.ended is None):
             self.look_again(run_id)
         self.poke()

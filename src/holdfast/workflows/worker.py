@@ -87,7 +87,7 @@ class Worker:
     def take(self, activation: Activation) -> None:
         """Drive a run that is claimed, unless it is in memory already under the same claim."""
         present = self._host.loaded.get(activation.keys.id)
-        if present is not None and not present.is_unloading and present.fence == activation.fence:
+        if present is not None and not present.is_unloading and present.fence >= activation.fence:
             return  # found by its owner's record before whoever has started it came to say so
         if self.is_stopping:
             self._own(self._safely(release(activation, "a worker")))
