@@ -349,6 +349,8 @@ class Context:
 
             if await ctx.patched("check-fraud"):
                 await ctx.step(check_fraud, order)
+
+        The answer is recorded: a run that was told so once is told so again.
         """
         return await operations.patched(self._activation, self._branch("ctx.patched"), name)
 

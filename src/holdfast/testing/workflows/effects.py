@@ -29,12 +29,14 @@ class Execution(Struct, frozen=True):
 
 @final
 class Effects:
-    """How often each step of each run was executed. Crashes do not reach it.
+    """How often each step of each run was executed.
 
         async with WorkflowEnvironment(workflows=[order]) as env:
             run = await env.start(order, "A-1")
             await env.result(run)
             assert env.effects.count(run, "charge") == 1
+
+    It lies outside of the store, and crashes do not reach it.
     """
 
     __slots__ = ("_counts", "executions")
