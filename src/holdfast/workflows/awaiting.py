@@ -90,10 +90,10 @@ class Endings:
                 await self._look_at(list(self._waiting))  # what was written before this was heard
                 while True:
                     hint = await watch.wait(LOOK_EVERY)
-                    told = set(self._waiting)
-                    if hint is not None and hint.complete:
-                        told &= {key.parts[-1] for key in hint.about}
-                    await self._look_at(list(told))
+                    if hint is None or not hint.complete:
+                        await self._look_at(list(self._waiting))
+                    elif told := [key.parts[-1] for key in hint.about if key.parts[-1] in self._waiting]:
+                        await self._look_at(told)
         except HoldfastError as problem:
             self._fail(problem)
 
