@@ -350,7 +350,7 @@ class Context:
             if await ctx.patched("check-fraud"):
                 await ctx.step(check_fraud, order)
 
-        The answer is recorded: a run that was told so once is told so again.
+        A run gets the same answer each time that it is replayed.
         """
         return await operations.patched(self._activation, self._branch("ctx.patched"), name)
 
