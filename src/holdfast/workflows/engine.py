@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
+    from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.schedules.specification import Schedule
 
 Runnable: TypeAlias = Workflow[..., Any] | Debounce[..., Any] | Batch[Any, Any]
@@ -69,6 +70,7 @@ class Engine(Overseer):
         threads: How many steps that are plain functions run at a time.
         quarantine_after: How many workers may die with a run before it is left alone.
         hooks: Told what happens.
+        encryption: As in :func:`holdfast.open`.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -92,11 +94,13 @@ class Engine(Overseer):
         threads: int = MOST,
         quarantine_after: int = MOST_DEATHS,
         hooks: Iterable[Hook] = (),
+        encryption: Keyring | None = None,
     ) -> None:
+        hooks = tuple(hooks)
         self._opening = (
             None
             if isinstance(url, Space)
-            else open_space(url, namespace=namespace, tenant=tenant, lease=lease, hooks=(hooks := tuple(hooks)))
+            else open_space(url, namespace=namespace, tenant=tenant, lease=lease, hooks=hooks, encryption=encryption)
         )
         self._space: Space | None = url if isinstance(url, Space) else None
         self.address: Final = "" if isinstance(url, Space) else mask_url(url)
@@ -104,7 +108,7 @@ class Engine(Overseer):
         self._steps: Final = {each.name: each for each in map(as_step, steps)}
         self._errors: Final = tuple(errors)
         self._declared: Final = _known_of(schedules, self._workflows)
-        self._hooks: Final = tuple(hooks)
+        self._hooks: Final = hooks
         self._drives, self._recovers = drive, recover
         self._linger: Final = seconds(linger, what="linger")
         self._options: Final = (max_loaded, threads, quarantine_after)
@@ -153,9 +157,9 @@ class Engine(Overseer):
             await recover(host, insist=True)
         await self.schedules.declare(self._declared)
         if self._drives:
-            self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
-            ticker = Ticker(host)
-            self._worker.on_schedule = ticker.on_timer
+            worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
+            ticker = Ticker(host, lambda: worker.is_stopping)
+            worker.on_schedule = ticker.on_timer
             await ticker.come_back()
             await host.attend()
             await self._worker.start()

@@ -310,7 +310,7 @@ class Worker:
     async def _due(self, record: Record, at: Instant) -> None:
         name = record.key.parts[-1]
         if name.startswith("@") and self.on_schedule is not None:
-            await self.on_schedule(name[1:], at, record)
+            self._own(self._safely(self.on_schedule(name[1:], at, record)))
             return
         keys = RunKeys(self._host.space, name)
         seen = await self._host.space.read(keys.life)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, structs
@@ -22,6 +23,8 @@ from holdfast.workflows.schedules.starting import label_of, start_run, workflow_
 from holdfast.workflows.schedules.timing import due, fires_at, pause, resume, run_id_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Instant
     from holdfast.stores.protocol import Record
     from holdfast.workflows.creating import Started
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
 PATIENCE: Final = 10.0
 """Seconds for which a tick is left to other workers, if this one does not have what it needs."""
 
-AT_ONCE: Final = 100
+IN_A_ROW: Final = 100
 """How many ticks of one schedule are handled before others have their turn."""
+
+AT_A_TIME: Final = 64
+"""How many schedules are handled at a time."""
 
 
 class _Skip(Struct, frozen=True):
@@ -46,23 +52,42 @@ class _Skip(Struct, frozen=True):
 
 @final
 class Ticker:
-    """Handles the ticks of all schedules, for one engine."""
+    """Handles the ticks of all schedules, for one engine.
 
-    def __init__(self, host: Host) -> None:
-        self._host: Final = host
+    Args:
+        host: The engine.
+        is_stopping: Tells that nothing new is to be begun.
+    """
+
+    def __init__(self, host: Host, is_stopping: Callable[[], bool]) -> None:
+        self._host, self._is_stopping = host, is_stopping
         self._lacking_since: Final[dict[str, Instant]] = {}
+        self._busy: Final[set[str]] = set()
+        self._room: Final = asyncio.Semaphore(AT_A_TIME)
 
     async def on_timer(self, schedule_id: str, at: Instant, timer: Record) -> None:
         """Handle everything that is due of a schedule whose time has come."""
+        if schedule_id in self._busy:
+            return
+        noticed_at = self._host.now()  # a tick is not late because there are many
+        self._busy.add(schedule_id)
+        try:
+            async with self._room:
+                if not self._is_stopping():
+                    await self._handle(schedule_id, at, timer, noticed_at)
+        finally:
+            self._busy.discard(schedule_id)
+
+    async def _handle(self, schedule_id: str, at: Instant, timer: Record, noticed_at: Instant) -> None:
         space = self._host.space
-        seen = await find(space, schedule_id)
+        seen = await find(space, schedule_id, at)
         if seen is None or seen.stored.wake_at != at:
             await space.commit(Delete(timer.key, timer.version))  # left behind
-        for _ in range(AT_ONCE):
-            if seen is None or seen.stored.wake_at is None or seen.stored.wake_at > seen.at:
+        for _ in range(IN_A_ROW):
+            if seen is None or seen.stored.wake_at is None or seen.stored.wake_at > noticed_at:
                 return
             self._host.saw(seen.at)
-            if not await (empty(self._host, seen) if seen.stored.is_emptying else self._move_on(seen)):
+            if not await (empty(self._host, seen) if seen.stored.is_emptying else self._move_on(seen, noticed_at)):
                 return
             seen = await find(space, schedule_id)
 
@@ -84,13 +109,13 @@ class Ticker:
 
     # --- one tick ------------------------------------------------------------------------------------------------
 
-    async def _move_on(self, seen: Seen) -> bool:
+    async def _move_on(self, seen: Seen, noticed_at: Instant) -> bool:
         """Handle the next tick, or pass over those that were missed; False: leave it to others for now."""
         workflow = workflow_of(self._host, seen.stored.spec)
         if workflow is None:
             return await self._lack(seen, f"no worker has the workflow {seen.stored.spec.workflow!r}")
         try:
-            now_due = due(seen.stored.spec, seen.id, seen.stored.state, seen.at, most=1)
+            now_due = due(seen.stored.spec, seen.id, seen.stored.state, noticed_at, most=1)
         except UnknownZoneError as problem:
             return await self._lack(seen, str(problem))
         self._lacking_since.pop(seen.id, None)

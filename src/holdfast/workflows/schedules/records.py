@@ -84,10 +84,9 @@ def line_of(schedule_id: str) -> tuple[str, ...]:
     return ("schedule", schedule_id)
 
 
-async def find(scope: Scope, schedule_id: str) -> Seen | None:
-    """Read a schedule, also one that is being deleted; None: there is none."""
+async def find(scope: Scope, schedule_id: str, wake_at: Instant | None = None) -> Seen | None:
+    """Read a schedule, also one that is being deleted; None: there is none. It saves a look to know its ``wake_at``."""
     key = key_of(scope, schedule_id)
-    wake_at: Instant | None = None
     while True:
         timer = None if wake_at is None else timer_key(scope, wake_at, TIMER + schedule_id)
         seen = await scope.read(key) if timer is None else await scope.read(key, timer)
