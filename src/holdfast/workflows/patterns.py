@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast,
 import msgspec
 
 from holdfast.durations import seconds
-from holdfast.errors import InvalidWorkflowError, RunFailedError, WorkflowConcurrencyLimitExceededError
+from holdfast.errors import (
+    InvalidWorkflowError,
+    RunFailedError,
+    UnknownWorkflowError,
+    WorkflowConcurrencyLimitExceededError,
+)
 from holdfast.workflows.collecting import EVENT, Plan, collect
 from holdfast.workflows.definition import Workflow
 from holdfast.workflows.handle import Run
@@ -87,9 +92,7 @@ class Debounce(Generic[P, R]):
         Returns:
             The run of the burst, the same for all its events. Its result is what the workflow returns for the last one.
         """
-        packed = self._workflow.signature.pack(args, kwargs)
-        done = await collect(engine.host, self._plan, checked_name("key", key), packed)
-        return Run(engine, done.run_id, self._plan.workflow, is_new=done.is_new)
+        return await _send(engine, self._plan, key, self._workflow.signature.pack(args, kwargs))
 
     def __repr__(self) -> str:
         return f"<debounce of {self._workflow.name}: {self._plan.window:g} s>"
@@ -149,12 +152,18 @@ class Batch(Generic[T, R]):
         Returns:
             The run of the batch, the same for all its items. Its result is what the workflow returns for all of them.
         """
-        packed = self._workflow.signature.pack(([item],), {})
-        done = await collect(engine.host, self._plan, checked_name("key", key), packed)
-        return Run(engine, done.run_id, self._plan.workflow, is_new=done.is_new)
+        return await _send(engine, self._plan, key, self._workflow.signature.pack(([item],), {}))
 
     def __repr__(self) -> str:
         return f"<batch of {self._workflow.name}: {self._plan.size}, {self._plan.window:g} s>"
+
+
+async def _send(engine: Client, plan: Plan, key: str, packed: bytes) -> Run[Any]:
+    host, workflow = engine.host, plan.workflow
+    if engine.has_room and (workflow.name, workflow.version) not in host.workflows:
+        raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in host.workflows})))
+    done = await collect(host, plan, checked_name("key", key), packed)
+    return Run(engine, done.run_id, workflow, is_new=done.is_new)
 
 
 # --- the runs that collect ------------------------------------------------------------------------------------------

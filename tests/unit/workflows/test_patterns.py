@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import holdfast as hf
-from holdfast.errors import EncodeError, InvalidWorkflowError, RunFailedError, WrongArgumentsError
+from holdfast.errors import EncodeError, InvalidWorkflowError, RunFailedError, UnknownWorkflowError, WrongArgumentsError
 from holdfast.testing.workflows import WorkflowEnvironment
 from holdfast.testing.workflows.mortal_store import Death
 from holdfast.workflows import collecting
@@ -314,3 +314,10 @@ async def test_an_engine_takes_them_like_workflows() -> None:
             "index",
             "index.batch",
         }
+
+
+async def test_an_engine_that_could_not_work_on_an_event_refuses_it() -> None:
+    """One that drives runs and was not given the helper says so at once."""
+    async with hf.Engine("memory://", workflows=[reindex]) as engine:
+        with pytest.raises(UnknownWorkflowError, match=r"reindex\.debounce"):
+            await SOON.start(engine, "doc", "a")
