@@ -124,10 +124,11 @@ async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Sn
 
 async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, header: Record) -> Activation | None:
     """Load a run again that this very worker drives, and has dropped because it did not know what was written."""
+    if host.worker is None or life.owner != host.worker.presence:
+        host.dropped.discard(keys.id)
+        return None
     if (
-        host.worker is None
-        or life.owner != host.worker.presence
-        or keys.id in host.loaded
+        keys.id in host.loaded
         or host.is_mismatched(keys.id)
     ):
         return None

@@ -139,7 +139,7 @@ class Performance:
             if options.semantics == "at_most_once" and (settled := await self._begin()) is not None:
                 return outcome_of(settled, self._step, self._known)
             journal = activation.journal
-            if journal is not None and (journal.is_dirty or journal.holds):
+            if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
                 await activation.flush(self._branch, self._id)  # what was done before is durable before anything else
             activation.check_may_act()
             value, problem = await self._attempt_it()
