@@ -127,10 +127,7 @@ async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, he
     if host.worker is None or life.owner != host.worker.presence:
         host.dropped.discard(keys.id)
         return None
-    if (
-        keys.id in host.loaded
-        or host.is_mismatched(keys.id)
-    ):
+    if keys.id in host.loaded or host.is_mismatched(keys.id):
         return None
     own = keys.own(life.owner)
     seen = await host.space.read(own)
