@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
     from holdfast.space import Space, open
+    from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.context import Context
     from holdfast.workflows.control import RunCancelled
     from holdfast.workflows.definition import Retry, Step, Workflow, step, workflow
@@ -36,6 +37,7 @@ __all__ = [
     "HoldfastError",
     "Key",
     "KeyFamily",
+    "Keyring",
     "Limit",
     "LogHook",
     "Retry",
@@ -61,6 +63,7 @@ _HOMES = {
     "Debounce": "holdfast.workflows.patterns",
     "Engine": "holdfast.workflows.engine",
     "Happened": "holdfast.workflows.performing",
+    "Keyring": "holdfast.stores.sealing.keyring",
     "Limit": "holdfast.workflows.limits",
     "Retry": "holdfast.workflows.definition",
     "Run": "holdfast.workflows.handle",

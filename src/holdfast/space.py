@@ -17,7 +17,7 @@ from holdfast.locks.runs.run_locks import RunLocks
 from holdfast.locks.semaphore import Semaphore
 from holdfast.locks.state.slots import Slots
 from holdfast.scope import Scope, address_of, checked_name
-from holdfast.stores.opening import open_store
+from holdfast.stores.opening import open_store, sealed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.keys import Key
     from holdfast.locks.explaining.explanation import Explanation, LineSummary
     from holdfast.stores.protocol import Store
+    from holdfast.stores.sealing.keyring import Keyring
 
 
 @final
@@ -127,7 +128,7 @@ def lines_of(space: Space) -> Lines:
 class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
 
-    __slots__ = ("_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
+    __slots__ = ("_encryption", "_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
 
     def __init__(
         self,
@@ -137,8 +138,9 @@ class Opening:
         hooks: Iterable[Hook],
         lease: Duration,
         heartbeat: Duration | None,
+        encryption: Keyring | None,
     ) -> None:
-        self._url, self._hooks = url, tuple(hooks)
+        self._url, self._hooks, self._encryption = url, tuple(hooks), encryption
         self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
         self._lease: Final = seconds(lease, what="lease", maximum_bare=DAY)
         self._heartbeat: Final = check_heartbeat(heartbeat, self._lease)
@@ -157,10 +159,10 @@ class Opening:
 
     async def _open(self) -> Space:
         namespace, tenant = self._names
-        store = await open_store(self._url, hooks=self._hooks)
+        store: Store = await open_store(self._url, hooks=self._hooks)
         try:
             return Space(
-                store,
+                store if self._encryption is None else sealed(store, self._encryption),
                 namespace=namespace,
                 tenant=tenant,
                 lease=self._lease,
@@ -180,6 +182,7 @@ def open(  # noqa: A001 -- used as hf.open
     lease: Duration = DEFAULT_LEASE,
     heartbeat: Duration | None = None,
     hooks: Iterable[Hook] = (),
+    encryption: Keyring | None = None,
 ) -> Opening:
     """Open a store and look at one namespace and tenant of it.
 
@@ -198,5 +201,7 @@ def open(  # noqa: A001 -- used as hf.open
         heartbeat: How often it is renewed; by default three times in a lease, at most every half lease.
         hooks: Called with what happens in the store and to locks, for logs and metrics; see
             :class:`~holdfast.logs.LogHook`.
+        encryption: Keys with which every value is sealed before it leaves the process, bound to its namespace, tenant
+            and place. Keys of records, times and sizes are not hidden.
     """
-    return Opening(url, namespace, tenant, hooks, lease, heartbeat)
+    return Opening(url, namespace, tenant, hooks, lease, heartbeat, encryption)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.keys import Key, RecordKey
     from holdfast.locks import Explanation, LineSummary
     from holdfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake, Worked
+    from holdfast.stores.sealing.keyring import Keyring
 
 T = TypeVar("T")
 
@@ -232,6 +233,7 @@ def open(  # noqa: A001 -- used as blocking.open
     lease: Duration = DEFAULT_LEASE,
     heartbeat: Duration | None = None,
     hooks: Iterable[Hook] = (),
+    encryption: Keyring | None = None,
 ) -> Space:
     """Open a store and look at one namespace and tenant of it, from code without an event loop.
 
@@ -250,6 +252,7 @@ def open(  # noqa: A001 -- used as blocking.open
             held. It is renewed by itself.
         heartbeat: How often it is renewed; by default three times in a lease, at most every half lease.
         hooks: Called on Holdfast's own thread with what happens in the store and to locks.
+        encryption: Keys with which every value is sealed before it leaves the process.
 
     Raises:
         BlockingInLoopError: An event loop runs in this thread: use :func:`holdfast.open`.
@@ -260,7 +263,15 @@ def open(  # noqa: A001 -- used as blocking.open
     return Space(
         Link(
             f"{namespace}/{tenant} on {mask_url(url)}",
-            lambda: open_async(url, namespace=namespace, tenant=tenant, lease=lease, heartbeat=heartbeat, hooks=told),
+            lambda: open_async(
+                url,
+                namespace=namespace,
+                tenant=tenant,
+                lease=lease,
+                heartbeat=heartbeat,
+                hooks=told,
+                encryption=encryption,
+            ),
         )
     )
 

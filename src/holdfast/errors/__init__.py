@@ -65,6 +65,7 @@ from holdfast.errors._schedules import (
     ScheduleNotFoundError,
     UnknownZoneError,
 )
+from holdfast.errors._sealing import BrokenSealError, InvalidKeyringError, UnknownSealingKeyError
 from holdfast.errors._simulation import (
     DeadlockError,
     HistoryTooLargeError,
@@ -148,6 +149,7 @@ __all__ = [
     "AtomicStateConflictError",
     "AttemptClosedError",
     "BlockingInLoopError",
+    "BrokenSealError",
     "CostTooHighError",
     "DeadlockError",
     "DecodeError",
@@ -173,6 +175,7 @@ __all__ = [
     "InvalidFenceGuardError",
     "InvalidFenceHeaderError",
     "InvalidKeyError",
+    "InvalidKeyringError",
     "InvalidLockArgumentError",
     "InvalidRateError",
     "InvalidScheduleError",
@@ -235,6 +238,7 @@ __all__ = [
     "StrayRetryError",
     "TooHeavyError",
     "UnknownModeError",
+    "UnknownSealingKeyError",
     "UnknownWorkflowError",
     "UnknownZoneError",
     "UnsuitableStoreError",

@@ -117,12 +117,12 @@ class RunUnfinishedError(WorkflowError):
 class EngineNotOpenError(WorkflowError, RuntimeError):
     """The engine is not open: not yet, or not any more. Use it in ``async with engine``, or ``await engine.open()``."""
 
-    def __init__(self, what: str = "the engine") -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, what: str = "the engine", fix: str = "use it in async with, or await engine.open()") -> None:
+        super().__init__(what, fix)
+        self.what, self.fix = what, fix
 
     def __str__(self) -> str:
-        return f"{self.what} is not open; use it in async with, or await engine.open()"
+        return f"{self.what} is not open; {self.fix}"
 
 
 class StartOrSignalConflictError(WorkflowTerminalError):

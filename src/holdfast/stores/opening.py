@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.events import Hook
     from holdfast.stores.grouped import GroupedStore
+    from holdfast.stores.protocol import Store
+    from holdfast.stores.sealing.keyring import Keyring
 
 EXAMPLES: Final[Mapping[str, str]] = {
     "sqlite": "sqlite:///holdfast.db",
@@ -134,3 +136,10 @@ def _busy(url: str, value: str) -> float:
         return seconds(value)
     except HoldfastError as problem:
         raise InvalidUrlError(url, f"busy: {problem}") from problem
+
+
+def sealed(store: Store, keyring: Keyring) -> Store:
+    """Return a store that keeps everything sealed with some keys."""
+    from holdfast.stores.sealing.sealed_store import SealedStore  # noqa: PLC0415 -- needed only with keys
+
+    return SealedStore(store, keyring)

@@ -1,0 +1,48 @@
+"""A store whose values are sealed keeps the store contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.stores import GroupedStore
+from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.stores.sealing import Keyring, SealedStore
+from holdfast.testing import VirtualClock
+from holdfast.testing.conformance import StoreConformance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+KEYRING = Keyring({"old": b"o" * 32, "new": b"n" * 32})
+
+
+class TestSealed(StoreConformance):
+    """Over the store in memory, with a clock that the tests advance."""
+
+    @pytest.fixture
+    def clock(self) -> VirtualClock:
+        """Time passes when a test says so."""
+        return VirtualClock()
+
+    @pytest.fixture
+    def memory(self, clock: VirtualClock) -> Memory:
+        """The data that all handles share."""
+        return Memory(clock=clock)
+
+    @pytest.fixture
+    async def store(self, memory: Memory) -> AsyncIterator[SealedStore]:
+        """One handle."""
+        store = SealedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
+        yield store
+        await store.aclose()
+
+    @pytest.fixture
+    def open_another(self, memory: Memory) -> Callable[[], Awaitable[SealedStore]]:
+        """Others."""
+
+        async def open_it() -> SealedStore:
+            return SealedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
+
+        return open_it
