@@ -219,7 +219,7 @@ async def test_a_started_task_in_a_gather_is_refused() -> None:
     """A branch begins where the context starts it."""
 
     async def code(ctx: Ctx) -> None:
-        await ctx.gather(asyncio.ensure_future(asyncio.sleep(0)))  # type: ignore[arg-type] -- the mistake
+        await ctx.gather(asyncio.ensure_future(asyncio.sleep(0)))  # type: ignore[arg-type]  # the mistake
 
     assert isinstance(await raised_by(code), InvalidWorkflowError)
 
