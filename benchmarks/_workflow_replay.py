@@ -10,7 +10,7 @@ import apsw
 
 import holdfast as hf
 from holdfast.keys import RecordKey
-from holdfast.workflows.records import CHUNKS
+from holdfast.workflows.storing.records import CHUNKS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from holdfast.logs import LogHook
     from holdfast.space import Space, open
     from holdfast.stores.sealing.keyring import Keyring
-    from holdfast.workflows.context import Context
-    from holdfast.workflows.control import RunCancelled
-    from holdfast.workflows.definition import Retry, Step, Workflow, step, workflow
+    from holdfast.workflows.context.context import Context
+    from holdfast.workflows.context.performing import DID_NOT_HAPPEN, Happened, current_step
+    from holdfast.workflows.declaring.definition import Retry, Step, Workflow, step, workflow
+    from holdfast.workflows.declaring.limits import Limit
     from holdfast.workflows.engine import Engine
     from holdfast.workflows.handle import Run
-    from holdfast.workflows.limits import Limit
-    from holdfast.workflows.patterns import Batch, Debounce
-    from holdfast.workflows.performing import DID_NOT_HAPPEN, Happened, current_step
+    from holdfast.workflows.running.control import RunCancelled
     from holdfast.workflows.schedules.specification import Schedule
+    from holdfast.workflows.starting.patterns import Batch, Debounce
 
 __all__ = [
     "DID_NOT_HAPPEN",
@@ -57,23 +57,23 @@ __all__ = [
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
-    "DID_NOT_HAPPEN": "holdfast.workflows.performing",
-    "Batch": "holdfast.workflows.patterns",
-    "Context": "holdfast.workflows.context",
-    "Debounce": "holdfast.workflows.patterns",
+    "DID_NOT_HAPPEN": "holdfast.workflows.context.performing",
+    "Batch": "holdfast.workflows.starting.patterns",
+    "Context": "holdfast.workflows.context.context",
+    "Debounce": "holdfast.workflows.starting.patterns",
     "Engine": "holdfast.workflows.engine",
-    "Happened": "holdfast.workflows.performing",
+    "Happened": "holdfast.workflows.context.performing",
     "Keyring": "holdfast.stores.sealing.keyring",
-    "Limit": "holdfast.workflows.limits",
-    "Retry": "holdfast.workflows.definition",
+    "Limit": "holdfast.workflows.declaring.limits",
+    "Retry": "holdfast.workflows.declaring.definition",
     "Run": "holdfast.workflows.handle",
-    "RunCancelled": "holdfast.workflows.control",
+    "RunCancelled": "holdfast.workflows.running.control",
     "Schedule": "holdfast.workflows.schedules.specification",
-    "Step": "holdfast.workflows.definition",
-    "Workflow": "holdfast.workflows.definition",
-    "current_step": "holdfast.workflows.performing",
-    "step": "holdfast.workflows.definition",
-    "workflow": "holdfast.workflows.definition",
+    "Step": "holdfast.workflows.declaring.definition",
+    "Workflow": "holdfast.workflows.declaring.definition",
+    "current_step": "holdfast.workflows.context.performing",
+    "step": "holdfast.workflows.declaring.definition",
+    "workflow": "holdfast.workflows.declaring.definition",
     "Exclusion": "holdfast.local",
     "HoldfastError": "holdfast.errors",
     "Key": "holdfast.keys",

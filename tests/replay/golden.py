@@ -14,7 +14,7 @@ from holdfast.errors import RunFailedError, SignalTimeoutError
 from holdfast.testing.workflows import WorkflowEnvironment, save_history
 
 if TYPE_CHECKING:
-    from holdfast.workflows.definition import Workflow
+    from holdfast.workflows.declaring.definition import Workflow
 
 FOLDER: Final = Path(__file__).parent / "histories"
 

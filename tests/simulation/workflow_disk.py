@@ -11,8 +11,8 @@ from holdfast.stores.sqlite import Options, open_sqlite
 from holdfast.testing import VirtualClock
 from holdfast.testing.workflows.effects import Effects
 from holdfast.testing.workflows.process import Process, Setup
-from holdfast.workflows.claiming import marks_of
-from holdfast.workflows.records import RunKeys
+from holdfast.workflows.storing.records import RunKeys
+from holdfast.workflows.working.claiming import marks_of
 from tests.simulation.workflow_programs import WORKFLOWS, expected
 from tests.simulation.workflow_world import PATIENCE, Plan
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from holdfast.stores.protocol import Check
-from holdfast.workflows import worker
-from holdfast.workflows.activation import Activation
-from holdfast.workflows.host import Host
-from holdfast.workflows.journal import Journal
-from holdfast.workflows.mail import Letter, Mail
-from holdfast.workflows.posting import Sending
-from holdfast.workflows.replay import LIVE, Live, Mismatch, Replay, show
+from holdfast.workflows.running.activation import Activation
+from holdfast.workflows.running.host import Host
+from holdfast.workflows.running.journal import Journal
+from holdfast.workflows.running.mail import Letter, Mail
+from holdfast.workflows.running.replay import LIVE, Live, Mismatch, Replay, show
+from holdfast.workflows.starting.posting import Sending
+from holdfast.workflows.working import worker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from holdfast.workflows.records import Mark, RunKeys
+    from holdfast.workflows.storing.records import Mark, RunKeys
 
     Patches = tuple[tuple[Any, str, Any], ...]
 

@@ -18,8 +18,8 @@ from holdfast.errors import (
 )
 from holdfast.stores.memory import Memory
 from holdfast.testing import VirtualClock
-from holdfast.workflows.control import Unload
 from holdfast.workflows.engine import Engine
+from holdfast.workflows.running.control import Unload
 from tests.simulation.lock_process import CALM, Process
 from tests.simulation.workflow_programs import WORKFLOWS, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.testing import SimulatedLoop
-    from holdfast.workflows.performing import CurrentStep
+    from holdfast.workflows.context.performing import CurrentStep
 
 PATIENCE: Final = 90.0
 """Seconds after the last fault by which every run has ended."""

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.testing.workflows import Script, WorkflowEnvironment
-from holdfast.workflows.definition import Workflow
+from holdfast.workflows.declaring.definition import Workflow
 from holdfast.workflows.handle import Run
 
 

@@ -11,10 +11,10 @@ from holdfast.cli.runs_showing import as_data, status_words
 from holdfast.cli.runs_target import carried_out, talking
 from holdfast.cli.targets import Target, target_options
 from holdfast.locks.explaining.explanation import length, moment, one_line
-from holdfast.workflows.records import Status
+from holdfast.workflows.storing.records import Status
 
 if TYPE_CHECKING:
-    from holdfast.workflows.information import Page, RunInfo
+    from holdfast.workflows.operating.information import Page, RunInfo
 
 STATUSES = get_args(Status)
 

@@ -14,7 +14,7 @@ from holdfast.cli.runs_target import carried_out, run_argument, talking
 from holdfast.cli.targets import Target, target_options
 from holdfast.errors import RunNotFoundError
 from holdfast.locks.explaining.explanation import length, moment, one_line
-from holdfast.workflows.information import HistoryEntry, RunInfo
+from holdfast.workflows.operating.information import HistoryEntry, RunInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.clock import Instant
-    from holdfast.workflows.failures import Failure
-    from holdfast.workflows.information import HistoryEntry, RunInfo
+    from holdfast.workflows.operating.information import HistoryEntry, RunInfo
+    from holdfast.workflows.storing.failures import Failure
 
 LONGEST: Final = 300
 """How many characters of a value are shown to people; programs get all."""

@@ -12,11 +12,11 @@ from holdfast.cli.printing import json_option
 from holdfast.cli.runs_showing import as_data, coloured, failure_lines, history_line, shown, status_words
 from holdfast.cli.runs_target import carried_out, run_argument, talking
 from holdfast.cli.targets import Target, target_options
-from holdfast.workflows.information import read_history
+from holdfast.workflows.operating.information import read_history
 
 if TYPE_CHECKING:
     import holdfast as hf
-    from holdfast.workflows.information import HistoryEntry, RunInfo
+    from holdfast.workflows.operating.information import HistoryEntry, RunInfo
 
 LOOK_EVERY = 1.0
 """Seconds between two looks, if nothing tells earlier."""

@@ -16,7 +16,7 @@ from holdfast.cli.targets import Target, target_options
 from holdfast.locks.explaining.explanation import one_line
 
 if TYPE_CHECKING:
-    from holdfast.workflows.information import RunInfo
+    from holdfast.workflows.operating.information import RunInfo
 
 
 @click.command("cancel")

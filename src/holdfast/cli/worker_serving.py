@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.worker_telling import Telling
     from holdfast.workflows.engine import Engine
-    from holdfast.workflows.worker import Worker
+    from holdfast.workflows.working.worker import Worker
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STATUS_EVERY: Final = 0.5

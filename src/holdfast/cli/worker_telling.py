@@ -15,7 +15,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.events import RunMoved, StepRecorded
 from holdfast.logs import as_json, as_logfmt, event_name
 from holdfast.masking import mask_text
-from holdfast.workflows.records import ENDED
+from holdfast.workflows.storing.records import ENDED
 
 if TYPE_CHECKING:
     from holdfast.events import Event

@@ -9,17 +9,17 @@ from msgspec import structs
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidWorkflowError, UnknownWorkflowError, UpdateValidationError
-from holdfast.workflows import sending
-from holdfast.workflows.continuing import next_id
-from holdfast.workflows.definition import Workflow
-from holdfast.workflows.failures import restore
-from holdfast.workflows.forcing import end_by_force, find
+from holdfast.workflows.declaring.definition import Workflow
 from holdfast.workflows.handle import Run
-from holdfast.workflows.information import list_runs, read_history, read_info
-from holdfast.workflows.start_or_signal import check_request, start_or_signal
-from holdfast.workflows.starting import as_start, start
-from holdfast.workflows.values import PLAIN
-from holdfast.workflows.watching import copy_of
+from holdfast.workflows.operating.forcing import end_by_force, find
+from holdfast.workflows.operating.information import list_runs, read_history, read_info
+from holdfast.workflows.running.continuing import next_id
+from holdfast.workflows.running.watching import copy_of
+from holdfast.workflows.starting import sending
+from holdfast.workflows.starting.start_or_signal import check_request, start_or_signal
+from holdfast.workflows.starting.starting import as_start, start
+from holdfast.workflows.storing.failures import restore
+from holdfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.locks.state.slots import Slots
     from holdfast.space import Space
-    from holdfast.workflows.activation import Activation
-    from holdfast.workflows.host import Host
-    from holdfast.workflows.information import HistoryEntry, Page, RunInfo
-    from holdfast.workflows.start_or_signal import OnTerminal, Outcome
-    from holdfast.workflows.starting import Start
+    from holdfast.workflows.operating.information import HistoryEntry, Page, RunInfo
+    from holdfast.workflows.running.activation import Activation
+    from holdfast.workflows.running.host import Host
+    from holdfast.workflows.starting.start_or_signal import OnTerminal, Outcome
+    from holdfast.workflows.starting.starting import Start
 
 R = TypeVar("R")
 

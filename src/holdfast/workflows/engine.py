@@ -22,15 +22,15 @@ from holdfast.locks.options import DEFAULT_LEASE
 from holdfast.masking import mask_url
 from holdfast.space import Space, lines_of
 from holdfast.space import open as open_space
-from holdfast.workflows.definition import Step, Workflow, as_step
-from holdfast.workflows.host import MOST_DEATHS, Host
+from holdfast.workflows.declaring.definition import Step, Workflow, as_step
 from holdfast.workflows.overseer import Overseer
-from holdfast.workflows.patterns import Batch, Debounce
-from holdfast.workflows.recovering import recover
+from holdfast.workflows.running.host import MOST_DEATHS, Host
+from holdfast.workflows.running.threads import MOST, Threads
 from holdfast.workflows.schedules.driving import Ticker
 from holdfast.workflows.schedules.schedules import Schedules
-from holdfast.workflows.threads import MOST, Threads
-from holdfast.workflows.worker import GRACE, Worker
+from holdfast.workflows.starting.patterns import Batch, Debounce
+from holdfast.workflows.working.recovering import recover
+from holdfast.workflows.working.worker import GRACE, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,6 +114,7 @@ class Engine(Overseer):
         self._options: Final = (max_loaded, threads, quarantine_after)
         self._host: Host | None = None
         self._worker: Worker | None = None
+        self._ticker: Ticker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
 
@@ -158,9 +159,9 @@ class Engine(Overseer):
         await self.schedules.declare(self._declared)
         if self._drives:
             worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
-            ticker = Ticker(host, lambda: worker.is_stopping)
-            worker.on_schedule = ticker.on_timer
-            await ticker.come_back()
+            self._ticker = Ticker(host, lambda: worker.is_stopping)
+            worker.on_schedule = self._ticker.on_timer
+            await self._ticker.come_back()
             await host.attend()
             await self._worker.start()
 
@@ -209,10 +210,12 @@ class Engine(Overseer):
         return Schedules(self)
 
     def register(self, *workflows: Runnable) -> None:
-        """Add workflows. Runs that were left alone because their code was not here go on soon."""
+        """Add workflows. Runs and schedules that were left alone because their code was not here go on soon."""
         self._workflows.update(_by_version([*self._workflows.values(), *workflows]))
         if self._host is not None:
             self._host.workflows.update(self._workflows)
+        if self._worker is not None and self._ticker is not None:
+            self._worker.begin(self._ticker.come_back())
 
 
 def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tuple[str, str], Workflow[..., Any]]:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from holdfast.durations import seconds
 from holdfast.errors import ResultTimeoutError
-from holdfast.workflows.continuing import next_id
-from holdfast.workflows.endings import raise_ending
 from holdfast.workflows.limiting.setting import place_of
-from holdfast.workflows.records import HEADERS, Life, RunKeys
-from holdfast.workflows.sending import life_in
-from holdfast.workflows.values import PLAIN
+from holdfast.workflows.running.continuing import next_id
+from holdfast.workflows.running.endings import raise_ending
+from holdfast.workflows.starting.sending import life_in
+from holdfast.workflows.storing.records import HEADERS, Life, RunKeys
+from holdfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.workflows.client import Client
-    from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.information import HistoryEntry, RunInfo
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.operating.information import HistoryEntry, RunInfo
 
 R = TypeVar("R")
 

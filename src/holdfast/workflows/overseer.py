@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.durations import seconds
 from holdfast.errors import InvalidWorkflowError
-from holdfast.workflows import administration, recovering, retention
 from holdfast.workflows.client import Client
 from holdfast.workflows.handle import Run
 from holdfast.workflows.limiting import setting
+from holdfast.workflows.operating import administration, retention
+from holdfast.workflows.working import recovering
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from holdfast.durations import Duration
-    from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.information import RunInfo
-    from holdfast.workflows.recovering import Looked, Recovered
-    from holdfast.workflows.worker import Worker
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.operating.information import RunInfo
+    from holdfast.workflows.working.recovering import Looked, Recovered
+    from holdfast.workflows.working.worker import Worker
 
 
 class Overseer(Client):
@@ -73,7 +74,7 @@ class Overseer(Client):
             limit: How many at most.
 
         Returns:
-            What became of each; see :class:`~holdfast.workflows.recovering.Looked`.
+            What became of each; see :class:`~holdfast.workflows.working.recovering.Looked`.
         """
         return await recovering.sweep(self.host, self.worker, limit)
 

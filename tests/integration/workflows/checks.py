@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast import Engine, Space
     from holdfast.stores.sqlite.work import SqlWork
-    from holdfast.workflows.information import HistoryEntry
+    from holdfast.workflows.operating.information import HistoryEntry
     from tests.integration.workflows.ledger import Entry
 
 Attempt: TypeAlias = tuple[str, int]

@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.cli.runs_showing import history_line, masked, shown
 from holdfast.clock import Instant
-from holdfast.workflows.information import HistoryEntry
+from holdfast.workflows.operating.information import HistoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import holdfast as hf
 
 if TYPE_CHECKING:
-    from holdfast.workflows.information import RunInfo
+    from holdfast.workflows.operating.information import RunInfo
 
 DONE: list[str] = []
 """What steps did, in order."""

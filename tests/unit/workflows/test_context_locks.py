@@ -20,7 +20,7 @@ from holdfast.errors import (
 from holdfast.locks.driving.run_entries import RunEntries
 from holdfast.scope import address_of
 from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.workflows.lock_marks import release_all
+from holdfast.workflows.context.lock_marks import release_all
 
 if TYPE_CHECKING:
     from pathlib import Path

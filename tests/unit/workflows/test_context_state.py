@@ -10,7 +10,7 @@ import holdfast as hf
 from holdfast.errors import RunFailedError, SessionStateValidationError, StaleWriteError, WrongStateTypeError
 from holdfast.locks import DurableMutex, DurableSemaphore, initial_lock_record
 from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.workflows.context_state import clear_execution
+from holdfast.workflows.context.state import clear_execution
 
 if TYPE_CHECKING:
     from pathlib import Path

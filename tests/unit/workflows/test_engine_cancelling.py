@@ -12,7 +12,7 @@ from holdfast.errors import RunCancelledError, RunNotFoundError
 from tests.unit.workflows.engines import DONE, act, acts, collects, engine, has_children, sleeps, until
 
 if TYPE_CHECKING:
-    from holdfast.workflows.information import RunInfo
+    from holdfast.workflows.operating.information import RunInfo
 
 EVENTS: dict[str, asyncio.Event] = {}
 """What the step and the test tell each other; of the event loop of the test."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast import errors
 from holdfast.codec import Codec
 from holdfast.errors import InvalidWorkflowError, LeaseLostError, StepFailedError, StepTimeoutError
-from holdfast.workflows.failures import Failure, KnownErrors, describe, restore
+from holdfast.workflows.storing.failures import Failure, KnownErrors, describe, restore
 
 
 class OddError(ValueError):
@@ -259,7 +259,7 @@ def test_damaged_or_foreign_data_is_told_in_words(failure: Failure) -> None:
 
 NOTHING_IMPORTED = """
 import sys
-from holdfast.workflows.failures import Failure, KnownErrors, Raw, restore
+from holdfast.workflows.storing.failures import Failure, KnownErrors, Raw, restore
 restore(Failure("xmlrpc.client.Fault", "x", args=Raw(b"[1]")), KnownErrors())
 assert "xmlrpc.client" not in sys.modules
 """

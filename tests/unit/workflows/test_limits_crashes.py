@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.errors import WorkflowConcurrencyLimitExceededError
 from holdfast.stores.protocol import Delete, Put
 from holdfast.testing.workflows import WorkflowEnvironment, crash_everywhere
-from holdfast.workflows.records import LIVES, RunKeys
+from holdfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ import holdfast as hf
 from holdfast.errors import EncodeError, InvalidWorkflowError, RunFailedError, UnknownWorkflowError, WrongArgumentsError
 from holdfast.testing.workflows import WorkflowEnvironment
 from holdfast.testing.workflows.mortal_store import Death
-from holdfast.workflows import collecting
-from holdfast.workflows.committing import commit_over
+from holdfast.workflows.starting import collecting
+from holdfast.workflows.storing.committing import commit_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable

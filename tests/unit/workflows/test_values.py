@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from holdfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
 from holdfast.errors import DecodeError, EncodeError, InvalidWorkflowError
-from holdfast.workflows.values import PLAIN, Typed
+from holdfast.workflows.storing.values import PLAIN, Typed
 
 T = TypeVar("T")
 

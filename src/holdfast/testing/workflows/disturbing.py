@@ -20,7 +20,7 @@ from holdfast.testing.workflows.observing import (
     outcome_of,
     recorded_attempts,
 )
-from holdfast.workflows.definition import Step, Workflow
+from holdfast.workflows.declaring.definition import Step, Workflow
 from holdfast.workflows.handle import Run
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from holdfast.workflows.performing import CurrentStep
+    from holdfast.workflows.context.performing import CurrentStep
 
 
 class Execution(Struct, frozen=True):

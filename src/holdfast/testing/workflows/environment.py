@@ -14,11 +14,11 @@ from holdfast.testing.clock import VirtualClock
 from holdfast.testing.loop import SimulatedLoop
 from holdfast.testing.workflows.effects import Effects
 from holdfast.testing.workflows.process import Process, Setup
-from holdfast.workflows.continuing import next_id
 from holdfast.workflows.engine import LINGER
 from holdfast.workflows.handle import Run
-from holdfast.workflows.records import LIVES, RunKeys, timer_key
-from holdfast.workflows.sending import life_in
+from holdfast.workflows.running.continuing import next_id
+from holdfast.workflows.starting.sending import life_in
+from holdfast.workflows.storing.records import LIVES, RunKeys, timer_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hook
     from holdfast.stores.protocol import Store
     from holdfast.testing.workflows.mortal_store import Mortality
-    from holdfast.workflows.definition import Step, Workflow
+    from holdfast.workflows.declaring.definition import Step, Workflow
     from holdfast.workflows.engine import Engine
 
 R = TypeVar("R")

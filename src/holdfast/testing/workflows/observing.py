@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from holdfast.errors import HoldfastError
-from holdfast.workflows.claiming import marks_of
-from holdfast.workflows.records import RunKeys
-from holdfast.workflows.replay import branch_of
+from holdfast.workflows.running.replay import branch_of
+from holdfast.workflows.storing.records import RunKeys
+from holdfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
     from holdfast.testing.workflows.environment import WorkflowEnvironment
     from holdfast.workflows.handle import Run
-    from holdfast.workflows.records import Mark
+    from holdfast.workflows.storing.records import Mark
 
 Attempts = Counter[tuple[str, str, int]]
 """How often each attempt of each step of each run was executed."""

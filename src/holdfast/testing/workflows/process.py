@@ -11,9 +11,9 @@ from holdfast.clock import Clock
 from holdfast.events import Hook, Hooks
 from holdfast.space import Space, lines_of
 from holdfast.testing.workflows.mortal_store import Mortality, MortalStore
-from holdfast.workflows.control import Unload
-from holdfast.workflows.definition import Step, Workflow
+from holdfast.workflows.declaring.definition import Step, Workflow
 from holdfast.workflows.engine import Engine
+from holdfast.workflows.running.control import Unload
 
 if TYPE_CHECKING:
     from holdfast.stores.protocol import Store

@@ -9,19 +9,19 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
-from holdfast.workflows.activation import Activation
-from holdfast.workflows.claiming import marks_of
-from holdfast.workflows.context import Context
+from holdfast.workflows.context.context import Context
 from holdfast.workflows.engine import Engine
-from holdfast.workflows.records import HEADERS, Header, Life, Mark, RunKeys
-from holdfast.workflows.sending import life_in
+from holdfast.workflows.running.activation import Activation
+from holdfast.workflows.starting.sending import life_in
+from holdfast.workflows.storing.records import HEADERS, Header, Life, Mark, RunKeys
+from holdfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.workflows.definition import Step, Workflow
+    from holdfast.workflows.declaring.definition import Step, Workflow
     from holdfast.workflows.handle import Run
-    from holdfast.workflows.host import Host
+    from holdfast.workflows.running.host import Host
 
 FORMAT: Final = 1
 

@@ -9,21 +9,31 @@ from msgspec import structs
 from holdfast.locks.driving.leaving_together import Departure, leaving_as_well
 from holdfast.locks.driving.requests import Along, Leave, Left
 from holdfast.stores.protocol import Delete, Put
-from holdfast.workflows.journal import Claim
 from holdfast.workflows.limiting.arriving import Arrival, InLine
 from holdfast.workflows.limiting.making_room import make_room
 from holdfast.workflows.limiting.standing import entry_id_of, site_of
 from holdfast.workflows.limiting.waiting import admitted_life, waiting_life, why_over
-from holdfast.workflows.records import HEADERS, LIVES, NO_DUE, OWNERSHIPS, READY, Header, Life, Ownership, RunKeys
+from holdfast.workflows.running.journal import Claim
+from holdfast.workflows.storing.records import (
+    HEADERS,
+    LIVES,
+    NO_DUE,
+    OWNERSHIPS,
+    READY,
+    Header,
+    Life,
+    Ownership,
+    RunKeys,
+)
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.keys import RecordKey
     from holdfast.locks.driving.requests import Answer
     from holdfast.stores.protocol import Change, Snapshot, Wake
-    from holdfast.workflows.host import Attendance, Host
     from holdfast.workflows.limiting.arriving import Place
     from holdfast.workflows.limiting.waiting import Ending
+    from holdfast.workflows.running.host import Attendance, Host
 
 
 class MovedError(Exception):

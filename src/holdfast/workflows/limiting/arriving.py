@@ -12,7 +12,7 @@ from holdfast.locks.driving.deciding import Asked, decide_step
 from holdfast.locks.driving.records import Facts
 from holdfast.locks.driving.requests import Along, Enter, Lacks, Poke, Refused
 from holdfast.workflows.limiting.standing import entry_of, site_of
-from holdfast.workflows.records import Standing
+from holdfast.workflows.storing.records import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.local_line import LocalLine
     from holdfast.locks.driving.requests import Answer
     from holdfast.stores.protocol import Change, Snapshot, Wake
-    from holdfast.workflows.host import Host
+    from holdfast.workflows.running.host import Host
 
     Write = Callable[["Place", Snapshot], Sequence[Change]]
 

@@ -8,22 +8,22 @@ from holdfast.errors import StoreBusyError, WorkflowConcurrencyLimitExceededErro
 from holdfast.locks.algebra.line import Line
 from holdfast.locks.driving.records import HEADS
 from holdfast.stores.protocol import Conflict, Put
-from holdfast.workflows.activation import Activation
-from holdfast.workflows.creating import Started, creation, first_life, found, header_of
-from holdfast.workflows.journal import Claim
 from holdfast.workflows.limiting.arriving import Admitted, Arrival, Full, InLine
 from holdfast.workflows.limiting.making_room import make_room
 from holdfast.workflows.limiting.waiting import admitted_life, count_waiting, waiting_life, waits_until
-from holdfast.workflows.records import OWNERSHIPS, READY, Ownership, RunKeys
+from holdfast.workflows.running.activation import Activation
+from holdfast.workflows.running.journal import Claim
+from holdfast.workflows.starting.creating import Started, creation, first_life, found, header_of
+from holdfast.workflows.storing.records import OWNERSHIPS, READY, Ownership, RunKeys
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.locks.driving.driver import Answered
     from holdfast.stores.protocol import Change, Record, Snapshot
-    from holdfast.workflows.creating import Start
-    from holdfast.workflows.host import Attendance, Host
     from holdfast.workflows.limiting.arriving import Place
-    from holdfast.workflows.records import Life, Standing
+    from holdfast.workflows.running.host import Attendance, Host
+    from holdfast.workflows.starting.creating import Start
+    from holdfast.workflows.storing.records import Life, Standing
 
 TRIES: Final = 20
 

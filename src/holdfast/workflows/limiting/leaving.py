@@ -10,12 +10,12 @@ from holdfast.locks.driving.leaving_together import Leaving
 from holdfast.locks.driving.requests import Along, Lacks
 from holdfast.locks.driving.run_entries import RunEntries
 from holdfast.stores.protocol import Check, Commit, Conflict, Delete, Put
-from holdfast.workflows.activation import Activation
-from holdfast.workflows.journal import Claim
 from holdfast.workflows.limiting.admitting import taken, taking
 from holdfast.workflows.limiting.standing import entry_id_of, site_of
 from holdfast.workflows.limiting.waiting import admitted_life
-from holdfast.workflows.records import HEADERS, LIVES, RunKeys
+from holdfast.workflows.running.activation import Activation
+from holdfast.workflows.running.journal import Claim
+from holdfast.workflows.storing.records import HEADERS, LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.driver import Answered
     from holdfast.locks.driving.requests import Answer
     from holdfast.stores.protocol import Change, Snapshot, Wake
-    from holdfast.workflows.host import Attendance, Host
-    from holdfast.workflows.records import Header, Life, Standing
+    from holdfast.workflows.running.host import Attendance, Host
+    from holdfast.workflows.storing.records import Header, Life, Standing
 
 MOST_LAST: Final = 20
 """How many changes of its own fit into the commit that ends a run, besides those of its lines."""

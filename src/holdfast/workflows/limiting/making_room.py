@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import RunNotFoundError
-from holdfast.workflows.continuing import next_id
 from holdfast.workflows.limiting.standing import entry_id_of
-from holdfast.workflows.records import LIVES, RunKeys
-from holdfast.workflows.sending import cancel
+from holdfast.workflows.running.continuing import next_id
+from holdfast.workflows.starting.sending import cancel
+from holdfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
-    from holdfast.workflows.host import Host
-    from holdfast.workflows.records import Standing
+    from holdfast.workflows.running.host import Host
+    from holdfast.workflows.storing.records import Standing
 
 
 async def make_room(host: Host, run_id: str, standing: Standing, ticket: int) -> None:

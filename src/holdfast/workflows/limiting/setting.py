@@ -9,13 +9,13 @@ from holdfast.locks.algebra.line import MOST_HOLDERS, Waiting
 from holdfast.locks.driving.requests import Resize
 from holdfast.locks.driving.run_entries import RunEntries
 from holdfast.workflows.limiting.standing import entry_id_of, site_of, standing_in
-from holdfast.workflows.records import HEADERS, RunKeys
-from holdfast.workflows.sending import life_in
+from holdfast.workflows.starting.sending import life_in
+from holdfast.workflows.storing.records import HEADERS, RunKeys
 
 if TYPE_CHECKING:
-    from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.host import Host
-    from holdfast.workflows.limits import Limit
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.declaring.limits import Limit
+    from holdfast.workflows.running.host import Host
 
 
 def limit_of(workflow: Workflow[..., Any], key: str | None) -> Limit:

@@ -9,11 +9,11 @@ from holdfast.errors import LimitKeyError, LimitKeyTypeError
 from holdfast.locks.algebra.entries import Entry, OfRun
 from holdfast.locks.algebra.line import Rules
 from holdfast.locks.driving.records import Site
-from holdfast.workflows.records import Standing
+from holdfast.workflows.storing.records import Standing
 
 if TYPE_CHECKING:
-    from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.limits import Limit
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.declaring.limits import Limit
 
 LIMIT: Final = "limit"
 """The kind of such a line, and the first part of its address: those of locks begin with a number."""

@@ -8,13 +8,13 @@ from msgspec import Struct, structs
 
 from holdfast.clock import later
 from holdfast.locks.driving.records import LineKeys
-from holdfast.workflows.records import Status
+from holdfast.workflows.storing.records import Status
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.workflows.host import Host
     from holdfast.workflows.limiting.arriving import InLine
-    from holdfast.workflows.records import Header, Life
+    from holdfast.workflows.running.host import Host
+    from holdfast.workflows.storing.records import Header, Life
 
 PAGE: Final = 500
 

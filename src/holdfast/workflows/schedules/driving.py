@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.stores.protocol import Record
-    from holdfast.workflows.creating import Started
-    from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.host import Host
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.running.host import Host
     from holdfast.workflows.schedules.records import Seen, Stored
     from holdfast.workflows.schedules.timing import Due
+    from holdfast.workflows.starting.creating import Started
 
 PATIENCE: Final = 10.0
 """Seconds for which a tick is left to other workers, if this one does not have what it needs."""

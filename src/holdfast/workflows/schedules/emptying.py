@@ -13,7 +13,7 @@ from holdfast.workflows.schedules.records import changing, commit, line_of
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope
-    from holdfast.workflows.host import Host
+    from holdfast.workflows.running.host import Host
     from holdfast.workflows.schedules.records import Seen
 
 PAGE: Final = 200

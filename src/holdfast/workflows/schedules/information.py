@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from holdfast.clock import Instant
-from holdfast.workflows.values import PLAIN
+from holdfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ from holdfast.clock import Instant
 from holdfast.codec import Codec
 from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Conflict, Delete, Put
-from holdfast.workflows.records import NO_DUE, timer_key
 from holdfast.workflows.schedules.specification import SPECS, ScheduleSpec
 from holdfast.workflows.schedules.timing import ScheduleState, due
+from holdfast.workflows.storing.records import NO_DUE, timer_key
 
 if TYPE_CHECKING:
     from holdfast.scope import Scope

@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.events import SchedulePaused
 from holdfast.ids import new_id
-from holdfast.workflows.definition import Workflow
+from holdfast.workflows.declaring.definition import Workflow
 from holdfast.workflows.handle import Run
 from holdfast.workflows.schedules.emptying import empty, queued
 from holdfast.workflows.schedules.information import ScheduleInfo, info_of

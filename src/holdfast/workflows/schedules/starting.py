@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.workflows.creating import Start
 from holdfast.workflows.limiting.entering import start_in_lines
 from holdfast.workflows.limiting.standing import standings_of
-from holdfast.workflows.records import Standing
 from holdfast.workflows.schedules.records import line_of
-from holdfast.workflows.starting import start
+from holdfast.workflows.starting.creating import Start
+from holdfast.workflows.starting.starting import start
+from holdfast.workflows.storing.records import Standing
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.stores.protocol import Change
-    from holdfast.workflows.creating import Started
-    from holdfast.workflows.definition import Workflow
-    from holdfast.workflows.host import Host
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.running.host import Host
     from holdfast.workflows.schedules.specification import Overlap, ScheduleSpec
+    from holdfast.workflows.starting.creating import Started
 
 MOST_QUEUED: Final = 1_000
 """How many runs of a schedule may wait for their turn."""

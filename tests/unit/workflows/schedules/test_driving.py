@@ -248,6 +248,16 @@ async def test_a_schedule_goes_on_when_its_code_comes_back() -> None:
         assert (info.is_paused, info.note) == (False, "")
 
 
+async def test_a_schedule_goes_on_when_its_code_is_registered() -> None:
+    """An engine that gets the workflow later resumes it as well."""
+    async with environment() as env:
+        await _orphan(env, elsewhere)
+        await env.advance("75 seconds")
+        env.engine.register(elsewhere)
+        await env.settle()
+        assert not (await env.client.schedules.get("o")).is_paused
+
+
 async def test_a_tick_whose_run_is_there_already_goes_by(tmp_path: Path) -> None:
     """Somebody has used the id of a tick's run: the run stays as it is, and the schedule goes on."""
     async with environment(store=f"sqlite:///{tmp_path}/store.db") as env:

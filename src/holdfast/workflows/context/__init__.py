@@ -1,0 +1,1 @@
+"""What a workflow does through its context."""

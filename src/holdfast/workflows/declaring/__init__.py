@@ -1,0 +1,1 @@
+"""What users declare: workflows, steps and limits."""

@@ -1,0 +1,1 @@
+"""What operators do, and what can be known of a run from outside."""

@@ -1,0 +1,453 @@
+"""A run in memory: its code, its branches, and how it is woken, cancelled and unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Raw
+
+from holdfast.errors import HoldfastError, NondeterminismError, StoreError
+from holdfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
+from holdfast.stores.protocol import Conflict, Delete
+from holdfast.workflows.declaring.definition import INSIDE
+from holdfast.workflows.running.branches import CURRENT, OVER, Branch
+from holdfast.workflows.running.cancelling import CANCELLED, cancel_of, data_of, is_of_run, told_again
+from holdfast.workflows.running.control import RunCancelled, Unload
+from holdfast.workflows.running.journal import Claim, Journal
+from holdfast.workflows.running.losing import lost_again, note_lost, raise_lost
+from holdfast.workflows.running.mail import Mail
+from holdfast.workflows.running.replay import ANYWHERE, LIVE, Mismatch, Replay
+from holdfast.workflows.storing.records import LIVES, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from holdfast.clock import Instant
+    from holdfast.stores.protocol import Change
+    from holdfast.workflows.context.context import Context
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.running.branches import Wait
+    from holdfast.workflows.running.host import Host
+    from holdfast.workflows.storing.records import Header, Life, RunKeys
+
+
+@final
+class Activation:
+    """One run in the memory of one engine. Without a claim it is a copy to look at: it stops where it would do more."""
+
+    def __init__(
+        self,
+        host: Host,
+        keys: RunKeys,
+        workflow: Workflow[..., Any],
+        header: Header,
+        life: Life,
+        claim: Claim | None,
+        marks: Iterable[Mark],
+    ) -> None:
+        self.host, self.keys, self.workflow, self.header, self.life = host, keys, workflow, header, life
+        self.claim: Final = claim
+        marks = tuple(marks)
+        self.replay: Final = Replay(marks)
+        self.journal: Final = None if claim is None else Journal(host, keys, claim, len(marks))
+        self.branches: Final[list[Branch]] = []
+        self.patches: Final[dict[str, bool]] = {}
+        self.mail: Final = Mail(self)
+        self.context: Context | None = None
+        self.mismatch: NondeterminismError | None = None
+        self.ended: Life | None = None
+        self.over: Final[asyncio.Future[Life | None]] = asyncio.get_running_loop().create_future()
+        self.is_unloading = self.is_deposed = self.is_stopping = self.is_handed_back = False
+        self._turns: Final[dict[str, asyncio.Future[None]]] = {}
+        self._cancel_told = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
+        self._poking: asyncio.Task[None] | None = None
+        self._poked = False
+
+    @property
+    def is_taken_up(self) -> bool:
+        """Whether it was driven before, or waited: there may be news that nobody has looked at."""
+        return self.claim is not None and not self.claim.is_first
+
+    @property
+    def fence(self) -> int:
+        """The version of the owner's grant; 0 for a copy."""
+        return 0 if self.claim is None else self.claim.fence
+
+    # --- the history ---------------------------------------------------------------------------------------------
+
+    def note(self, mark: Mark, *alongside: Change) -> None:
+        """Add a mark to the history, and changes that belong into the commit that writes it."""
+        if self.is_unloading or self.journal is None:
+            raise Unload
+        self.journal.note(mark, *alongside)
+        self.host.dirty.add(self)
+
+    def put_alongside(self, *changes: Change) -> None:
+        """Write changes with the next commit."""
+        if self.journal is not None and not self.is_unloading:
+            self.journal.add(*changes)
+            self.host.dirty.add(self)
+
+    async def flush(self, branch: Branch | None = None, operation_id: str = "") -> None:
+        """Make everything durable that was noted so far. Returns at once if there is nothing.
+
+        For an operation that begins: raise there if a lock is lost that its branch relies on.
+        """
+        journal = self.journal
+        if journal is None:
+            raise Unload
+        try:
+            while (refused := await journal.flush()) is not None:
+                self.refused(refused)
+        except StoreError:
+            self.abandon()
+            raise Unload from None
+        if not journal.is_dirty:
+            self.host.dirty.discard(self)
+            if branch is None:
+                self._note_idleness()  # it may have been idle all the while, but for this
+        if branch is not None and branch.lost is not None:
+            raise_lost(self, branch, operation_id)
+
+    def refused(self, conflict: Conflict) -> None:
+        """Find out why a guarded commit was refused. If locks are lost, those are told who rely on them."""
+        if self.claim is None or self.claim.key in conflict.current:
+            self.depose()
+            raise Unload
+        if not note_lost(self, conflict):
+            self.abandon()
+            raise Unload
+
+    def check_may_act(self) -> None:
+        """Refuse to begin an effect in a process that may be taken for dead by now."""
+        if self.is_unloading or self.is_stopping:
+            raise Unload
+        if self.claim is None or not self.host.may_act(self.claim.presence):
+            self.depose()
+            raise Unload
+
+    def is_live(self, branch: Branch) -> bool:
+        """Tell at once that everything was replayed, and that there is nothing to tell the branch first."""
+        return (
+            self.replay.is_over
+            and branch.cancel is None
+            and branch.lost is None
+            and not self.is_unloading
+            and not self.is_stopping
+            and self.claim is not None
+        )
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    async def turn(self, branch: Branch, kinds: Collection[str], operation_id: str) -> Mark | None:
+        """Return the mark of an operation when it is its turn to be replayed; None if it is to be done now."""
+        while True:
+            if self.is_unloading:
+                raise Unload
+            found = self.replay.ask(branch.path, kinds, operation_id)
+            if type(found) is Mark:
+                self._go_on()
+                return self._taken(branch, found)
+            if found is LIVE:
+                if self.is_stopping or self.claim is None:
+                    raise Unload
+                self._tell(branch, operation_id)
+                return None
+            if type(found) is Mismatch:
+                self.differ(found.recorded, found.asked)
+                raise Unload
+            await self._wait_for_turn(branch, operation_id)
+
+    def _taken(self, branch: Branch, mark: Mark) -> Mark:
+        """Return a mark, or raise what it says that was raised there."""
+        if mark.kind == "cancelled":
+            raise told_again(branch, cancel_of(mark))
+        if mark.kind == ANYWHERE:
+            raise lost_again(self, mark)
+        return mark
+
+    def _tell(self, branch: Branch, operation_id: str) -> None:
+        """Raise what a branch is to be told where it begins an operation."""
+        if branch.cancel is not None:
+            self.raise_cancel(branch, operation_id)
+        if branch.lost is not None:
+            raise_lost(self, branch, operation_id)
+
+    async def _wait_for_turn(self, branch: Branch, operation_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        future = self._turns[branch.path] = loop.create_future()
+        try:
+            if self.replay.by_the_way is not None:
+                loop.call_soon(self._pass_by)
+            if self._is_stalled():
+                self.differ(self.replay.left_over(), f"nothing there, but {operation_id!r}")
+                raise Unload
+            await future
+        finally:
+            self._turns.pop(branch.path, None)
+
+    def _is_stalled(self) -> bool:
+        """Tell whether nobody is left who could take the mark whose turn it is."""
+        if self.replay.is_over or self.replay.by_the_way is not None or self.replay.next_branch in self._turns:
+            return False
+        return all(branch.path in self._turns for branch in self.branches if not branch.children)
+
+    def someone_ended(self) -> None:
+        """A branch has ended: those that are left may all be waiting now."""
+        if self._turns and self._is_stalled():
+            self.differ(self.replay.left_over(), "nothing there: the branch has ended")
+        self._note_idleness()
+
+    def _go_on(self) -> None:
+        """A mark was taken: let whoever is next have its turn, once the code that took this one waits again."""
+        if self.replay.by_the_way is not None:
+            asyncio.get_running_loop().call_soon(self._pass_by)
+        elif self.replay.is_over:
+            for future in self._turns.values():
+                _release(future)
+            if self.mail.has_updates:
+                self.poke()
+        elif (next_one := self._turns.get(self.replay.next_branch or "")) is not None:
+            _release(next_one)
+
+    def _pass_by(self) -> None:
+        mark = self.replay.by_the_way
+        if mark is not None and not self.is_unloading:
+            self.mail.replay_update(mark)
+            self.replay.pass_by()
+            self._go_on()
+            self.check_predicates()
+
+    def differ(self, recorded: str, asked: str) -> None:
+        """Leave the run alone: its code and its history do not fit."""
+        if self.mismatch is None:
+            self.mismatch = NondeterminismError(self.keys.id, recorded, asked)
+            self.host.emit(RunCodeDiffers(at=self.host.clock.wall(), run=self.keys.id, recorded=recorded, asked=asked))
+        self.unload()
+
+    def arguments_differ(self, step_id: str) -> None:
+        """Tell that a recorded step is asked for with other arguments; if it is to be strict, leave the run alone."""
+        if self.workflow.replay == "strict":
+            self.differ(f"step {step_id!r}", f"step {step_id!r} with other arguments")
+            raise Unload
+        self.host.emit(StepArgumentsDiffer(at=self.host.clock.wall(), run=self.keys.id, step=step_id))
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    async def wait(self, branch: Branch, wait: Wait) -> object:
+        """Let a branch wait. The run is unloaded if all its branches do for a while."""
+        if self.is_unloading or self.is_stopping:
+            raise Unload
+        branch.wait = wait
+        if wait.until is not None:
+            self.host.alarm(wait.until, self)
+        self._note_idleness()
+        try:
+            return await wait.future
+        finally:
+            branch.wait = None
+            self.host.idle.pop(self, None)
+
+    def _note_idleness(self) -> None:
+        if self.is_idle and not self.is_unloading and self.claim is not None:
+            self.host.idle[self] = self.host.clock.elapsed()
+            self.host.poke()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every branch waits, so that the run could be unloaded."""
+        if self.journal is None or self.journal.is_flushing or not self.branches:
+            return False
+        return all(
+            branch.children or (branch.wait is not None and not branch.wait.future.done()) for branch in self.branches
+        )
+
+    @property
+    def waits(self) -> list[Wait]:
+        """What its branches wait for."""
+        return [branch.wait for branch in self.branches if branch.wait is not None]
+
+    def due_at(self) -> Instant | None:
+        """Return when it has to be looked at again at the latest."""
+        instants = [wait.until for wait in self.waits if wait.until is not None]
+        if self.header.deadline is not None and not self._cancel_told:
+            instants.append(self.header.deadline)
+        return min(instants, default=None)
+
+    def ring(self, now: Instant) -> None:
+        """Let those waits end whose time is over."""
+        if self.is_unloading:
+            return
+        for wait in self.waits:
+            if wait.until is not None and wait.until <= now:
+                wait.settle(OVER)
+        deadline = self.header.deadline
+        if deadline is not None and deadline <= now:
+            self.cancel(RunCancelled("its time is over", timed_out=True))
+
+    def check_predicates(self) -> None:
+        """Let those waits end whose predicate is true now."""
+        for wait in self.waits:
+            if wait.predicate is not None and wait.predicate():
+                wait.settle(None)
+
+    # --- news ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_poking(self) -> bool:
+        """Whether somebody is looking for news at the moment."""
+        return self._poking is not None
+
+    @property
+    def was_poked(self) -> bool:
+        """Whether there is news that nobody has looked at."""
+        return self._poked
+
+    def poke(self) -> None:
+        """Say that there is news for the run."""
+        self._poked = True
+        if self._poking is None and not self.is_unloading and self.claim is not None:
+            task = asyncio.get_running_loop().create_task(self._look_for_news())
+            self._poking = None if task.done() else task
+
+    async def stop_looking(self) -> None:
+        """Wait until nobody is looking for news."""
+        while self._poking is not None:
+            await asyncio.wait({self._poking})
+
+    async def _look_for_news(self) -> None:
+        try:
+            while self._poked and not self.is_unloading:
+                self._poked = False
+                await self._look_once()
+        except Unload:
+            return
+        except HoldfastError:
+            self._poked = True  # the next round of the worker looks again
+        finally:
+            self._poking = None
+            self._note_idleness()
+
+    async def _look_once(self) -> None:
+        space, keys = self.host.space, self.keys
+        seen = await space.read(keys.ready, keys.life)
+        self.host.saw(seen.at)
+        await self.mail.fetch()
+        if (record := seen.get(keys.life)) is not None and (reason := LIVES.decode(record.value).cancel) is not None:
+            self.cancel(RunCancelled(reason))
+        for wait in self.waits:
+            if wait.look is not None and not wait.future.done():
+                await wait.look(wait)
+        if self.replay.is_over:
+            await self.mail.answer_updates()
+        if version := seen.version(keys.ready):
+            answer = await space.commit(Delete(keys.ready, version))
+            if isinstance(answer, Conflict) and answer.current.get(keys.ready) is not None:
+                self._poked = True
+
+    def cancel(self, cancel: RunCancelled) -> None:
+        """Cancel the run: each branch is told where it waits, once."""
+        if self._cancel_told or self.is_unloading:
+            return
+        self._cancel_told = True
+        for branch in self.branches:
+            if not branch.children:
+                told = RunCancelled(cancel.reason, timed_out=cancel.timed_out)
+                told.of_run = True
+                self.cancel_branch(branch, told)
+
+    @staticmethod
+    def cancel_branch(branch: Branch, cancel: RunCancelled) -> None:
+        """Cancel one branch, where it waits or at its next operation."""
+        branch.cancel = cancel
+        if branch.wait is not None:
+            branch.wait.settle(CANCELLED)
+        branch.interrupt()
+
+    def raise_cancel(self, branch: Branch, operation_id: str) -> None:
+        """Raise what a branch is to be told, and record that it was told here."""
+        cancel, branch.cancel = branch.cancel, None
+        if cancel is None or self.is_unloading:
+            raise Unload
+        self.note(Mark("cancelled", operation_id, self.host.now(), Raw(data_of(cancel))))
+        raise cancel
+
+    # --- unloading -----------------------------------------------------------------------------------------------
+
+    def depose(self) -> None:
+        """Stop at once: somebody else drives the run."""
+        if not self.is_deposed:
+            self.is_deposed = True
+            self.host.emit(RunDeposed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
+        self.unload()
+
+    def abandon(self) -> None:
+        """Stop at once: it is not known what is written. The run is loaded again from its records."""
+        self.is_deposed = True
+        self.unload()
+
+    def stop(self) -> None:
+        """Begin nothing more: steps come to their end and are recorded, and what waits is taken off."""
+        self.is_stopping = True
+        for wait in self.waits:
+            wait.interrupt(Unload())
+
+    def unload(self) -> None:
+        """Take the run's code off: whatever its branches do next raises, and nothing more is recorded."""
+        self.is_unloading = True
+        self.host.dirty.discard(self)
+        self.host.idle.pop(self, None)
+        for branch in self.branches:
+            if branch.wait is not None:
+                branch.wait.interrupt(Unload())
+            branch.interrupt()
+        for future in tuple(self._turns.values()):
+            if not future.done():
+                future.set_exception(Unload())
+                future.exception()  # whoever waits for it may have gone
+
+    async def run_code(self) -> tuple[str, Any]:
+        """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
+        branch = Branch("")
+        branch.task = asyncio.current_task()
+        self.branches.append(branch)
+        tokens = CURRENT.set(branch), INSIDE.set(True)
+        args, kwargs = self.workflow.signature.unpack(self.header.input)
+        if self.is_taken_up:
+            self.poke()  # what has come before
+        if self.header.deadline is not None:
+            self.host.alarm(self.header.deadline, self)
+        how: tuple[str, Any]
+        try:
+            how = "returned", await self.workflow.function(self.context, *args, **kwargs)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- whatever it is, it is how the run ended
+            how = "raised", problem
+        finally:
+            self.branches.remove(branch)
+            CURRENT.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+        return self._seen_whole(how)
+
+    def _seen_whole(self, how: tuple[str, Any]) -> tuple[str, Any]:
+        if isinstance(how[1], Unload) and how[0] == "raised":
+            self.unload()
+            return "unloaded", None
+        if self.is_unloading:
+            if not isinstance(how[1], asyncio.CancelledError):
+                told = UnloadSwallowed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
+                self.host.emit(told)
+            return "unloaded", None
+        while self.replay.by_the_way is not None:
+            self._pass_by()  # what came after its last operation
+        if not self.replay.is_over:
+            self.differ(self.replay.left_over(), "the end of the run")
+            return "unloaded", None
+        return how
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,1 @@
+"""Starting runs and sending them something."""
