@@ -249,7 +249,7 @@ class Host:
 
     def absolve(self, run_id: str) -> None:
         """A run is not driven here: if it was a suspect, another one may be."""
-        if (other := self.suspects.gone(run_id)) is not None:
+        for other in self.suspects.gone(run_id):
             self.look_again(other)
 
 

@@ -36,9 +36,11 @@ class Suspects:
         self._waiting.pop(run_id, None)
         return True
 
-    def gone(self, run_id: str) -> str | None:
-        """Say that a run is not driven here any more; return a suspect that can be looked at now."""
+    def gone(self, run_id: str) -> list[str]:
+        """Say that a run is not driven here any more; return the suspects that can be looked at now."""
         if run_id != self._driven:
-            return None
+            return []
+        waiting = list(self._waiting)
         self._driven = None
-        return next(iter(self._waiting), None)
+        self._waiting.clear()  # others may have them by now
+        return waiting
