@@ -6,11 +6,18 @@
         with space.mutex("account-42").hold(timeout="10s") as hold:
             ...
 
+    with blocking.Engine("sqlite:///holdfast.db", workflows=[fulfil]) as engine:
+        print(engine.start(fulfil, "order-7").result())
+
 Nothing is implemented twice. One event loop a process runs in a thread of its own and does what the async
-:class:`holdfast.Space` does; a call here hands it the work and waits. Values, events and errors are the same ones.
+:class:`holdfast.Space` and :class:`holdfast.Engine` do; a call here hands it the work and waits. Values, events and
+errors are the same ones.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from holdfast.blocking.by_hand import DurableMutex, DurableSemaphore
 from holdfast.blocking.hold import Hold, Holding, Lost
@@ -22,10 +29,16 @@ from holdfast.blocking.space import Space, open
 from holdfast.blocking.states import AtomicState, Slots, StateEvents
 from holdfast.blocking.watching import Watch
 
+if TYPE_CHECKING:
+    from holdfast.blocking.engine import Engine
+    from holdfast.blocking.run import Run
+    from holdfast.blocking.schedules import Schedules
+
 __all__ = [
     "AtomicState",
     "DurableMutex",
     "DurableSemaphore",
+    "Engine",
     "Hold",
     "HoldOptions",
     "Holding",
@@ -34,8 +47,10 @@ __all__ = [
     "Mutex",
     "OnLost",
     "RateLimiter",
+    "Run",
     "RunLease",
     "RunLocks",
+    "Schedules",
     "Semaphore",
     "Slots",
     "Space",
@@ -43,3 +58,23 @@ __all__ = [
     "Watch",
     "open",
 ]
+
+# Whoever only takes locks does not load workflows. A fixed table, never data.
+_HOMES = {
+    "Engine": "holdfast.blocking.engine",
+    "Run": "holdfast.blocking.run",
+    "Schedules": "holdfast.blocking.schedules",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast.blocking' has no attribute {name!r}")
+    found: object = getattr(import_module(home), name)  # rule: the module comes from the fixed table above
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from holdfast.space import Space
+    from holdfast.workflows.engine import Engine
 
 T = TypeVar("T")
 
@@ -32,11 +33,12 @@ CLOSED_WITHIN: Final = 2.0
 
 @final
 class Background:
-    """The loop, and the spaces that live on it."""
+    """The loop, and the spaces and engines that live on it."""
 
     def __init__(self) -> None:
         self.guard: Final = ForkGuard("the background event loop")
         self.spaces: Final[set[Space]] = set()
+        self.engines: Final[set[Engine]] = set()
         self._is_ready: Final = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends: Final = asyncio.Event()
@@ -89,14 +91,16 @@ class Background:
             raise _ended() from None
 
     def end(self, within: float) -> None:
-        """Close all spaces and the loop; wait for that no longer than ``within`` seconds."""
+        """Close all engines, all spaces and the loop; wait for that no longer than ``within`` seconds."""
         deadline = monotonic() + within
-        Call(self, self._close_spaces).begin().wait(within)
+        Call(self, lambda: self._close_all(within / 2)).begin().wait(within)
         self.loop.call_soon_threadsafe(self._ends.set)
         self._thread.join(max(0.0, deadline - monotonic()))
 
-    async def _close_spaces(self) -> None:
+    async def _close_all(self, grace: float) -> None:
+        await asyncio.gather(*(engine.aclose(grace=grace) for engine in self.engines), return_exceptions=True)
         await asyncio.gather(*(space.aclose() for space in self.spaces), return_exceptions=True)
+        self.engines.clear()
         self.spaces.clear()
 
 

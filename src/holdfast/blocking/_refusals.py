@@ -14,13 +14,13 @@ _LIBRARIES: Final = {
 }
 
 
-def refuse_running_loop() -> None:
-    """Raise if an event loop runs in this thread: it would stand still."""
+def refuse_running_loop(instead: str = "async with holdfast.open(...)") -> None:
+    """Raise if an event loop runs in this thread: it would stand still. The error says what to use ``instead``."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise BlockingInLoopError("holdfast.blocking", "async with holdfast.open(...)")
+    raise BlockingInLoopError("holdfast.blocking", instead)
 
 
 def refuse_green_threads() -> None:

@@ -279,3 +279,8 @@ def open(  # noqa: A001 -- used as blocking.open
 def _kept(modes: Iterable[str]) -> Iterable[str]:
     """Return modes that can be read more than once; a mistake is left for the lock to find."""
     return modes if isinstance(modes, str) else tuple(modes)
+
+
+def link_of(space: Space) -> Link:
+    """Return the link that a space goes by, for what is built on it."""
+    return space._link  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module

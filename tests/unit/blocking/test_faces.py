@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
@@ -12,6 +12,10 @@ import holdfast
 from holdfast import blocking, locks, stores
 from holdfast.locks.runs.run_lease import RunLease
 from holdfast.space import open as open_async
+from holdfast.workflows.schedules.schedules import Schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAIRS: dict[str, tuple[Any, Any]] = {
     "Space": (holdfast.Space, blocking.Space),
@@ -29,7 +33,12 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "DurableMutex": (locks.DurableMutex, blocking.DurableMutex),
     "DurableSemaphore": (locks.DurableSemaphore, blocking.DurableSemaphore),
     "Watch": (stores.Watch, blocking.Watch),
+    "Engine": (holdfast.Engine, blocking.Engine),
+    "Run": (holdfast.Run, blocking.Run),
+    "Schedules": (Schedules, blocking.Schedules),
 }
+# Those whose annotations are the same words on both faces; locks have holds and options of their own.
+SAME_WORDS = ["Engine", "Run", "Schedules"]
 
 RENAMED = {"aclose": "close"}
 
@@ -52,10 +61,14 @@ LEFT_OUT = {
     "RunLease.known_at": "for the lock itself",
     "RunLease.lose": "for the lock itself",
     "RunLease.presence": "for the lock itself",
+    "Engine.has_room": "for the engine itself",
+    "Engine.host": "for the engine itself",
+    "Engine.worker": "for the engine itself",
 }
 ADDED = {
     "Space.run": "reaches what has no blocking name",
     "AtomicState.bound": "where locks by hand find the async state",
+    "Engine.call": "reaches what has no blocking name",
 }
 # Parameters that only the async face has.
 ONLY_ASYNC = {
@@ -70,11 +83,20 @@ async def attributes_of_a_space() -> set[str]:
         return set(vars(space))
 
 
+# What things have that their classes do not show.
+MADE: dict[type, Callable[[], set[str]]] = {
+    holdfast.Space: lambda: asyncio.run(attributes_of_a_space()),
+    holdfast.Engine: lambda: set(vars(holdfast.Engine("memory://"))),
+    blocking.Engine: lambda: set(vars(blocking.Engine("memory://"))),
+    Schedules: lambda: set(vars(holdfast.Engine("memory://").schedules)),
+}
+
+
 def names(kind: type) -> set[str]:
     """Return the public names of a class, those of its slots included."""
     slots = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
     hinted = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
-    made = asyncio.run(attributes_of_a_space()) if kind is holdfast.Space else set[str]()
+    made = MADE.get(kind, set[str])()
     found = {name for name in {*dir(kind), *slots, *hinted, *made} if not name.startswith("_")}
     return {RENAMED.get(name, name) for name in found}
 
@@ -109,6 +131,24 @@ def test_calls_take_the_same_arguments(name: str) -> None:
             assert parameters(theirs, each) == expected, each
 
 
+@pytest.mark.parametrize("name", SAME_WORDS)
+def test_calls_say_the_same_about_what_they_take_and_return(name: str) -> None:
+    """A type that changes on one face changes on the other: annotations are compared word for word."""
+    ours, theirs = PAIRS[name]
+    both = {each for each in names(theirs) & names(ours) if inspect.isfunction(getattr(theirs, each, None))}
+    back = {new: old for old, new in RENAMED.items()}
+
+    assert {each: getattr(theirs, each).__annotations__ for each in both} == {
+        each: getattr(ours, back.get(each, each)).__annotations__ for each in both
+    }
+
+
+def test_making_an_engine_takes_the_same_arguments() -> None:
+    """``blocking.Engine`` is made as ``hf.Engine`` is."""
+    assert parameters(blocking.Engine, "__init__") == parameters(holdfast.Engine, "__init__")
+    assert blocking.Engine.__init__.__annotations__ == holdfast.Engine.__init__.__annotations__
+
+
 def test_opening_takes_the_same_arguments() -> None:
     """``blocking.open`` is called as ``hf.open`` is."""
     ours = inspect.signature(open_async).parameters
@@ -136,3 +176,23 @@ def test_every_lock_of_the_package_has_a_blocking_face() -> None:
     }
 
     assert awaited - PAIRS.keys() == {"LockByHand", "RunHolding"} & awaited
+
+
+def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
+    """A public class with something to await is paired above, or there is a reason why it is not."""
+    kinds = {name: kind for name in holdfast.__all__ if inspect.isclass(kind := getattr(holdfast, name))}
+    awaited = {
+        name
+        for name, kind in kinds.items()
+        if any(inspect.iscoroutinefunction(getattr(kind, each, None)) for each in dir(kind))
+    }
+    without = {
+        "Batch": "engine.call(lambda engine: batch.add(engine, item))",
+        "Debounce": "engine.call(lambda engine: debounce.start(engine, key))",
+        "Context": "for the code of workflows, which is async",
+        "Exclusion": "for tasks of one loop",
+        "Step": "for the code of workflows",
+        "Workflow": "for the code of workflows",
+    }
+
+    assert awaited - PAIRS.keys() == without.keys() & awaited
