@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Raw
 
-from holdfast.errors import HoldfastError, NondeterminismError, StoreError
+from holdfast.errors import NondeterminismError, StoreError
 from holdfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
-from holdfast.stores.protocol import Conflict, Delete
 from holdfast.workflows.declaring.definition import INSIDE
 from holdfast.workflows.running.branches import CURRENT, OVER, Branch
-from holdfast.workflows.running.cancelling import CANCELLED, cancel_of, data_of, is_of_run, told_again
+from holdfast.workflows.running.cancelling import CANCELLED, data_of, is_of_run
 from holdfast.workflows.running.control import RunCancelled, Unload
 from holdfast.workflows.running.journal import Claim, Journal
-from holdfast.workflows.running.losing import lost_again, note_lost, raise_lost
+from holdfast.workflows.running.losing import note_lost, raise_lost
 from holdfast.workflows.running.mail import Mail
-from holdfast.workflows.running.replay import ANYWHERE, LIVE, Mismatch, Replay
-from holdfast.workflows.storing.records import LIVES, Mark
+from holdfast.workflows.running.news import News
+from holdfast.workflows.running.replay import Replay
+from holdfast.workflows.running.turns import Turns
+from holdfast.workflows.storing.records import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from holdfast.clock import Instant
-    from holdfast.stores.protocol import Change
+    from holdfast.stores.protocol import Change, Conflict
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.running.branches import Wait
@@ -59,10 +60,10 @@ class Activation:
         self.ended: Life | None = None
         self.over: Final[asyncio.Future[Life | None]] = asyncio.get_running_loop().create_future()
         self.is_unloading = self.is_deposed = self.is_stopping = self.is_handed_back = False
-        self._turns: Final[dict[str, asyncio.Future[None]]] = {}
+        self.turns: Final = Turns(self)
+        self.turn: Final = self.turns.take
+        self.news: Final = News(self)
         self._cancel_told = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
-        self._poking: asyncio.Task[None] | None = None
-        self._poked = False
 
     @property
     def is_taken_up(self) -> bool:
@@ -106,7 +107,7 @@ class Activation:
         if not journal.is_dirty:
             self.host.dirty.discard(self)
             if branch is None:
-                self._note_idleness()  # it may have been idle all the while, but for this
+                self.note_idleness()  # it may have been idle all the while, but for this
         if branch is not None and branch.lost is not None:
             raise_lost(self, branch, operation_id)
 
@@ -140,84 +141,10 @@ class Activation:
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
-    async def turn(self, branch: Branch, kinds: Collection[str], operation_id: str) -> Mark | None:
-        """Return the mark of an operation when it is its turn to be replayed; None if it is to be done now."""
-        while True:
-            if self.is_unloading:
-                raise Unload
-            found = self.replay.ask(branch.path, kinds, operation_id)
-            if type(found) is Mark:
-                self._go_on()
-                return self._taken(branch, found)
-            if found is LIVE:
-                if self.is_stopping or self.claim is None:
-                    raise Unload
-                self._tell(branch, operation_id)
-                return None
-            if type(found) is Mismatch:
-                self.differ(found.recorded, found.asked)
-                raise Unload
-            await self._wait_for_turn(branch, operation_id)
-
-    def _taken(self, branch: Branch, mark: Mark) -> Mark:
-        """Return a mark, or raise what it says that was raised there."""
-        if mark.kind == "cancelled":
-            raise told_again(branch, cancel_of(mark))
-        if mark.kind == ANYWHERE:
-            raise lost_again(self, mark)
-        return mark
-
-    def _tell(self, branch: Branch, operation_id: str) -> None:
-        """Raise what a branch is to be told where it begins an operation."""
-        if branch.cancel is not None:
-            self.raise_cancel(branch, operation_id)
-        if branch.lost is not None:
-            raise_lost(self, branch, operation_id)
-
-    async def _wait_for_turn(self, branch: Branch, operation_id: str) -> None:
-        loop = asyncio.get_running_loop()
-        future = self._turns[branch.path] = loop.create_future()
-        try:
-            if self.replay.by_the_way is not None:
-                loop.call_soon(self._pass_by)
-            if self._is_stalled():
-                self.differ(self.replay.left_over(), f"nothing there, but {operation_id!r}")
-                raise Unload
-            await future
-        finally:
-            self._turns.pop(branch.path, None)
-
-    def _is_stalled(self) -> bool:
-        """Tell whether nobody is left who could take the mark whose turn it is."""
-        if self.replay.is_over or self.replay.by_the_way is not None or self.replay.next_branch in self._turns:
-            return False
-        return all(branch.path in self._turns for branch in self.branches if not branch.children)
-
     def someone_ended(self) -> None:
         """A branch has ended: those that are left may all be waiting now."""
-        if self._turns and self._is_stalled():
-            self.differ(self.replay.left_over(), "nothing there: the branch has ended")
-        self._note_idleness()
-
-    def _go_on(self) -> None:
-        """A mark was taken: let whoever is next have its turn, once the code that took this one waits again."""
-        if self.replay.by_the_way is not None:
-            asyncio.get_running_loop().call_soon(self._pass_by)
-        elif self.replay.is_over:
-            for future in self._turns.values():
-                _release(future)
-            if self.mail.has_updates:
-                self.poke()
-        elif (next_one := self._turns.get(self.replay.next_branch or "")) is not None:
-            _release(next_one)
-
-    def _pass_by(self) -> None:
-        mark = self.replay.by_the_way
-        if mark is not None and not self.is_unloading:
-            self.mail.replay_update(mark)
-            self.replay.pass_by()
-            self._go_on()
-            self.check_predicates()
+        self.turns.someone_ended()
+        self.note_idleness()
 
     def differ(self, recorded: str, asked: str) -> None:
         """Leave the run alone: its code and its history do not fit."""
@@ -242,14 +169,15 @@ class Activation:
         branch.wait = wait
         if wait.until is not None:
             self.host.alarm(wait.until, self)
-        self._note_idleness()
+        self.note_idleness()
         try:
             return await wait.future
         finally:
             branch.wait = None
             self.host.idle.pop(self, None)
 
-    def _note_idleness(self) -> None:
+    def note_idleness(self) -> None:
+        """Say that every branch waits, if that is so."""
         if self.is_idle and not self.is_unloading and self.claim is not None:
             self.host.idle[self] = self.host.clock.elapsed()
             self.host.poke()
@@ -292,59 +220,11 @@ class Activation:
             if wait.predicate is not None and wait.predicate():
                 wait.settle(None)
 
-    # --- news ----------------------------------------------------------------------------------------------------
-
-    @property
-    def is_poking(self) -> bool:
-        """Whether somebody is looking for news at the moment."""
-        return self._poking is not None
-
-    @property
-    def was_poked(self) -> bool:
-        """Whether there is news that nobody has looked at."""
-        return self._poked
+    # --- being told ----------------------------------------------------------------------------------------------
 
     def poke(self) -> None:
         """Say that there is news for the run."""
-        self._poked = True
-        if self._poking is None and not self.is_unloading and self.claim is not None:
-            task = asyncio.get_running_loop().create_task(self._look_for_news())
-            self._poking = None if task.done() else task
-
-    async def stop_looking(self) -> None:
-        """Wait until nobody is looking for news."""
-        while self._poking is not None:
-            await asyncio.wait({self._poking})
-
-    async def _look_for_news(self) -> None:
-        try:
-            while self._poked and not self.is_unloading:
-                self._poked = False
-                await self._look_once()
-        except Unload:
-            return
-        except HoldfastError:
-            self._poked = True  # the next round of the worker looks again
-        finally:
-            self._poking = None
-            self._note_idleness()
-
-    async def _look_once(self) -> None:
-        space, keys = self.host.space, self.keys
-        seen = await space.read(keys.ready, keys.life)
-        self.host.saw(seen.at)
-        await self.mail.fetch()
-        if (record := seen.get(keys.life)) is not None and (reason := LIVES.decode(record.value).cancel) is not None:
-            self.cancel(RunCancelled(reason))
-        for wait in self.waits:
-            if wait.look is not None and not wait.future.done():
-                await wait.look(wait)
-        if self.replay.is_over:
-            await self.mail.answer_updates()
-        if version := seen.version(keys.ready):
-            answer = await space.commit(Delete(keys.ready, version))
-            if isinstance(answer, Conflict) and answer.current.get(keys.ready) is not None:
-                self._poked = True
+        self.news.poke()
 
     def cancel(self, cancel: RunCancelled) -> None:
         """Cancel the run: each branch is told where it waits, once."""
@@ -402,10 +282,7 @@ class Activation:
             if branch.wait is not None:
                 branch.wait.interrupt(Unload())
             branch.interrupt()
-        for future in tuple(self._turns.values()):
-            if not future.done():
-                future.set_exception(Unload())
-                future.exception()  # whoever waits for it may have gone
+        self.turns.unload()
 
     async def run_code(self) -> tuple[str, Any]:
         """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
@@ -441,13 +318,8 @@ class Activation:
                 self.host.emit(told)
             return "unloaded", None
         while self.replay.by_the_way is not None:
-            self._pass_by()  # what came after its last operation
+            self.turns.pass_by()  # what came after its last operation
         if not self.replay.is_over:
             self.differ(self.replay.left_over(), "the end of the run")
             return "unloaded", None
         return how
-
-
-def _release(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -85,7 +85,7 @@ async def _end(
 ) -> None:
     """Write how the run ended: everything that was left to write, its result, and what it held, in one commit."""
     host, life = activation.host, activation.life
-    await activation.stop_looking()
+    await activation.news.stop()
     known = host.known_with(activation.workflow.raises)
     ended = structs.replace(
         life,
@@ -117,7 +117,7 @@ def _reason(life: Life, problem: BaseException | None) -> str | None:
 async def suspend(activation: Activation) -> None:
     """Write that a run waits, and take it out of memory."""
     host, life = activation.host, activation.life
-    if not activation.is_idle or activation.is_poking or activation.was_poked or activation.is_unloading:
+    if not activation.is_idle or activation.news.is_looking or activation.news.is_waiting or activation.is_unloading:
         return
     until, about = activation.due_at(), ", ".join(wait.what for wait in activation.waits)
     waiting = structs.replace(

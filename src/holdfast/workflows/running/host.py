@@ -242,7 +242,7 @@ class Host:
             self.endings.tell(run_id, activation.ended)
         if activation.is_deposed and activation.ended is None:
             self.dropped.add(run_id)
-        if activation.was_poked or (activation.is_deposed and activation.ended is None):
+        if activation.news.is_waiting or (activation.is_deposed and activation.ended is None):
             self.look_again(run_id)
         self.absolve(run_id)
         self.poke()

@@ -272,7 +272,9 @@ class Worker:
         space = self._host.space
         async for record in _all(space, *space.key("ready").within(), limit=self._most_loaded):
             self._hear_ready(record.key.parts[-1])
-        for activation in [each for each in self._host.loaded.values() if each.was_poked and not each.is_poking]:
+        for activation in [
+            each for each in self._host.loaded.values() if each.news.is_waiting and not each.news.is_looking
+        ]:
             activation.poke()  # the store failed when it looked for news
         if self._host.worker is not None:
             own = space.key("own", self._host.worker.presence)
