@@ -54,38 +54,36 @@ _FOR_BACKENDS = {"holdfast.stores.backend"}
 # What a package shows though it does not load it: its parts are loaded when they are used.
 _SHOWN = {
     "holdfast.workflows": (
-        "definition.workflow",
-        "definition.step",
-        "definition.Workflow",
-        "definition.Step",
-        "definition.Retry",
-        "limits.Limit",
-        "context.Context",
-        "context_locks.RunHold",
-        "context_state.ContextState",
-        "context_state.SessionState",
-        "context_rates.ContextRateLimiter",
-        "performing.current_step",
-        "performing.CurrentStep",
-        "performing.Happened",
-        "performing.DID_NOT_HAPPEN",
-        "control.RunCancelled",
-        "engine.Engine",
-        "handle.Run",
-        "information.RunInfo",
-        "information.Page",
-        "information.HistoryEntry",
-        "failures.Failure",
-        "recovering.Looked",
-        "recovering.Recovered",
-        "patterns.Debounce",
-        "patterns.Batch",
-    ),
-    "holdfast.workflows.schedules": (
-        "specification.Schedule",
-        "specification.ScheduleOptions",
-        "schedules.Schedules",
-        "information.ScheduleInfo",
+        "workflow",
+        "step",
+        "Workflow",
+        "Step",
+        "Retry",
+        "Limit",
+        "Context",
+        "RunHold",
+        "ContextRateLimiter",
+        "ContextState",
+        "SessionState",
+        "current_step",
+        "CurrentStep",
+        "Happened",
+        "DID_NOT_HAPPEN",
+        "RunCancelled",
+        "Engine",
+        "Run",
+        "RunInfo",
+        "Page",
+        "HistoryEntry",
+        "Failure",
+        "Looked",
+        "Recovered",
+        "Debounce",
+        "Batch",
+        "Schedule",
+        "ScheduleOptions",
+        "Schedules",
+        "ScheduleInfo",
     ),
 }
 _API = Path(__file__).parent / "reference" / "api"
@@ -130,18 +128,22 @@ def _page(name: str, pages: Iterable[str]) -> str:
     option = f"   :members: {members}" if members or not homes else "   :no-members:"
     lines = [name, "=" * len(name), "", f".. automodule:: {name}", option, ""]
     for each in _SHOWN.get(name, ()):
-        lines += _entry(f"{name}.{each}")
+        lines += _entry(name, each)
     return "\n".join([*lines, *(f"- :obj:`{each} <{name}.{each}>`" for each in links), ""])
 
 
-def _entry(place: str) -> list[str]:
-    """Return what shows one name, with everything that a class has from those above it."""
-    home, _, name = place.rpartition(".")
-    found = getattr(importlib.import_module(home), name)
+def _entry(package: str, name: str) -> list[str]:
+    """Return what shows one name of a package, with everything that a class has from those above it."""
+    inside = [module for each, module in sys.modules.items() if each.startswith(f"{package}.")]
+    home, found = next(
+        (module.__name__, vars(module)[name])
+        for module in inside
+        if getattr(vars(module).get(name), "__module__", None) == module.__name__
+    )
     if not inspect.isclass(found):
-        return [f".. auto{'function' if callable(found) else 'data'}:: {place}", ""]
+        return [f".. auto{'function' if callable(found) else 'data'}:: {home}.{name}", ""]
     above = [each.__name__ for each in found.__mro__[1:] if not each.__module__.startswith("holdfast")]
-    return [f".. autoclass:: {place}", "   :members:", f"   :inherited-members: {', '.join(above)}", ""]
+    return [f".. autoclass:: {home}.{name}", "   :members:", f"   :inherited-members: {', '.join(above)}", ""]
 
 
 def _write_api_pages(_app: Sphinx) -> None:
@@ -189,11 +191,14 @@ def _follow_alias(
 
 
 def _mean_async_names(app: Sphinx, doctree: nodes.document) -> None:
-    """Let a bare ``Space`` in the signature of a class be the async one; its blocking twin has a page of its own."""
-    if "blocking" not in app.env.docname:
-        for node in doctree.findall(pending_xref):
-            if node.get("reftarget") == "Space":
-                node["reftarget"] = "holdfast.space.Space"
+    """Let a bare ``Space`` or ``Run.result`` be the async one; its blocking twin has a page of its own."""
+    package, twins = importlib.import_module("holdfast"), importlib.import_module("holdfast.blocking").__all__
+    if "blocking" in app.env.docname:
+        return
+    for node in doctree.findall(pending_xref):
+        name = node.get("reftarget", "").partition(".")[0]
+        if name in twins and hasattr(package, name):
+            node["reftarget"] = f"{getattr(package, name).__module__}.{node['reftarget']}"
 
 
 def _mark_code(lines: list[str]) -> None:
