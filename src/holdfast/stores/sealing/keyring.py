@@ -34,7 +34,7 @@ class Keyring:
     A value is sealed together with the key of its record, which names the namespace, the tenant and what it belongs
     to. So a value that somebody moves to another tenant, another run or another step is refused.
 
-    >>> keyring = Keyring({"2026-01": key})
+        keyring = Keyring({"2026-01": key})
 
     Args:
         keys: Keys of 32 bytes by their names; a name is stored with each value. Take them from a secret store.
