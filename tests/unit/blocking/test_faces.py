@@ -190,9 +190,6 @@ def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
         "Batch": "engine.call(lambda engine: batch.add(engine, item))",
         "Debounce": "engine.call(lambda engine: debounce.start(engine, key))",
         "Context": "for the code of workflows, which is async",
-        "Exclusion": "for tasks of one loop",
-        "Step": "for the code of workflows",
-        "Workflow": "for the code of workflows",
     }
 
-    assert awaited - PAIRS.keys() == without.keys() & awaited
+    assert awaited - PAIRS.keys() == without.keys()

@@ -1,0 +1,96 @@
+"""Workflows for blocking engines, and how to know where a run is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import holdfast as hf
+from holdfast import blocking
+from tests.unit.blocking.scene import PATIENCE, until
+
+LET_GO = threading.Event()
+"""Lets slow steps end."""
+
+
+class OutOfStockError(Exception):
+    """What an order raises."""
+
+
+@hf.step
+def doubled(number: int) -> int:
+    """Compute in a thread."""
+    return 2 * number
+
+
+@hf.step
+def in_thread() -> str:
+    """Say where it runs."""
+    return threading.current_thread().name
+
+
+@hf.step
+def slow() -> str:
+    """Block a thread until it is let go."""
+    LET_GO.wait(PATIENCE)
+    return "slow"
+
+
+@hf.workflow
+async def doubles(ctx: hf.Context, number: int) -> int:
+    """Return twice a number."""
+    return await ctx.step("double", doubled, number)
+
+
+@hf.workflow
+async def waits(ctx: hf.Context, first: int) -> int:
+    """Add what a signal brings, and let others look and change meanwhile."""
+    total = [first]
+
+    def add(number: int) -> int:
+        total[0] += number
+        return total[0]
+
+    ctx.on_query("total", lambda: total[0])
+    ctx.on_update("add", add)
+    number: int = await ctx.wait_signal("go")
+    return total[0] + number
+
+
+@hf.workflow(raises=[OutOfStockError])
+async def fails(ctx: hf.Context, item: str) -> str:
+    """Raise."""
+    await ctx.step("double", doubled, 1)
+    raise OutOfStockError(item)
+
+
+@hf.workflow
+async def is_slow(ctx: hf.Context) -> str:
+    """Run a step that takes its time."""
+    return await ctx.step("slow", slow)
+
+
+@hf.workflow(concurrency=1)
+async def one_at_a_time(ctx: hf.Context) -> int:
+    """Wait for a signal, alone."""
+    number: int = await ctx.wait_signal("go")
+    return number
+
+
+@hf.workflow
+async def sums(_ctx: hf.Context, numbers: list[int]) -> int:
+    """Add numbers."""
+    return sum(numbers)
+
+
+WORKFLOWS: list[hf.Workflow[..., Any]] = [doubles, waits, fails, is_slow, one_at_a_time]
+
+
+def engine(url: str, *, drive: bool = True) -> blocking.Engine:
+    """Return an engine that has the workflows above."""
+    return blocking.Engine(url, workflows=WORKFLOWS, drive=drive, linger=0.01)
+
+
+def until_it_waits(run: blocking.Run[Any]) -> None:
+    """Return when a run waits for a signal."""
+    until(lambda: run.info().status == "suspended")
