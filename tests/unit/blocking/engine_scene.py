@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from typing import Any
+import traceback
+from typing import TYPE_CHECKING, Any
 
 import holdfast as hf
 from holdfast import blocking
+from holdfast.blocking import run
 from tests.unit.blocking.scene import PATIENCE, until
 
-LET_GO = threading.Event()
-"""Lets slow steps end."""
+if TYPE_CHECKING:
+    from types import FrameType
+
+BEGAN, LET_GO = threading.Event(), threading.Event()
+"""A slow step has begun; and may end."""
 
 
 class OutOfStockError(Exception):
@@ -32,6 +38,7 @@ def in_thread() -> str:
 @hf.step
 def slow() -> str:
     """Block a thread until it is let go."""
+    BEGAN.set()
     LET_GO.wait(PATIENCE)
     return "slow"
 
@@ -91,6 +98,16 @@ def engine(url: str, *, drive: bool = True) -> blocking.Engine:
     return blocking.Engine(url, workflows=WORKFLOWS, drive=drive, linger=0.01)
 
 
-def until_it_waits(run: blocking.Run[Any]) -> None:
+def until_it_waits(waiting: blocking.Run[Any]) -> None:
     """Return when a run waits for a signal."""
-    until(lambda: run.info().status == "suspended")
+    until(lambda: waiting.info().status == "suspended")
+
+
+def until_they_wait(count: int) -> None:
+    """Return when so many threads wait for the result of a run."""
+    until(lambda: sum(map(_waits_for_a_result, sys._current_frames().values())) == count)
+
+
+def _waits_for_a_result(frame: FrameType) -> bool:
+    stack = [(each.filename, each.name) for each in traceback.extract_stack(frame)]
+    return (run.__file__, "result") in stack and stack[-1][1] == "wait"
