@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def no_fence(journal: Journal) -> tuple[Check, ...]:
     """Write whoever drives the run by now: guard by its header, which never changes."""
-    header, records = journal._keys.header, journal._host.space.store.backend._memory._records  # type: ignore[attr-defined] # a wire
+    header, records = journal._keys.header, journal._host.space.store.backend._memory._records  # type: ignore[attr-defined] # of the memory store
     held = (Check(key, held.fence) for key, held in journal.holds.items())
     return (Check(header, records[header].version), *held)
 
