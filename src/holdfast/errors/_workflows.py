@@ -198,14 +198,18 @@ class RunCancelledError(WorkflowError):
 
 
 class RunTimedOutError(WorkflowError, TimeoutError):
-    """The run did not end within its workflow's ``timeout``, and was stopped."""
+    """The run did not end within its workflow's ``timeout``, and was stopped.
+
+    ``seconds`` is that time-out; 0 where the workflow's code is not known.
+    """
 
     def __init__(self, run_id: str, seconds: float) -> None:
         super().__init__(run_id, seconds)
         self.run_id, self.seconds = run_id, seconds
 
     def __str__(self) -> str:
-        return f"the run {self.run_id!r} did not end within {self.seconds:g} s"
+        within = f"within {self.seconds:g} s" if self.seconds else "in time"
+        return f"the run {self.run_id!r} did not end {within}"
 
 
 class ResultTimeoutError(WorkflowError, TimeoutError):

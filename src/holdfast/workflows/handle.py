@@ -84,7 +84,8 @@ class Run(Generic[R]):
         workflow = self._workflow or self._engine.host.workflows.get((life.workflow, life.version))
         if life.status != "completed":
             known = self._engine.host.known_with(() if workflow is None else workflow.raises)
-            raise_ending(self.id, life.status, life.failure, known, life.cancel or "")
+            timeout = None if workflow is None else workflow.timeout
+            raise_ending(self.id, life.status, life.failure, known, life.cancel, timeout)
         result: R = (PLAIN if workflow is None else workflow.signature.result).unpack(life.result or b"null")
         return result
 

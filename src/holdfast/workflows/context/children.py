@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidWorkflowError, RunFailedError
+from holdfast.errors import HoldfastError, InvalidWorkflowError
 from holdfast.workflows.context.asking import ask
 from holdfast.workflows.running.branches import Wait
 from holdfast.workflows.running.control import RunCancelled, Unload
-from holdfast.workflows.running.endings import raise_ending
+from holdfast.workflows.running.endings import raise_ending, stop_of
 from holdfast.workflows.starting.sending import cancel
 from holdfast.workflows.starting.starting import LONGEST_ID, Start, start
 from holdfast.workflows.storing.failures import describe, restore
@@ -131,9 +131,10 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
         if not isinstance(life, Life):
             raise Unload
     assert isinstance(life, Life)  # noqa: S101 -- for the type checker
-    failure = life.failure
-    if life.status in ("cancelled", "timed_out"):
-        failure = describe(RunFailedError(child_id, f"it was {life.status.replace('_', ' ')}"), activation.host.known)
+    failure, code = life.failure, activation.host.workflows.get((life.workflow, life.version))
+    stopped = stop_of(child_id, life.status, life.cancel, None if code is None else code.timeout)
+    if stopped is not None:
+        failure = describe(stopped, activation.host.known)
     mark = Mark("child_done", operation, activation.host.now(), life.result, failure)
     activation.note(mark)
     return mark

@@ -11,12 +11,26 @@ if TYPE_CHECKING:
     from holdfast.workflows.storing.failures import Failure, KnownErrors
 
 
-def raise_ending(run_id: str, status: str, failure: Failure | None, known: KnownErrors, reason: str = "") -> NoReturn:
+def raise_ending(
+    run_id: str,
+    status: str,
+    failure: Failure | None,
+    known: KnownErrors,
+    reason: str | None = None,
+    timeout: float | None = None,
+) -> NoReturn:
     """Raise what stands for a run that failed, was cancelled, or timed out."""
-    if status == "cancelled":
-        raise RunCancelledError(run_id, reason or "no reason was given")
-    if status == "timed_out":
-        raise RunTimedOutError(run_id, 0.0)
+    if (stopped := stop_of(run_id, status, reason, timeout)) is not None:
+        raise stopped
     if failure is None:
         raise RunFailedError(run_id, "no reason was recorded")
     raise RunFailedError(run_id, f"{failure.type}: {failure.message}") from restore(failure, known)
+
+
+def stop_of(
+    run_id: str, status: str, reason: str | None, timeout: float | None
+) -> RunCancelledError | RunTimedOutError | None:
+    """Return what stands for a run that was stopped; None: it was not."""
+    if status == "cancelled":
+        return RunCancelledError(run_id, reason or "no reason was given")
+    return RunTimedOutError(run_id, timeout or 0.0) if status == "timed_out" else None
