@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,15 @@ from holdfast.errors import (
     RunUnfinishedError,
 )
 from holdfast.keys import RecordKey
-from tests.unit.workflows.engines import BROKEN, acts, collects, engine, has_children, until
+from holdfast.workflows.starting import creating
+from holdfast.workflows.starting.creating import found
+from tests.unit.workflows.engines import BROKEN, act, acts, collects, engine, has_children, until
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def limited(ctx: hf.Context, names: list[str]) -> list[str]:
+    """Do one thing after another, one run at a time."""
+    return [await ctx.step(name, act, name) for name in names]
 
 
 async def remains(opened: hf.Engine) -> list[str]:
@@ -56,6 +65,25 @@ async def test_a_purged_id_can_be_used_again(url: str) -> None:
             assert await run.result() == names
             assert len(await run.history()) == len(names)
             await opened.purge("a")
+
+
+@pytest.mark.parametrize("workflow", [acts, limited])
+async def test_a_start_that_meets_a_run_as_it_is_purged_starts_a_new_one(
+    url: str, workflow: hf.Workflow[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused because of the run that was there, and finds it gone when it looks."""
+    async with engine(url, workflows=[acts, limited]) as opened:
+        await (await opened.start(workflow, ["x"], id="a")).result()
+
+        async def too_late(*args: Any) -> Any:
+            monkeypatch.undo()
+            await opened.purge("a")
+            return await found(*args)
+
+        monkeypatch.setattr(creating, "found", too_late)
+        again = await opened.start(workflow, ["x"], id="a")
+        assert again.is_new
+        assert await again.result() == ["x"]
 
 
 async def test_an_unfinished_run_is_not_purged(url: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import RunFailedError, WorkflowConcurrencyLimitExceededError
+from holdfast.testing.workflows import WorkflowEnvironment
 from tests.unit.workflows.engines import BROKEN, DONE, act, until
 
 if TYPE_CHECKING:
@@ -33,6 +34,44 @@ async def acting(ctx: hf.Context, name: str) -> str:
     before = await ctx.step("before", act, name)
     signal = await ctx.wait_signal("go")
     return f"{before}{signal}{await ctx.step('after', act, 'after')}"
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"), timeout=10)
+async def timed(ctx: hf.Context, name: str) -> str:
+    """Act, and wait for a signal, one after the other and not for long."""
+    return f"{await ctx.step(act, name)}{await ctx.wait_signal('go')}"
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue", ttl=100))
+async def patient(ctx: hf.Context, name: str) -> str:
+    """Act, and wait for a signal, one after the other; wait for that for a while."""
+    return f"{await ctx.step(act, name)}{await ctx.wait_signal('go')}"
+
+
+@hf.workflow
+async def above(ctx: hf.Context, depth: int) -> int:
+    """Be the first of a family."""
+    return await ctx.child(below, depth)
+
+
+@hf.workflow
+async def between(ctx: hf.Context, depth: int) -> int:
+    """Have no limit, and a child that has one."""
+    return await ctx.child(below, depth)
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def below(ctx: hf.Context, depth: int) -> int:
+    """Wait for a grandchild that needs the very place that this run has."""
+    return 0 if depth == 0 else await ctx.child(between, depth - 1)
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def going_on(ctx: hf.Context, left: int) -> int:
+    """Go on as a new run, and wait for a child then that needs the same place."""
+    if left == 2:
+        await ctx.continue_as_new(1)
+    return 0 if left == 0 else await ctx.child(going_on, 0)
 
 
 @pytest.fixture
@@ -101,3 +140,55 @@ async def test_a_fork_that_queued_goes_on_from_its_history(engine: hf.Engine) ->
 
     assert await fork.result() == "a-after"
     assert DONE.count("a") == 1
+
+
+# --- retries --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_retried_run_that_queues_has_its_time_limit() -> None:
+    """Its time goes on while it waits for its turn, and is over then."""
+    async with WorkflowEnvironment([timed]) as env:
+        BROKEN.add("b")
+        second = await env.start(timed, "b")
+        await env.settle()
+        await env.start(timed, "a", delay=100)
+        BROKEN.clear()
+
+        await env.client.retry(second.id)
+        await env.advance(11)
+
+        assert (await second.info()).status == "timed_out"
+
+
+async def test_a_retried_run_queues_for_as_long_as_a_new_one() -> None:
+    """What it has waited before, or run, does not count."""
+    async with WorkflowEnvironment([patient]) as env:
+        BROKEN.add("b")
+        second = await env.start(patient, "b")
+        await env.advance(200)
+        await env.start(patient, "a")
+        BROKEN.clear()
+
+        await env.client.retry(second.id)
+        await env.advance(99)
+        assert (await second.info()).status == "pending"
+        await env.advance(2)
+
+        assert (await second.info()).status == "cancelled"
+
+
+# --- families -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_child_that_would_wait_for_a_run_further_up_is_refused() -> None:
+    """Its parent's parent would hold the only place for as long as it waits for both."""
+    async with WorkflowEnvironment([above, between, below]) as env:
+        with pytest.raises(RunFailedError, match="WorkflowConcurrencyLimitExceededError"):
+            await env.result(await env.start(above, 1))
+
+
+async def test_a_child_that_would_wait_for_a_parent_that_went_on_is_refused() -> None:
+    """The parent has its place under the id that it was started with."""
+    async with WorkflowEnvironment([going_on]) as env:
+        with pytest.raises(RunFailedError, match="WorkflowConcurrencyLimitExceededError"):
+            await env.result(await env.start(going_on, 2))

@@ -137,7 +137,7 @@ class _Admission:
         if (life.admitted, life.ticket) == (place.admitted, place.waiting.ticket):
             self._after = life
             return changes
-        self._after = waiting_life(life, self._header, place, seen.at)
+        self._after = waiting_life(life, place, seen.at, life.until)  # however many lines there are
         return [*changes, *self._rewritten(seen)]
 
     def _rewritten(self, seen: Snapshot) -> list[Change]:

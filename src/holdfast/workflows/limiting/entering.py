@@ -10,11 +10,12 @@ from holdfast.locks.driving.records import HEADS
 from holdfast.stores.protocol import Conflict, Put
 from holdfast.workflows.limiting.arriving import Admitted, Arrival, Full, InLine
 from holdfast.workflows.limiting.making_room import make_room
+from holdfast.workflows.limiting.standing import entry_id_of
 from holdfast.workflows.limiting.waiting import admitted_life, count_waiting, waiting_life, waits_until
 from holdfast.workflows.running.activation import Activation
 from holdfast.workflows.running.journal import Claim
-from holdfast.workflows.starting.creating import Started, creation, first_life, found, header_of
-from holdfast.workflows.storing.records import OWNERSHIPS, READY, Ownership, RunKeys
+from holdfast.workflows.starting.creating import Started, creation, find_there, first_life, header_of
+from holdfast.workflows.storing.records import HEADERS, OWNERSHIPS, READY, Ownership, RunKeys
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
@@ -31,13 +32,16 @@ TRIES: Final = 20
 async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ...]) -> Started:
     """Start a run that needs a place in lines."""
     room_for: dict[tuple[str, ...], int] = {}
+    above = await _above(host, asked.parent)
     for _ in range(TRIES):
         worker = await host.attend() if asked.drive and not asked.delay else None
-        starting = _Starting(host, asked, standings, worker, room_for)
+        starting = _Starting(host, asked, standings, worker, room_for, above)
         try:
             return await starting.start()
         except _FoundError as there:
-            return await found(host, asked, Conflict(host.now(), {there.key: there.record}))
+            met = await find_there(host, asked, Conflict(host.now(), {there.key: there.record}))
+            if met is not None:
+                return met
         except _WorkerLostError:
             host.lost_presence()
         except _FullError as refused:
@@ -50,6 +54,20 @@ async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ..
         except _QueueFullError as refused:
             await _look_closer(host, asked, refused.place, room_for)
     raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
+
+
+async def _above(host: Host, run_id: str) -> frozenset[str]:
+    """Return under which ids those stand in lines who wait for a child: its parent, and theirs."""
+    found: set[str] = set()
+    while run_id:
+        key = RunKeys(host.space, run_id).header
+        record = (await host.space.read(key)).get(key)
+        if record is None:
+            break
+        header = HEADERS.decode(record.value)
+        found.update(entry_id_of(run_id, standing) for standing in header.lines)
+        run_id = header.parent
+    return frozenset(found)
 
 
 async def _look_closer(host: Host, asked: Start, place: InLine, room_for: dict[tuple[str, ...], int]) -> None:
@@ -106,9 +124,10 @@ class _Starting:
         standings: tuple[Standing, ...],
         worker: Attendance | None,
         room_for: dict[tuple[str, ...], int],
+        above: frozenset[str],
     ) -> None:
         self._host, self._asked, self._standings, self._worker = host, asked, standings, worker
-        self._room_for = room_for
+        self._room_for, self._above = room_for, above
         self._keys: Final = RunKeys(host.space, asked.run_id)
         self._own: Final = None if worker is None else self._keys.own(worker.presence)
         self._once: Final = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
@@ -138,7 +157,7 @@ class _Starting:
             self._host.take(Activation(self._host, self._keys, self._asked.workflow, self._header, life, right, ()))
 
     def _named(self) -> list[RecordKey]:
-        ends = {self._header.begins_at, waits_until(self._header)}
+        ends = {self._header.begins_at, waits_until(self._header, self._at)}
         keys = [self._keys.header, self._keys.life, self._keys.ready]
         keys += [self._keys.timer(each) for each in ends if each is not None]
         keys += [change.key for change in self._asked.alongside]
@@ -179,21 +198,21 @@ class _Starting:
         most = self._room_for.get(standing.address, standing.most_waiting)
         if most is not None and place.waiting.place >= most:
             raise _QueueFullError(place)
-        if self._asked.parent:
+        if self._above:
             self._check_parents_do_not_hold(standing, seen)
 
     def _check_parents_do_not_hold(self, standing: Standing, seen: Snapshot) -> None:
         """Refuse to wait for ever in a line that only runs hold which wait for this one."""
         record = seen.get(self._host.lines.line(standing.address).driver.keys.head)
         head = None if record is None else HEADS.decode(record.value)
-        if head is not None and {each.entry.id for each in head.holders} <= {self._asked.parent, self._asked.root}:
+        if head is not None and {each.entry.id for each in head.holders} <= self._above:
             raise _FullError(Full(standing, Line(head.rules)))
 
     def _first_life(self, place: Place) -> Life:
         presence = self._worker.presence if self._worker is not None and isinstance(place, Admitted) else ""
         life = first_life(self._asked, self._at, presence)
         if isinstance(place, InLine):
-            return waiting_life(life, self._header, place, self._at)
+            return waiting_life(life, place, self._at, waits_until(self._header, self._at))
         return admitted_life(life, len(self._standings))
 
     def _is_ready(self, place: Place, life: Life) -> bool:

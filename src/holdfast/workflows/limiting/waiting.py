@@ -24,19 +24,19 @@ def ttl_of(header: Header) -> float | None:
     return min((each.ttl for each in header.lines if each.ttl is not None), default=None)
 
 
-def waits_until(header: Header) -> Instant | None:
-    """Return until when a run waits for its turn; None: for as long as it takes."""
+def waits_until(header: Header, since: Instant) -> Instant | None:
+    """Return until when a run waits for its turn that began to; None: for as long as it takes."""
     ttl = ttl_of(header)
-    ends = [header.deadline, None if ttl is None else later(header.started_at, ttl)]
+    ends = [header.deadline, None if ttl is None else later(since, ttl)]
     return min((end for end in ends if end is not None), default=None)
 
 
-def waiting_life(life: Life, header: Header, place: InLine, at: Instant) -> Life:
+def waiting_life(life: Life, place: InLine, at: Instant, until: Instant | None) -> Life:
     """Return the life of a run that waits in a line from now on."""
     return structs.replace(
         life,
         changed_at=at,
-        until=waits_until(header),
+        until=until,
         waits_for=f"its turn among the runs of {place.standing.label!r:.100}",
         admitted=place.admitted,
         ticket=place.waiting.ticket,

@@ -10,11 +10,12 @@ from holdfast.clock import Instant
 from holdfast.errors import InvalidWorkflowError, StoreBusyError, UnknownWorkflowError, WorkflowAlreadyExistsError
 from holdfast.ids import new_id
 from holdfast.stores.protocol import Check, Conflict, Delete, Put
+from holdfast.workflows.limiting.waiting import waits_until
 from holdfast.workflows.operating.forcing import Found, find
 from holdfast.workflows.starting.starting import Start, checked_id, start
 from holdfast.workflows.storing.committing import commit_over
 from holdfast.workflows.storing.cutting import chunks_of, cut_at, cut_for_retry, open_children
-from holdfast.workflows.storing.records import CHUNKS, HEADERS, LIVES, ONCES, READY, Chunk, Once, RunKeys
+from holdfast.workflows.storing.records import CHUNKS, HEADERS, LIVES, NO_DUE, ONCES, READY, Chunk, Once, RunKeys
 from holdfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
         return False
     for child in open_children(kept):
         await _retry_child(host, child)
-    over: dict[RecordKey, bytes | None] = {keys.ready: READY}
+    header = _with_new_deadline(host, run.header)
+    until = waits_until(header, host.now()) if run.life.has_ended and header.lines else None
     going_on = structs.replace(
         run.life,
         status="pending" if run.header.lines and run.life.has_ended else "running",
@@ -146,24 +148,26 @@ async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
         position=0,
         admitted=0 if run.life.has_ended else run.life.admitted,  # it has left its lines, and has to enter them again
         ticket=None,
+        until=until,
         waits_for="a worker",
         changed_at=host.now(),
     )
     put = Put(keys.life, LIVES.encode_own(going_on), run.life_version)
-    answer = await commit_over(host.space, (put, *changes), {**over, **_new_deadline(host, keys, run)})
+    over: dict[RecordKey, bytes | None] = {keys.ready: READY}
+    over |= {} if header is run.header else {keys.header: HEADERS.encode_own(header)}
+    over |= {} if until is None else {keys.timer(until): NO_DUE}
+    answer = await commit_over(host.space, (put, *changes), over)
     if isinstance(answer, Conflict):
         return False
     host.emit_moved(run.id, going_on, 0, run.life.changed_at)
     return True
 
 
-def _new_deadline(host: Host, keys: RunKeys, run: Found) -> dict[RecordKey, bytes | None]:
-    """Return the header with as much time as the run had at first, if its time is limited."""
-    header = run.header
+def _with_new_deadline(host: Host, header: Header) -> Header:
+    """Return a header with as much time as the run had at first, if its time is limited."""
     if header.deadline is None:
-        return {}
-    deadline = Instant(host.now() + header.deadline - header.started_at)
-    return {keys.header: HEADERS.encode_own(structs.replace(header, deadline=deadline))}
+        return header
+    return structs.replace(header, deadline=Instant(host.now() + header.deadline - header.started_at))
 
 
 async def _retry_child(host: Host, child_id: str) -> None:

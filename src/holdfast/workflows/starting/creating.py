@@ -111,6 +111,19 @@ async def found(host: Host, asked: Start, conflict: Conflict) -> Started:
     return Started(run_id, is_new=False)
 
 
+async def find_there(host: Host, asked: Start, conflict: Conflict) -> Started | None:
+    """Find the run that a start has met; None if it was purged at this very moment, so that the start is tried again.
+
+    Of a start that brings changes along, those may have been refused: it is for whoever made them to try again.
+    """
+    try:
+        return await found(host, asked, conflict)
+    except RunNotFoundError:
+        if asked.alongside:
+            raise
+        return None
+
+
 async def check_same(host: Host, asked: Start, run_id: str) -> None:
     """Refuse a start that has the name of another run."""
     keys = RunKeys(host.space, run_id)

@@ -12,7 +12,15 @@ from holdfast.workflows.limiting.entering import start_in_lines
 from holdfast.workflows.limiting.standing import standings_of
 from holdfast.workflows.running.activation import Activation
 from holdfast.workflows.running.journal import Claim
-from holdfast.workflows.starting.creating import Start, Started, check_same, creation, first_life, found, header_of
+from holdfast.workflows.starting.creating import (
+    Start,
+    Started,
+    check_same,
+    creation,
+    find_there,
+    first_life,
+    header_of,
+)
 from holdfast.workflows.storing.records import OWNERSHIPS, Ownership, RunKeys
 
 if TYPE_CHECKING:
@@ -83,5 +91,7 @@ async def start(host: Host, asked: Start) -> Started:
         if worker is not None and worker.guard.key in answer.current:
             host.lost_presence()
             continue
-        return await found(host, asked, answer)
-    raise StoreBusyError("a run", f"it could not be started in {TRIES} tries, because this worker is taken for dead")
+        if (there := await find_there(host, asked, answer)) is not None:
+            return there
+    problem = f"it could not be started in {TRIES} tries: this worker is taken for dead, or such runs come and go"
+    raise StoreBusyError("a run", problem)
