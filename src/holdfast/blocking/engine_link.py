@@ -71,7 +71,10 @@ class EngineLink:
     def call(self, work: Callable[[AsyncEngine], Coroutine[Any, Any, T]]) -> T:
         """Let the loop do something with the engine, and wait for that."""
         here = self.running()
-        return call(here.background, lambda: work(here.engine))
+        try:
+            return call(here.background, lambda: work(here.engine))
+        except EngineNotOpenError:  # it was closed meanwhile
+            raise _closed() from None
 
     def store(self) -> Link:
         """Return the link to the store."""
@@ -96,7 +99,7 @@ class EngineLink:
 
     def _opened(self) -> Running:
         if self._is_closed:
-            raise EngineNotOpenError("the engine", "it was closed; call engine.open(), or make a new one")
+            raise _closed()
         found = self._running
         if found is None or not self._is_open:
             found = self._running = self._open()
@@ -173,6 +176,10 @@ def _close(running: Running, grace: Duration) -> None:
         raise
     finally:
         here.engines.discard(engine)
+
+
+def _closed() -> EngineNotOpenError:
+    return EngineNotOpenError("the engine", "it was closed; call engine.open(), or make a new one")
 
 
 async def _stop(engine: AsyncEngine) -> None:

@@ -1,0 +1,57 @@
+"""Ends in one of several ways without closing its engine: ``engine_left_open URL HOW``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+
+import holdfast as hf
+from holdfast import blocking
+from holdfast.errors import HoldfastError
+
+began = threading.Event()
+
+
+@hf.step
+def endless() -> None:
+    """Block a thread for longer than the program lasts."""
+    began.set()
+    threading.Event().wait(60)
+
+
+@hf.workflow
+async def waits(ctx: hf.Context) -> str:
+    """Wait for a signal."""
+    word: str = await ctx.wait_signal("go")
+    return word
+
+
+@hf.workflow
+async def blocks(ctx: hf.Context) -> str:
+    """Run a step that does not end."""
+    await ctx.step(endless)
+    return "never"
+
+
+def hear(run: blocking.Run[str]) -> None:
+    """Wait for a result until the program ends."""
+    with contextlib.suppress(HoldfastError):
+        run.result()
+
+
+def main(url: str, how: str) -> None:
+    """Start a run, and end."""
+    engine = blocking.Engine(url, workflows=[waits, blocks], lease="600s", linger="1 hour")
+    run = engine.start(blocks if how == "step" else waits, id="left")
+    if how == "step":
+        began.wait(20)
+    elif how == "result":
+        threading.Thread(target=hear, args=(run,), daemon=True).start()
+    print("ended", flush=True)
+    if how == "raised":
+        raise KeyError(how)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
