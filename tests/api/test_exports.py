@@ -6,6 +6,7 @@ Public is what a package lists in ``__all__``, and what the modules right under 
 from __future__ import annotations
 
 import inspect
+from functools import cached_property
 import pkgutil
 from enum import Enum
 from importlib import import_module
@@ -104,7 +105,7 @@ def test_everything_public_is_annotated() -> None:
     """Each parameter and each result has its type."""
     bare: list[str] = []
     for name, call in calls():
-        signature = inspect.signature(call)
+        signature = inspect.signature(call.func if isinstance(call, cached_property) else call)
         given = [each for each in signature.parameters.values() if each.annotation is each.empty]
         bare += [f"{name}({each.name})" for each in given if each.name not in {"self", "cls"}]
         bare += [name] if signature.return_annotation is signature.empty else []

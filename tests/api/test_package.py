@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 DRIVERS = ["apsw", "sqlite3", "asyncpg", "psycopg", "redis", "asyncmy", "pymongo", "aiobotocore", "libsql_client"]
 TEST_TOOLS = ["pytest", "hypothesis", "_pytest"]
-IMPORT_MILLISECONDS = 100
 
 
 def ask(code: str, **environment: str) -> str:
@@ -40,11 +39,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("dist"))
 
 
-def test_the_import_is_quick(tmp_path: Path) -> None:
-    """The package with all its public names, once compiled, loads in under 100 ms of work, whatever else runs."""
-    code = "from time import process_time as t; a = t(); from holdfast import *; print((t() - a) * 1000)"
+@pytest.mark.parametrize(("load", "most"), [("import holdfast", 50), ("from holdfast import *", 250)])
+def test_the_import_is_quick(tmp_path: Path, load: str, most: float) -> None:
+    """The package, once compiled, loads in 50 ms of work, and with all its public names in 250, whatever else runs."""
+    code = f"from time import process_time as t; a = t(); {load}; print((t() - a) * 1000)"
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    assert any(float(ask(code, **compiled)) < IMPORT_MILLISECONDS for _ in range(10))
+    assert any(float(ask(code, **compiled)) < most for _ in range(10))
 
 
 @pytest.mark.parametrize("module", DRIVERS + TEST_TOOLS)
