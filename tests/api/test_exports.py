@@ -6,9 +6,9 @@ Public is what a package lists in ``__all__``, and what the modules right under 
 from __future__ import annotations
 
 import inspect
-from functools import cached_property
 import pkgutil
 from enum import Enum
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, is_typeddict
 
