@@ -42,7 +42,7 @@ test: ## run the tests, long ones in a time box; then again on the newest other 
 
 .PHONY: test-default
 test-default: $(DEV)/.ready # the tests on the interpreter of .venv; ARGS="-k keys" narrows them down
-	@$(DEV)/bin/python -m pytest $(ARGS)
+	@$(DEV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 .PHONY: test-newest
 test-newest: $(DEV)/.ready # the tests without the heavy ones on the newest other Python found

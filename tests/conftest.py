@@ -40,11 +40,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Print how many rounds each repeating test did."""
-    if tallies:
+    """Print how many rounds each repeating test did, here or in the processes that the tests were spread over."""
+    told = [*map(str, tallies), *elsewhere]
+    if told:
         terminalreporter.section("rounds")
-    for tally in tallies:
-        terminalreporter.write_line(str(tally))
+    for line in told:
+        terminalreporter.write_line(line)
+
+
+elsewhere: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Take over what the repeating tests of a process did that has ended."""
+    elsewhere.extend(getattr(node, "workeroutput", {}).get("rounds", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand over what the repeating tests of this process did, if it is one of several."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["rounds"] = [str(tally) for tally in tallies]
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
+SPREAD = ("--numprocesses", "2", "--dist", "worksteal")
 NAMES = [f"python3.{minor}{kind}" for minor in range(11, 20) for kind in ("", "t")]
 ASK = """
 import json, platform, sys, sysconfig
@@ -92,7 +93,10 @@ def run(interpreter: Interpreter, arguments: list[str]) -> bool:
     print(f"\n== CPython {'.'.join(map(str, interpreter.version))}{interpreter.kind}", flush=True)
     python = environment(interpreter) / "bin" / "python"
     return (
-        subprocess.run([python, "-m", "pytest", "-m", "not heavy", *arguments], cwd=ROOT, check=False).returncode == 0
+        subprocess.run(
+            [python, "-m", "pytest", "-m", "not heavy", *SPREAD, *arguments], cwd=ROOT, check=False
+        ).returncode
+        == 0
     )
 
 

@@ -18,6 +18,7 @@ from msgspec import Meta, Raw, Struct
 from holdfast import codec
 from holdfast.codec import MAX_BYTES, MAX_DEPTH, MAX_KEYS, PLAIN, Codec, JsonValue
 from holdfast.errors import DecodeError, EncodeError, FormatTooNewError
+from tests.naming import shown
 
 if TYPE_CHECKING:
     import random
@@ -147,7 +148,7 @@ def test_a_value_is_a_format_number_a_colon_and_json() -> None:
         (Raw(b"{{"), "malformed"),
         (Raw(b'{"a":1,"a":2}'), "would come back as dict"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_what_would_not_come_back_is_refused(value: Any, problem: str) -> None:
     """The error names the place and the type, and nothing is written."""
@@ -184,7 +185,7 @@ def test_an_integer_that_could_not_be_read_back_is_refused() -> None:
         (Mixed(1, items=["x"]), "Expected `int`, got `str`"),  # type: ignore[list-item]  # what is tested
         ({"number": "1"}, "Expected `int`, got `str`"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_record_that_breaks_its_own_declaration_is_refused(record: Mixed, problem: str) -> None:
     """A wrong type inside a record is found when it is written, not when it is read."""

@@ -11,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidDurationError, InvalidLockArgumentError, LeaseTooShortError
 from holdfast.keys import RecordKey
+from tests.naming import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ async def space() -> AsyncIterator[hf.Space]:
         yield opened
 
 
-@pytest.mark.parametrize("wrong", NO_DURATIONS, ids=repr)
+@pytest.mark.parametrize("wrong", NO_DURATIONS, ids=shown)
 @pytest.mark.parametrize("option", ["timeout", "lease", "max_hold"])
 async def test_what_is_no_duration_is_refused(space: hf.Space, option: str, wrong: Any) -> None:
     """Negative, endless, not a number, without a unit, or nothing of the kind."""
@@ -34,7 +35,7 @@ async def test_what_is_no_duration_is_refused(space: hf.Space, option: str, wron
         space.mutex("k").hold(**options)
 
 
-@pytest.mark.parametrize("wrong", NO_DURATIONS, ids=repr)
+@pytest.mark.parametrize("wrong", NO_DURATIONS, ids=shown)
 @pytest.mark.parametrize("option", ["lease", "heartbeat"])
 async def test_a_space_refuses_what_is_no_duration(option: str, wrong: Any) -> None:
     """When it is opened, before a store is."""
