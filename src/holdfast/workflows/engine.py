@@ -214,6 +214,7 @@ class Engine(Overseer):
         self._workflows.update(_by_version([*self._workflows.values(), *workflows]))
         if self._host is not None:
             self._host.workflows.update(self._workflows)
+            self._host.look_at_all()
         if self._worker is not None and self._ticker is not None:
             self._worker.begin(self._ticker.come_back())
 

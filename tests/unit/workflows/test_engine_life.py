@@ -111,3 +111,13 @@ async def test_a_run_goes_on_when_its_code_is_registered(url: str) -> None:
         worker.register(sleeps)
 
         assert (await until(client, run.id, "completed")).result == "after"
+
+
+@pytest.mark.parametrize("delay", [0, 0.001])
+async def test_runs_whose_code_is_not_here_do_not_keep_others_waiting(url: str, delay: float) -> None:
+    """However many there are, and however few runs may be in memory."""
+    async with engine(url, drive=False) as client:
+        await asyncio.gather(*(client.start(collects, 0, id=f"a-{n}", delay=delay) for n in range(250)))
+        run = await client.start(acts, ["x"], id="b", delay=delay)
+        async with engine(url, workflows=[acts], max_loaded=5):
+            assert await run.result(timeout=10) == ["x"]

@@ -91,6 +91,7 @@ class Host:
         self.posts: Final = Posts(self)
         self.endings: Final = Endings(space)
         self._told: Final[set[tuple[str, str, str]]] = set()
+        self._left: Final[dict[str, Instant]] = {}
         self._mismatched: Final[dict[str, Instant]] = {}
         self.suspects: Final = Suspects(most_deaths)
         self._offset = 0
@@ -208,10 +209,26 @@ class Host:
             )
 
     def leave_alone(self, run_id: str, life: Life) -> None:
-        """Tell, once, that the code of a run is not here."""
+        """Tell, once, that the code of a run is not here, and do not look at it for a while."""
+        self._left[run_id] = self.clock.elapsed()
         if (run_id, life.workflow, life.version) not in self._told:
             self._told.add((run_id, life.workflow, life.version))
             self.emit(RunLeftAlone(at=self.clock.wall(), run=run_id, workflow=life.workflow, version=life.version))
+
+    def has_code_of(self, run_id: str, life: Life) -> bool:
+        """Tell whether the code of a run is here; if not, leave it alone for a while."""
+        if (life.workflow, life.version) in self.workflows:
+            return True
+        self.leave_alone(run_id, life)
+        return False
+
+    def is_left_alone(self, run_id: str) -> bool:
+        """Tell whether the code of a run was not here, or did not fit, not long ago."""
+        return _is_recent(self._left, run_id, self.clock.elapsed()) or self.is_mismatched(run_id)
+
+    def look_at_all(self) -> None:
+        """Leave nothing alone any longer: there is more code here now."""
+        self._left.clear()
 
     # --- what became of a run ------------------------------------------------------------------------------------
 
@@ -225,15 +242,12 @@ class Host:
 
     def is_mismatched(self, run_id: str) -> bool:
         """Tell whether a run was found not to fit the code here, not long ago."""
-        since = self._mismatched.get(run_id)
-        if since is not None and seconds_between(since, self.clock.elapsed()) > TRY_AGAIN_AFTER:
-            del self._mismatched[run_id]
-            return False
-        return since is not None
+        return _is_recent(self._mismatched, run_id, self.clock.elapsed())
 
     def gone(self, activation: Activation) -> None:
         """A run is no longer in memory."""
         run_id = activation.keys.id
+        self._left.pop(run_id, None)
         if self.loaded.get(run_id) is activation:
             del self.loaded[run_id]
         self.dirty.discard(activation)
@@ -251,6 +265,15 @@ class Host:
         """A run is not driven here: if it was a suspect, another one may be."""
         for other in self.suspects.gone(run_id):
             self.look_again(other)
+
+
+def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:
+    """Tell whether something was found of a run not long ago; what is older is forgotten."""
+    found = since.get(run_id)
+    if found is not None and seconds_between(found, now) > TRY_AGAIN_AFTER:
+        del since[run_id]
+        return False
+    return found is not None
 
 
 def _nothing() -> None:

@@ -263,14 +263,14 @@ class Worker:
             return  # its flag is still there, and found by the next look; not at once, for it may never be readable
         finally:
             self._claiming.pop(run_id, None)
-            if run_id in self._ready:
+            if self._ready:  # perhaps for want of room
                 self._news.set()
 
     # --- looking by itself ---------------------------------------------------------------------------------------
 
     async def _look_around(self) -> None:
         space = self._host.space
-        async for record in _all(space, *space.key("ready").within(), limit=self._most_loaded):
+        async for record in _all(space, *space.key("ready").within(), self._is_for_here, limit=self._most_loaded):
             self._hear_ready(record.key.parts[-1])
         for activation in [
             each for each in self._host.loaded.values() if each.news.is_waiting and not each.news.is_looking
@@ -278,11 +278,15 @@ class Worker:
             activation.poke()  # the store failed when it looked for news
         if self._host.worker is not None:
             own = space.key("own", self._host.worker.presence)
-            async for record in _all(space, *own.within(), limit=self._most_loaded):
+            async for record in _all(space, *own.within(), self._is_for_here, limit=self._most_loaded):
                 if record.key.parts[-1] not in self._host.loaded:
                     self._ready[record.key.parts[-1]] = None
         self._next_due = Instant(0)
         await self.bury_the_dead()
+
+    def _is_for_here(self, record: Record) -> bool:
+        """Tell whether the code of a run may be here; those that wait for other code must not keep this from the rest."""
+        return not self._host.is_left_alone(record.key.parts[-1])
 
     async def bury_the_dead(self) -> None:
         """Make the runs of workers that died ready for others."""
@@ -307,8 +311,9 @@ class Worker:
                     heard = self._next_due  # meanwhile, of what has just been put on the index
                     self._next_due = at if heard is None else min(at, heard)
                     return
-                await self._safely(self._due(record, at))
-            room -= len(page.records)
+                if self._is_for_here(record):
+                    await self._safely(self._due(record, at))
+                    room -= self._is_for_here(record)
             if page.more is None:
                 return
             start = page.more  # also past those that stay: of workflows that are not here
@@ -325,6 +330,8 @@ class Worker:
             await self._host.space.commit(Delete(record.key, record.version))  # left behind by an earlier wait
         elif DUES.decode(record.value).look_at:
             await look_after(self._host, keys, life, record)
+        elif not self._host.has_code_of(name, LIVES.decode(life.value)):
+            return
         else:
             await self._take_all([name])
 
@@ -369,11 +376,13 @@ class Worker:
                 await self._safely(release(activation, "a worker"))
 
 
-async def _all(space: Scope, start: RecordKey, end: RecordKey, *, limit: int) -> AsyncIterator[Record]:
-    """Yield the records of a range, page by page."""
+async def _all(
+    space: Scope, start: RecordKey, end: RecordKey, is_meant: Callable[[Record], bool], *, limit: int
+) -> AsyncIterator[Record]:
+    """Yield the records of a range that are meant, page by page."""
     while True:
         page = await space.scan(start, end, limit=PAGE)
-        for record in page.records.values():
+        for record in filter(is_meant, page.records.values()):
             yield record
             limit -= 1
         if page.more is None or limit <= 0:
