@@ -285,7 +285,7 @@ class Worker:
         await self.bury_the_dead()
 
     def _is_for_here(self, record: Record) -> bool:
-        """Tell whether the code of a run may be here; those that wait for other code must not keep this from the rest."""
+        """Tell whether the code of a run may be here; those that wait for other code must not be in the others' way."""
         return not self._host.is_left_alone(record.key.parts[-1])
 
     async def bury_the_dead(self) -> None:
