@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import holdfast as hf
-from holdfast.errors import RunFailedError, SignalTimeoutError
+from holdfast.errors import HoldTimeoutError, RunFailedError, SignalTimeoutError
 from holdfast.testing.workflows import WorkflowEnvironment, save_history
 
 if TYPE_CHECKING:
@@ -201,11 +201,65 @@ async def waiting(ctx: hf.Context) -> None:
     await ctx.wait_signal("never")
 
 
+@hf.workflow(name="golden.locks")
+async def locks(ctx: hf.Context) -> int:
+    """Hold locks of every kind, sleep in one, and wait for one in vain."""
+    async with ctx.mutex("golden-mutex", max_hold="3 days"):
+        await ctx.sleep("1 hour")
+        async with ctx.semaphore("golden-semaphore", permits=2, weight=2):
+            await ctx.step(double, 14)
+    async with ctx.mode_lock("golden-modes", "read", modes=("read",), alone=("write",)):
+        await ctx.gather(_in_turn(ctx, 1), _in_turn(ctx, 2))
+    return await ctx.step("last", double, 15)
+
+
+async def _in_turn(ctx: hf.Context, number: int) -> int:
+    async with ctx.mutex("golden-turns"):
+        return await ctx.step(double, number)
+
+
+@hf.workflow(name="golden.waiting_in_line")
+async def waiting_in_line(ctx: hf.Context) -> str:
+    """Give up waiting for a lock that a child holds."""
+    number, _ = await ctx.race(_too_long(ctx), ctx.child(holder))
+    return f"branch {number}"
+
+
+async def _too_long(ctx: hf.Context) -> None:
+    await ctx.sleep("1 minute")
+    try:
+        async with ctx.mutex("golden-line", timeout="1 minute"):
+            await ctx.step(double, 16)
+    except HoldTimeoutError:
+        await ctx.step("gave-up", double, 17)
+
+
+@hf.workflow(name="golden.holder")
+async def holder(ctx: hf.Context) -> None:
+    """Hold a lock for a day."""
+    async with ctx.mutex("golden-line"):
+        await ctx.sleep("1 day")
+
+
+@hf.workflow(name="golden.states")
+async def states(ctx: hf.Context) -> list[Any]:
+    """Change states of every kind, and keep to a rate."""
+    await ctx.state.workflow("visits", type=int, initial=0).increment()
+    await ctx.state.execution("log", type=list[str], initial=[]).append("begun")
+    own = ctx.state.run("own", type=dict[str, int], initial={})
+    await own.update(lambda value: {**(value or {}), "a": 1})
+    await own.merge({"b": 2})
+    for _ in range(2):
+        async with ctx.rate_limiter("golden-rate", interval="1 minute"):
+            await ctx.step(double, 18)
+    return [await own.get(), await ctx.state.workflow("visits", type=int, initial=0).get()]
+
+
 WORKFLOWS: Final[dict[str, Workflow[..., Any]]] = {
     each.name: each
     for each in (
         *(steps, failures, once, sleeping, chance, signals, updates, gather, race, failing_branch, child),
-        *(failing_child, cancelled, timed_out, patched, continued, waiting),
+        *(failing_child, cancelled, timed_out, patched, continued, waiting, locks, waiting_in_line, holder, states),
     )
 }
 ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {"golden.steps": (3,), "golden.continued": (1,)}

@@ -41,6 +41,7 @@ def test_the_golden_histories_have_marks_of_every_kind() -> None:
     assert kinds >= {
         *("step", "tried", "began", "sleep", "slept", "signal", "waits", "until", "update"),
         *("child", "child_done", "cancelled", "now", "random", "uuid", "patch"),
+        *("lock", "held", "released", "went_on", "state", "read", "rate_limiter"),
     }
     assert len(HISTORIES) >= 15
 
