@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError, RunNotFoundError
 from holdfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from holdfast.scope import Scope
     from holdfast.workflows.storing.records import Life
@@ -26,10 +26,15 @@ PAGE: Final = 100
 
 @final
 class Endings:
-    """Tells everybody in this engine who waits for the end of a run."""
+    """Tells everybody in this engine who waits for the end of a run.
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope: Final = scope
+    Args:
+        scope: Where the runs lie.
+        loaded: The runs that are driven here: of those it is told without looking.
+    """
+
+    def __init__(self, scope: Scope, loaded: Container[str] = ()) -> None:
+        self._scope, self._loaded = scope, loaded
         self._watched = 0
         self._waiting: Final[dict[str, list[asyncio.Future[Life]]]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -92,10 +97,13 @@ class Endings:
                     hint = await watch.wait(LOOK_EVERY)
                     if hint is None or not hint.complete:
                         await self._look_at(list(self._waiting))
-                    elif told := [key.parts[-1] for key in hint.about if key.parts[-1] in self._waiting]:
+                    elif told := [run_id for key in hint.about if self._is_news_of(run_id := key.parts[-1])]:
                         await self._look_at(told)
         except HoldfastError as problem:
             self._fail(problem)
+
+    def _is_news_of(self, run_id: str) -> bool:
+        return run_id in self._waiting and run_id not in self._loaded
 
     async def _look_at(self, run_ids: list[str]) -> None:
         for run_id, life in (await self._read(run_ids)).items():

@@ -54,7 +54,7 @@ class Host:
         space: Where everything lies.
         worker: Under which presence this engine claims runs; None while it has none.
         loaded: The runs that are in memory.
-        dropped: Those that were taken out of memory because it was not known what is written.
+        dropped: Those that are not in memory, or not any more, because it was not known what is written.
         dirty: Those that have marks which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
         posts: What is about to be put into inboxes.
@@ -89,7 +89,7 @@ class Host:
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
         self.posts: Final = Posts(self)
-        self.endings: Final = Endings(space)
+        self.endings: Final = Endings(space, self.loaded)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}
         self._mismatched: Final[dict[str, Instant]] = {}
