@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.errors import StoreBusyError, WorkflowConcurrencyLimitExceededError
+from holdfast.errors import StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
 from holdfast.locks.algebra.line import Line
 from holdfast.locks.driving.records import HEADS
 from holdfast.stores.protocol import Conflict, Put
@@ -138,7 +139,11 @@ class _Starting:
 
     async def start(self) -> Started:
         """Take the places, and create the run where it stands then."""
-        answered = await self._arrival.take_places(self._named(), self._write)
+        try:
+            answered = await self._arrival.take_places(self._named(), self._write)
+        except (CancelledError, StoreError):
+            self._host.dropped.add(self._keys.id)  # if it was written all the same, nobody here is about to load it
+            raise
         self._host.saw(answered.sight.at)
         place, life = self._arrival.place, self._life
         if life is not None:

@@ -79,7 +79,11 @@ async def start(host: Host, asked: Start) -> Started:
         own = keys.own("" if worker is None else worker.presence)
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
-        answer = await host.space.commit(*changes)
+        try:
+            answer = await host.space.commit(*changes)
+        except BaseException:
+            host.dropped.add(keys.id)  # if it was written all the same, nobody here is about to load it
+            raise
         host.saw(answer.at)
         if not isinstance(answer, Conflict):
             host.emit_moved(keys.id, life, 0, now)
