@@ -76,7 +76,7 @@ class Process:
             not self.life.under_way
             and not self.engine.host.threads.busy
             and (worker is None or worker.is_at_rest)
-            and not any(each.is_poking or each.was_poked for each in self.engine.host.loaded.values())
+            and not any(each.news.is_looking or each.news.is_waiting for each in self.engine.host.loaded.values())
         )
 
     @property
