@@ -121,7 +121,7 @@ class Space(Scope):
 
 def lines_of(space: Space) -> Lines:
     """Return this process's part of the lines of a space, for what is built on them."""
-    return space._lines  # noqa: SLF001 -- of this module
+    return space._lines  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
 
 
 @final

@@ -129,12 +129,6 @@ def _without_open(marks: list[Mark], kinds: Collection[str]) -> list[Mark]:
     ]
 
 
-def _without_interrupted(marks: list[Mark]) -> list[Mark]:
-    """Leave out that at-most-once steps had begun whose end came later: in a new run they have not."""
-    last = {mark.id: number for number, mark in enumerate(marks)}
-    return [mark for number, mark in enumerate(marks) if mark.kind != "began" or last[mark.id] != number]
-
-
 def chunks_of(marks: Sequence[Mark]) -> Iterator[tuple[int, list[Mark]]]:
     """Divide a history into chunks that can be stored; each with the position of its first mark."""
     some: list[Mark] = []
