@@ -8,7 +8,7 @@ from holdfast.blocking.run import Run, as_blocking
 from holdfast.blocking.space import Space
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from holdfast.blocking.engine_link import EngineLink
     from holdfast.blocking.states import Slots
@@ -41,6 +41,7 @@ class Client:
         self,
         workflow: Workflow[..., R],
         *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002 -- the word that users know
         idempotency_key: str | None = None,
         delay: Duration = 0,
@@ -54,6 +55,7 @@ class Client:
         Args:
             workflow: What to run.
             args: What it is called with, after its context.
+            kwargs: What it is called with by name.
             id: The run's id; by default a new one. Starting the same again returns the run that is there.
             idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
             delay: How long to wait before it begins.
@@ -67,7 +69,7 @@ class Client:
         words = tuple(tags)  # here: what they are read from may be for this thread alone
         run = self._link.call(
             lambda engine: engine.start(
-                workflow, *args, id=id, idempotency_key=idempotency_key, delay=delay, tags=words
+                workflow, *args, kwargs=kwargs, id=id, idempotency_key=idempotency_key, delay=delay, tags=words
             )
         )
         return as_blocking(self._link, run)

@@ -22,7 +22,7 @@ from holdfast.workflows.storing.failures import restore
 from holdfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from holdfast.durations import Duration
     from holdfast.locks.state.slots import Slots
@@ -65,6 +65,7 @@ class Client(ABC):
         self,
         workflow: Workflow[..., R],
         *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002 -- the word that users know
         idempotency_key: str | None = None,
         delay: Duration = 0,
@@ -75,6 +76,7 @@ class Client(ABC):
         Args:
             workflow: What to run.
             args: What it is called with, after its context.
+            kwargs: What it is called with by name.
             id: The run's id; by default a new one. Starting the same again returns the run that is there.
             idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
             delay: How long to wait before it begins.
@@ -85,7 +87,7 @@ class Client(ABC):
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
         """
-        asked = self._asked(workflow, args, id, idempotency_key, tags, delay=delay)
+        asked = self._asked(workflow, args, id, idempotency_key, tags, delay=delay, kwargs=kwargs)
         started = await start(self.host, asked)
         return Run(self, started.run_id, workflow, is_new=started.is_new)
 
@@ -138,10 +140,12 @@ class Client(ABC):
         tags: Iterable[str],
         *,
         delay: Duration = 0,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Start:
         asked = as_start(
             self._known(workflow),
             args,
+            kwargs or {},
             run_id=run_id,
             idempotency_key=idempotency_key,
             delay=seconds(delay, what="delay"),

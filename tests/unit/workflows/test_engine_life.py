@@ -121,3 +121,16 @@ async def test_runs_whose_code_is_not_here_do_not_keep_others_waiting(url: str, 
         run = await client.start(acts, ["x"], id="b", delay=delay)
         async with engine(url, workflows=[acts], max_loaded=5):
             assert await run.result(timeout=10) == ["x"]
+
+
+@hf.workflow
+async def named(ctx: hf.Context, first: int, *, second: int) -> int:
+    """Take something that can only be given by name."""
+    del ctx
+    return first - second
+
+
+async def test_arguments_can_be_given_by_name() -> None:
+    """A workflow may have parameters that have to be."""
+    async with hf.Engine("memory://", workflows=[named]) as engine:
+        assert await (await engine.start(named, 5, kwargs={"second": 2})).result() == 3

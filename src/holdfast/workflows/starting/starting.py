@@ -24,6 +24,8 @@ from holdfast.workflows.starting.creating import (
 from holdfast.workflows.storing.records import OWNERSHIPS, Ownership, RunKeys
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.running.host import Host
 
@@ -50,6 +52,7 @@ def checked_id(what: str, text: str) -> str:
 def as_start(
     workflow: Workflow[..., Any],
     args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
     *,
     run_id: str | None,
     idempotency_key: str | None,
@@ -59,7 +62,7 @@ def as_start(
     """Return a checked start. What cannot be stored is refused here, before anything is written."""
     if run_id is not None and idempotency_key is not None:
         raise InvalidWorkflowError("engine.start", "give an id or an idempotency_key: an id is one already")
-    packed = workflow.signature.pack(args, {})
+    packed = workflow.signature.pack(args, kwargs)
     chosen = new_id() if run_id is None else checked_id("run id", run_id)
     key = "" if idempotency_key is None else checked_id("idempotency key", idempotency_key)
     return Start(workflow=workflow, packed=packed, run_id=chosen, idempotency_key=key, delay=delay, drive=drive)
