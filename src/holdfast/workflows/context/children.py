@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidWorkflowError
+from holdfast.errors import HoldfastError, InvalidWorkflowError, WorkflowAlreadyExistsError
 from holdfast.workflows.context.asking import ask
 from holdfast.workflows.running.branches import Wait
 from holdfast.workflows.running.control import RunCancelled, Unload
@@ -15,7 +15,7 @@ from holdfast.workflows.running.endings import raise_ending, stop_of
 from holdfast.workflows.starting.sending import cancel
 from holdfast.workflows.starting.starting import LONGEST_ID, Start, start
 from holdfast.workflows.storing.failures import describe, restore
-from holdfast.workflows.storing.records import LIVES, Life, Mark, RunKeys
+from holdfast.workflows.storing.records import HEADERS, LIVES, Life, Mark, RunKeys
 
 if TYPE_CHECKING:
     from holdfast.workflows.declaring.definition import Workflow
@@ -63,13 +63,26 @@ async def _start(
     try:
         # By an id of its own: should this process die before the mark is written, the next one starts nothing new.
         started = start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
-        await ask(activation, started)
+        if not (await ask(activation, started)).is_new:
+            await ask(activation, _check_own(activation, operation, child_id))
     except HoldfastError as refused:
         mark = Mark("child", operation, now, failure=describe(refused, activation.host.known))
     else:
         mark = Mark("child", operation, now, msgspec.Raw(msgspec.json.encode(child_id)))
     activation.note(mark)
     return mark
+
+
+async def _check_own(activation: Activation, operation: str, child_id: str) -> None:
+    """Refuse a run that somebody else has started with the child's id: this one would not be told of its end."""
+    keys = RunKeys(activation.host.space, child_id)
+    seen = await activation.host.space.read(keys.header, keys.life)
+    header, life = seen.get(keys.header), seen.get(keys.life)
+    if header is None or life is None:
+        return  # purged at this very moment
+    found = HEADERS.decode(header.value)
+    if (found.parent, found.parent_step) != (activation.keys.id, operation):
+        raise WorkflowAlreadyExistsError(child_id, LIVES.decode(life.value).status, "parent")
 
 
 def _start_of(

@@ -142,6 +142,8 @@ class Performance:
             if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
                 await activation.flush(self._branch, self._id)  # what was done before is durable before anything else
             activation.check_may_act()
+            if self._branch.cancel is not None:  # it was told while that was written
+                activation.raise_cancel(self._branch, self._id)
             value, problem = await self._attempt_it()
             mark, restored = self._record(value, problem)
             if mark.failure is None:
@@ -278,15 +280,13 @@ class Performance:
 
     async def _reconcile(self) -> Mark | None:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""
-        now, reconcile = self._activation.host.now(), self._step.options.reconcile
-        if reconcile is None:
-            error = StepInterruptedError(self._id, f"{self._activation.keys.id}:{self._id}")
-            return self._note(Mark("step", self._id, now, failure=describe(error, self._known), digest=self._digest))
-        key = f"{self._activation.keys.id}:{self._id}"
+        now, key = self._activation.host.now(), f"{self._activation.keys.id}:{self._id}"
+        error, answer = StepInterruptedError(self._id, key), None
         tokens = _CURRENT.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)), INSIDE.set(False)
         try:
-            answer = reconcile(*self._args, **self._kwargs)
-            answer = await answer if inspect.isawaitable(answer) else answer
+            answer = await self._ask_whether_it_happened()
+        except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody knows whether the step happened
+            error.__cause__ = problem
         finally:
             _CURRENT.reset(tokens[0])
             INSIDE.reset(tokens[1])
@@ -294,8 +294,16 @@ class Performance:
             return self._record(answer.result, None)[0]
         if isinstance(answer, DidNotHappen):
             return None
-        error = StepInterruptedError(self._id, key)
         return self._note(Mark("step", self._id, now, failure=describe(error, self._known), digest=self._digest))
+
+    async def _ask_whether_it_happened(self) -> object:
+        reconcile = self._step.options.reconcile
+        if reconcile is None:
+            return None
+        if inspect.iscoroutinefunction(reconcile):
+            return await reconcile(*self._args, **self._kwargs)
+        answer = await self._activation.host.threads.run(reconcile, self._args, self._kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def outcome_of(mark: Mark, step: Step[..., Any], known: KnownErrors) -> Any:  # noqa: ANN401 -- whatever the step returned

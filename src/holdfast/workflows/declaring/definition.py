@@ -69,7 +69,10 @@ class Retry(Struct, frozen=True, kw_only=True):
 
     def wait_before(self, attempt: int) -> float:
         """Return how many seconds to wait before an attempt; the first one is number 1."""
-        return min(self.max_delay, self.delay * self.factor ** max(0, attempt - 2))
+        try:
+            return min(self.max_delay, self.delay * self.factor ** max(0, attempt - 2))
+        except OverflowError:  # more than a float can be is more than any longest wait
+            return self.max_delay
 
 
 ONCE: Final = Retry(attempts=1)

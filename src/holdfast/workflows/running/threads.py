@@ -29,7 +29,7 @@ class Threads:
         """Run a function in a thread, in the caller's context. A cancelled caller does not wait for its end."""
         async with self._permits:
             lane = self._free.pop() if self._free else self._another()
-            work = functools.partial(contextvars.copy_context().run, functools.partial(function, *args, **kwargs))
+            work = functools.partial(contextvars.copy_context().run, functools.partial(_called, function, args, kwargs))
             future = lane.start(work)
             future.add_done_callback(functools.partial(self._ended, lane))
             return await asyncio.shield(future)
@@ -53,3 +53,12 @@ class Threads:
         """Take no more work. A function that still runs keeps its thread; the program does not wait for it."""
         for lane in self._all:
             lane.close(wait=False)
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
+    try:
+        return function(*args, **kwargs)
+    except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:
+        # No future takes the first, a coroutine that waits takes the second for its own end, and the others would end
+        # the process of every other run.
+        raise RuntimeError(f"the function raised {type(problem).__name__}({problem})") from problem
