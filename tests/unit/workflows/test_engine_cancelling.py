@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import holdfast as hf
 from holdfast.errors import RunCancelledError, RunNotFoundError
+from holdfast.workflows.operating.forcing import end_by_force
+from holdfast.workflows.starting import sending
 from tests.unit.workflows.engines import DONE, act, acts, collects, engine, has_children, sleeps, until
 
 if TYPE_CHECKING:
@@ -27,6 +30,23 @@ async def blocks() -> str:
     except asyncio.CancelledError:
         await EVENTS["go"].wait()
     return "late"
+
+
+@hf.workflow
+async def goes_on_for_ever(ctx: hf.Context, number: int) -> None:
+    """Go on as a new run, again and again."""
+    await ctx.step("number", act, str(number))
+    await ctx.continue_as_new(number + 1)
+
+
+@hf.workflow
+async def goes_on_once_told(ctx: hf.Context, seconds: float) -> str:
+    """Go on as a new run when it is cancelled."""
+    try:
+        await ctx.sleep(seconds)
+    except asyncio.CancelledError:
+        await ctx.continue_as_new(0.0)
+    return "went on"
 
 
 @hf.workflow
@@ -59,6 +79,40 @@ async def test_a_run_that_nobody_has_begun_ends_at_once(url: str) -> None:
             assert await (await worker.start(acts, ["y"])).result() == ["y"]
         assert DONE == ["y"]
         assert not (await client.space.scan(*client.space.key("timer").within(), limit=10)).records
+
+
+async def test_a_run_that_is_taken_up_while_it_is_cancelled_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had begun it when the cancellation looked; somebody has when it is written."""
+    async with engine(url, drive=False) as client, AsyncExitStack() as workers:
+        run = await client.start(sleeps, 1e6)
+
+        async def later(*args: Any, **options: Any) -> Any:
+            worker = await workers.enter_async_context(engine(url))
+            await until(worker, run.id, "suspended")
+            return await end_by_force(*args, **options)
+
+        monkeypatch.setattr(sending, "end_by_force", later)
+        await run.cancel("bored")
+        assert (await until(client, run.id, "cancelled")).cancel == "bored"
+
+
+async def test_a_chain_of_runs_is_cancelled_wherever_it_is(url: str) -> None:
+    """A cancellation that comes too late for a run that goes on as a new one is for that one."""
+    async with engine(url, workflows=[goes_on_for_ever]) as opened:
+        for _ in range(10):
+            run = await opened.start(goes_on_for_ever, 1)
+            await run.cancel("enough")
+            with pytest.raises(RunCancelledError, match="enough"):
+                await run.result(timeout=10)
+
+
+async def test_a_run_that_goes_on_because_it_was_cancelled_does_so(url: str) -> None:
+    """Its code was told, and that is its answer; the new run is not cancelled again."""
+    async with engine(url, workflows=[goes_on_once_told]) as opened:
+        run = await opened.start(goes_on_once_told, 1e6)
+        await until(opened, run.id, "suspended")
+        await run.cancel("go on")
+        assert await run.result() == "went on"
 
 
 async def test_a_cancelled_child_tells_its_parent(url: str) -> None:

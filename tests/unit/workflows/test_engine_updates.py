@@ -10,6 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import (
     InvalidWorkflowError,
+    RunFailedError,
     RunNotFoundError,
     UpdateTimeoutError,
     UpdateValidationError,
@@ -50,9 +51,48 @@ async def mixed(ctx: hf.Context, count: int) -> list[Any]:
     return seen
 
 
+@hf.workflow
+async def picky(ctx: hf.Context) -> list[str]:
+    """Wait for 1; 13 cannot even be looked at."""
+    number = 0
+    caught: list[str] = []
+
+    def put(value: int) -> None:
+        nonlocal number
+        number = value
+
+    def is_one() -> bool:
+        if number == 13:
+            raise OverflowError("13")
+        return number == 1
+
+    ctx.on_update("put", put)
+    while True:
+        try:
+            return [*caught, str(await ctx.wait_until(is_one))]
+        except OverflowError as problem:
+            caught.append(str(problem))
+            await ctx.wait_signal("go")
+
+
+@hf.workflow
+async def answers_later(ctx: hf.Context, what: str) -> None:
+    """Answer by functions that would have to be waited for."""
+
+    async def answer() -> int:
+        return 1
+
+    if what == "update":
+        ctx.on_update("number", answer)
+    elif what == "validate":
+        ctx.on_update("number", lambda: 1, validate=answer)
+    else:
+        ctx.on_query("number", answer)
+
+
 def bank(url: str, **options: Any) -> hf.Engine:
     """Return an engine that keeps accounts."""
-    return engine(url, **{"workflows": [*WORKFLOWS, account, mixed], **options})
+    return engine(url, **{"workflows": [*WORKFLOWS, account, mixed, picky, answers_later], **options})
 
 
 async def test_an_update_is_answered(url: str) -> None:
@@ -166,3 +206,39 @@ async def test_a_query_without_a_handler_says_what_there_is(url: str) -> None:
             await run.query("amount")
         with pytest.raises(RunNotFoundError):
             await opened.query("nobody", "amounts")
+
+
+async def test_a_predicate_that_raises_does_so_where_it_is_waited_for(url: str) -> None:
+    """The run's code can catch it, and does so again when it is replayed."""
+    async with bank(url) as opened:
+        run = await opened.start(picky)
+        await until(opened, run.id, "suspended")
+        await run.update("put", 13)
+        await run.update("put", 1)
+        await until(opened, run.id, "suspended")
+        await run.signal("go")
+        assert await run.result() == ["13", "True"]
+
+
+async def test_a_predicate_holds_when_the_wait_for_it_is_over(url: str) -> None:
+    """Without a time limit it is waited for until it is true for the code that waits."""
+    async with bank(url, drive=False) as client:
+        run = await client.start(picky)
+        numbers = [asyncio.ensure_future(run.update("put", number, timeout=20)) for number in (1, 2)]
+        inbox = client.space.key("inbox")
+        while len((await client.space.scan(*inbox.within(), limit=10)).records) < 2:  # noqa: ASYNC110 -- both are sent
+            await asyncio.sleep(0)
+        async with bank(url) as worker:
+            await asyncio.gather(*numbers)
+            assert (await until(worker, run.id, "suspended", "completed")).status == "suspended"
+            await run.update("put", 1)
+            assert await run.result() == ["True"]
+
+
+@pytest.mark.parametrize("what", ["update", "validate", "query"])
+async def test_handlers_that_would_have_to_be_waited_for_are_refused(what: str, url: str) -> None:
+    """They are plain functions; the error says so where one is declared."""
+    async with bank(url) as opened:
+        run = await opened.start(answers_later, what)
+        with pytest.raises(RunFailedError, match="plain function"):
+            await run.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final, overload
 from uuid import UUID
@@ -25,6 +26,7 @@ from holdfast.workflows.declaring.definition import Step, Workflow, as_step
 from holdfast.workflows.running.branches import CURRENT
 from holdfast.workflows.running.continuing import ContinueAsNew
 from holdfast.workflows.running.mail import Handler
+from holdfast.workflows.starting.sending import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -139,6 +141,8 @@ class Context:
 
     async def sleep_until(self, when: datetime) -> None:
         """Sleep until a point in time, which must have a time zone. One that has passed is over at once."""
+        if not isinstance(when, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise InvalidWorkflowError("ctx.sleep_until", f"{when!r:.100} is no datetime")
         if when.tzinfo is None:
             raise InvalidWorkflowError("ctx.sleep_until", f"{when!r} has no time zone; add tzinfo=timezone.utc")
         instant = Instant(round(when.timestamp() * MICROSECONDS))
@@ -169,6 +173,7 @@ class Context:
             default: What to return then, instead of raising.
         """
         branch = self._branch("ctx.wait_signal")
+        checked_name("signal", name)
         limit = None if timeout is None else seconds(timeout, what="timeout")
         try:
             return await operations.wait_signal(self._activation, branch, name, limit)
@@ -193,11 +198,15 @@ class Context:
             validate: Called before; if it raises, the update is refused and nothing is recorded.
         """
         self._branch("ctx.on_update")
+        _check_handler("update", name, handler)
+        if validate is not None:
+            _check_handler("update", name, validate)
         self._activation.mail.handlers[name] = Handler(handler, validate)
         self._activation.poke()
 
     def on_query(self, name: str, handler: Callable[..., Any]) -> None:
         """Answer queries of a name from now on: a plain function that looks at this run's variables."""
+        _check_handler("query", name, handler)
         self._activation.mail.queries[name] = handler
 
     # --- several things at a time --------------------------------------------------------------------------------
@@ -361,6 +370,13 @@ class Context:
             raise InvalidWorkflowError("ctx.continue_as_new", "it belongs to the main branch, not into gather or race")
         packed = self._activation.workflow.signature.pack(args, kwargs)
         raise ContinueAsNew(packed)
+
+
+def _check_handler(what: str, name: str, handler: Callable[..., Any]) -> None:
+    checked_name(what, name)
+    if not callable(handler) or inspect.iscoroutinefunction(handler):
+        problem = "it is answered by a plain function, which changes or returns variables; the run's code does the rest"
+        raise InvalidWorkflowError(f"{what} {name!r}", problem)
 
 
 def _current_task() -> asyncio.Task[Any] | None:

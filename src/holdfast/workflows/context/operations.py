@@ -11,9 +11,10 @@ import msgspec
 from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.errors import SignalTimeoutError
 from holdfast.workflows.context.asking import ask
-from holdfast.workflows.running.branches import OVER, Wait
+from holdfast.workflows.running.branches import OVER, Wait, is_due
 from holdfast.workflows.running.control import Unload
 from holdfast.workflows.running.mail import Letter
+from holdfast.workflows.storing.failures import describe, restore
 from holdfast.workflows.storing.records import Mark
 from holdfast.workflows.storing.values import PLAIN
 
@@ -111,7 +112,7 @@ async def wait_until(
     operation = branch.next_id("until")
     mark = await activation.turn(branch, UNTIL, operation)
     until: Instant | None = None
-    if mark is None and timeout is not None and not predicate():
+    if mark is None and timeout is not None and not is_due(predicate):
         begins = activation.host.now()
         mark = Mark("waits", operation, begins, until=later(begins, timeout))
         activation.note(mark)
@@ -119,12 +120,23 @@ async def wait_until(
         until = mark.until
         mark = await activation.turn(branch, UNTIL, operation)
     if mark is None:
-        if not predicate():
-            await _waited(activation, branch, operation, Wait("a predicate", until, predicate=predicate))
-        held = bool(predicate())  # it wins if the time is over at the same moment
-        mark = Mark("until", operation, activation.host.now(), msgspec.Raw(b"true" if held else b"false"))
+        ended: object = None
+        while not is_due(predicate) and ended is not OVER:  # it wins if the time is over at the same moment
+            ended = await _waited(activation, branch, operation, Wait("a predicate", until, predicate=predicate))
+        mark = _seen(activation, operation, predicate)
         activation.note(mark)
+    if mark.failure is not None:
+        raise restore(mark.failure, activation.host.known)
     return bytes(mark.value or b"") == b"true"
+
+
+def _seen(activation: Activation, operation: str, predicate: Callable[[], object]) -> Mark:
+    now = activation.host.now()
+    try:
+        held = bool(predicate())
+    except Exception as problem:  # noqa: BLE001 -- it is how the wait ended, and is raised there again
+        return Mark("until", operation, now, failure=describe(problem, activation.host.known))
+    return Mark("until", operation, now, msgspec.Raw(b"true" if held else b"false"))
 
 
 async def patched(activation: Activation, branch: Branch, name: str) -> bool:

@@ -28,7 +28,7 @@ async def gather(
         group.on_end = group.cancel_others_if_raised
     await group.run()
     if return_exceptions:
-        return [each.problem or each.result for each in group.members]
+        return [each.result if each.problem is None else each.problem for each in group.members]
     if group.first_raised is not None:
         raise group.first_raised
     return [each.result for each in group.members]
@@ -36,6 +36,8 @@ async def gather(
 
 async def race(activation: Activation, parent: Branch, works: Sequence[Work]) -> tuple[int, Any]:
     """Run all until one has ended; cancel the others, wait for their end, and return which one it was."""
+    if not works:
+        raise InvalidWorkflowError("ctx.race", "nobody runs; give it at least one coroutine")
     group = Group(activation, parent, works)
     group.on_end = group.cancel_others
     await group.run()
@@ -65,7 +67,7 @@ class Group:
     def __init__(self, activation: Activation, parent: Branch, works: Sequence[Work]) -> None:
         _check(works)
         path = parent.next_group()
-        self._activation, self._parent, self._works = activation, parent, works
+        self._activation, self._parent, self._works, self._path = activation, parent, works, path
         self.members = [Member(Branch(f"{path}.{number}")) for number in range(len(works))]
         self.ended: list[Member] = []
         self.first_raised: BaseException | None = None
@@ -80,10 +82,12 @@ class Group:
         activation, parent = self._activation, self._parent
         parent.children += len(self.members)
         pending, parent.cancel = parent.cancel, None
-        for member, work in zip(self.members, self._works, strict=True):
+        for member in self.members:  # all, before the first of them begins: an eager task does so when it is made
             activation.branches.append(member.branch)
+            member.branch.is_told = parent.is_told
             if pending is not None:
                 member.branch.cancel = pending
+        for member, work in zip(self.members, self._works, strict=True):
             context = contextvars.copy_context()
             context.run(CURRENT.set, member.branch)
             loop = asyncio.get_running_loop()
@@ -91,6 +95,22 @@ class Group:
         await self._all_ended
         if activation.is_unloading or any(member.is_unloaded for member in self.members):
             raise Unload
+        self._hand_up()
+
+    def _hand_up(self) -> None:
+        """Raise that more than this group is cancelled, if a branch let that pass; nobody is told twice of it.
+
+        What a branch was to be told and was not, since it ended, its parent is told at its next operation.
+        """
+        parent, path = self._parent, self._path
+        for member in self.members:
+            untold = member.branch.cancel
+            if untold is not None and untold.is_beyond(path) and (parent.cancel is None or untold.of_run):
+                parent.cancel = untold
+        for member in self.members:
+            if isinstance(member.problem, RunCancelled) and member.problem.is_beyond(path):
+                parent.is_told = parent.is_told or member.problem.of_run
+                raise member.problem
 
     async def _run(self, member: Member, work: Work) -> None:
         member.branch.task = asyncio.current_task()
@@ -128,8 +148,11 @@ class Group:
         self._is_cancelling = True
         paths = [member.branch.path for member in self.members if member not in self.ended]
         for branch in tuple(self._activation.branches):
-            if not branch.children and any(branch.path == path or branch.path.startswith(f"{path}/") for path in paths):
-                self._activation.cancel_branch(branch, RunCancelled("another branch has ended first"))
+            is_in = any(branch.path == path or branch.path.startswith(f"{path}/") for path in paths)
+            if is_in and not branch.children and not branch.is_told:
+                told = RunCancelled("another branch has ended first")
+                told.group = self._path
+                self._activation.cancel_branch(branch, told)
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ from msgspec import Raw
 from holdfast.errors import NondeterminismError, StoreError
 from holdfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
 from holdfast.workflows.declaring.definition import INSIDE
-from holdfast.workflows.running.branches import CURRENT, OVER, Branch
+from holdfast.workflows.running.branches import CURRENT, OVER, Branch, is_due
 from holdfast.workflows.running.cancelling import CANCELLED, data_of, is_of_run
 from holdfast.workflows.running.control import RunCancelled, Unload
 from holdfast.workflows.running.journal import Claim, Journal
@@ -63,7 +63,8 @@ class Activation:
         self.turns: Final = Turns(self)
         self.turn: Final = self.turns.take
         self.news: Final = News(self)
-        self._cancel_told = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
+        self.cancel_is_raised = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
+        self._cancel_told = self.cancel_is_raised
 
     @property
     def is_taken_up(self) -> bool:
@@ -167,6 +168,8 @@ class Activation:
         if self.is_unloading or self.is_stopping:
             raise Unload
         branch.wait = wait
+        if branch.cancel is not None:  # it was told before there was a wait to end
+            wait.settle(CANCELLED)
         if wait.until is not None:
             self.host.alarm(wait.until, self)
         self.note_idleness()
@@ -215,9 +218,9 @@ class Activation:
             self.cancel(RunCancelled("its time is over", timed_out=True))
 
     def check_predicates(self) -> None:
-        """Let those waits end whose predicate is true now."""
+        """Let those waits end whose predicate is true now, or raises: that is for the code that waits."""
         for wait in self.waits:
-            if wait.predicate is not None and wait.predicate():
+            if wait.predicate is not None and is_due(wait.predicate):
                 wait.settle(None)
 
     # --- being told ----------------------------------------------------------------------------------------------
@@ -239,8 +242,9 @@ class Activation:
 
     @staticmethod
     def cancel_branch(branch: Branch, cancel: RunCancelled) -> None:
-        """Cancel one branch, where it waits or at its next operation."""
-        branch.cancel = cancel
+        """Cancel one branch, where it waits or at its next operation. That the run is cancelled counts for more."""
+        if branch.cancel is None or not branch.cancel.of_run:
+            branch.cancel = cancel
         if branch.wait is not None:
             branch.wait.settle(CANCELLED)
         branch.interrupt()
@@ -251,6 +255,8 @@ class Activation:
         if cancel is None or self.is_unloading:
             raise Unload
         self.note(Mark("cancelled", operation_id, self.host.now(), Raw(data_of(cancel))))
+        self.cancel_is_raised = self.cancel_is_raised or cancel.of_run
+        branch.is_told = branch.is_told or cancel.of_run
         raise cancel
 
     # --- unloading -----------------------------------------------------------------------------------------------

@@ -57,6 +57,14 @@ class Wait:
             self.future.exception()  # whoever waits for it may have gone
 
 
+def is_due(predicate: Callable[[], object]) -> bool:
+    """Tell whether a predicate is true, or raises."""
+    try:
+        return bool(predicate())
+    except Exception:  # noqa: BLE001 -- whatever it raises, it does so again where the code waits for it
+        return True
+
+
 class Over:
     """The result of a wait whose time is over."""
 
@@ -76,6 +84,7 @@ class Branch:
         is_in_effect: It runs a step at the moment.
         is_interrupted: Its step was told to stop.
         cancel: What is to be raised at its next operation.
+        is_told: It was told that the run is cancelled, and cleans up.
         lost: That a lock is gone which it relies on; raised at its next operation.
     """
 
@@ -87,6 +96,7 @@ class Branch:
         "children",
         "is_in_effect",
         "is_interrupted",
+        "is_told",
         "lost",
         "path",
         "task",
@@ -98,7 +108,7 @@ class Branch:
         self.task: asyncio.Task[Any] | None = None
         self.children = 0
         self.wait: Wait | None = None
-        self.is_in_effect = self.is_interrupted = False
+        self.is_in_effect = self.is_interrupted = self.is_told = False
         self.cancel: RunCancelled | None = None
         self.lost: LeaseLostError | None = None
         self._names: Final[dict[str, int]] = {}

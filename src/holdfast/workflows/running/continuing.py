@@ -30,8 +30,8 @@ def next_id(run_id: str) -> str:
     return f"{name}~{int(number) + 1}" if mark and number.isascii() and number.isdigit() else f"{run_id}~2"
 
 
-def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, ...]:
-    """Return the changes that create the next run of the chain."""
+def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None) -> tuple[Change, ...]:
+    """Return the changes that create the next run of the chain. A cancellation that came too late is for that run."""
     host, old = activation.host, activation.header
     now = host.now()
     keys = RunKeys(host.space, next_id(activation.keys.id))
@@ -49,7 +49,15 @@ def continued(activation: Activation, goes_on: ContinueAsNew) -> tuple[Change, .
         begins_at=None,
         lines=tuple([structs.replace(each, entry=each.entry or activation.keys.id) for each in old.lines]),
     )
-    life = Life("pending", old.workflow, old.version, now, waits_for="a worker", admitted=len(old.lines))
+    life = Life(
+        "pending",
+        old.workflow,
+        old.version,
+        now,
+        waits_for="a worker",
+        admitted=len(old.lines),
+        cancel=None if activation.cancel_is_raised else cancel,
+    )
     return (
         Put(keys.header, HEADERS.encode(header)),
         Put(keys.life, LIVES.encode(life)),

@@ -23,9 +23,14 @@ class RunCancelled(asyncio.CancelledError):
     Attributes:
         reason: Who or what cancelled it, in words.
         of_run: The whole run was cancelled, not only this branch of it.
+        group: The path of the branches of which another has ended first, if that is why.
         timed_out: It was not cancelled by anybody; the workflow's ``timeout`` is over.
     """
 
     def __init__(self, reason: str = "", *, timed_out: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.timed_out, self.of_run = reason, timed_out, False
+        self.reason, self.timed_out, self.of_run, self.group = reason, timed_out, False, ""
+
+    def is_beyond(self, group: str) -> bool:
+        """Tell whether more is cancelled than branches of a group: it is not over when they have ended."""
+        return self.of_run or (bool(self.group) and group.startswith(f"{self.group}."))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.keys import RecordKey
-    from holdfast.stores.protocol import Change
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.storing.records import Life, Status
 
@@ -102,8 +101,7 @@ async def _end(
     over: dict[RecordKey, bytes | None] = {}
     if activation.header.parent:
         over[RunKeys(host.space, activation.header.parent).ready] = READY
-    extra = () if continues is None else continued(activation, continues)
-    answer = await _commit_life(activation, ended, over, extra)
+    answer = await _commit_life(activation, ended, over, continues)
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
@@ -164,7 +162,10 @@ async def release(activation: Activation, about: str) -> None:
 
 
 async def _commit_life(
-    activation: Activation, life: Life, over: Mapping[RecordKey, bytes | None], extra: tuple[Change, ...] = ()
+    activation: Activation,
+    life: Life,
+    over: Mapping[RecordKey, bytes | None],
+    continues: ContinueAsNew | None = None,
 ) -> object:
     """Write a run's next state together with everything that is not written yet, and give up the owner's grant."""
     claim, space, keys = activation.claim, activation.host.space, activation.keys
@@ -175,12 +176,13 @@ async def _commit_life(
     journal = activation.journal
     if journal is not None:
         await journal.prepare()
-    last = (*(() if journal is None else journal.rest()), *extra)
+    last = () if journal is None else journal.rest()
     if life.has_ended and activation.header.lines and not life.continues:
         return await leave_lines(activation, life, last, over)
     version: int | None = claim.life_version
     for _ in range(TRIES):
-        changes = (Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(life), version or 0), *last)
+        extra = () if continues is None else continued(activation, continues, life.cancel)
+        changes = (Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(life), version or 0), *last, *extra)
         answer = await commit_over(space, changes, over) if over else await space.commit(*changes)
         if not isinstance(answer, Conflict):
             activation.host.saw(answer.at)

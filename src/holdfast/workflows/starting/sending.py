@@ -178,12 +178,13 @@ async def cancel(host: Host, run_id: str, reason: str) -> Life:
 
     while True:
         life = await change_life(host, run_id, change)
-        if life.continues:
-            run_id = next_id(run_id)
-        elif is_untouched(life):
-            return await end_by_force(host, run_id, reason, only=is_untouched)
-        else:
+        if is_untouched(life):  # by now it may not be, and then it is told like any other
+            life = await end_by_force(host, run_id, reason, only=is_untouched)
+            if not life.has_ended:
+                continue
+        if not life.continues:
             return life
+        run_id = next_id(run_id)
 
 
 def is_untouched(life: Life) -> bool:
