@@ -124,6 +124,7 @@ async def ride(
         if not leaving and branch.lost is not None:
             raise_lost(activation, branch, operation)
         activation.check_may_act()
+        conflict: Conflict | None = None
         if journal.is_heavy(MOST_ALONG):
             await activation.flush()
         taken = await journal.begin()
@@ -135,14 +136,21 @@ async def ride(
             conflict = refused.conflict
         except StoreError:
             sent.added = None
-            activation.abandon()
-            raise Unload from None
         except BaseException:
             sent.added = None
             raise
         finally:
             journal.end(taken, sent.added, sent.versions)
+        if conflict is None:
+            await _keep(activation)
+            raise Unload
         activation.refused(conflict)
+
+
+async def _keep(activation: Activation) -> None:
+    """Write what was noted before a ride that came to nobody knows what; the run is loaded again from its records."""
+    await activation.flush()  # refused, if it was written
+    activation.abandon()
 
 
 def go_on(activation: Activation, operation: str, value: bytes | None = None) -> Mark:

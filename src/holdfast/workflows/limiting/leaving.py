@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import structs
 
+from holdfast.errors import StoreError
 from holdfast.locks.driving.leaving_together import Leaving
 from holdfast.locks.driving.requests import Along, Lacks
 from holdfast.locks.driving.run_entries import RunEntries
@@ -102,7 +104,11 @@ class _Ending:
         if following is None:
             return await entries.leave_all(lines, along=Along(tuple(keys), self._decide))
         along = Along((*keys, *following.keys), self._decide_with_next, following.welcome)
-        answered = await entries.leave_all(lines, along=along)
+        try:
+            answered = await entries.leave_all(lines, along=along)
+        except (CancelledError, StoreError):
+            self._host.dropped.add(following.run_id)  # if it was claimed all the same, nobody here is about to load it
+            raise
         following.take(answered)
         return answered
 
@@ -148,6 +154,11 @@ class _Next:
         self._timer: RecordKey | None = None
         self._taken: tuple[Header, Life] | None = None
         self._has_news = False
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._run.id
 
     @property
     def keys(self) -> tuple[RecordKey, ...]:

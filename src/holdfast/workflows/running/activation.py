@@ -13,6 +13,7 @@ from holdfast.workflows.declaring.definition import INSIDE
 from holdfast.workflows.running.branches import CURRENT, OVER, Branch, is_due
 from holdfast.workflows.running.cancelling import CANCELLED, data_of, is_of_run
 from holdfast.workflows.running.control import RunCancelled, Unload
+from holdfast.workflows.running.insisting import insist
 from holdfast.workflows.running.journal import Claim, Journal
 from holdfast.workflows.running.losing import note_lost, raise_lost
 from holdfast.workflows.running.mail import Mail
@@ -100,7 +101,7 @@ class Activation:
         if journal is None:
             raise Unload
         try:
-            while (refused := await journal.flush()) is not None:
+            while (refused := await insist(self, journal.flush)) is not None:
                 self.refused(refused)
         except StoreError:
             self.abandon()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Raw, structs
 
 from holdfast.clock import seconds_between
-from holdfast.errors import DecodeError, EncodeError, HoldfastError
+from holdfast.errors import DecodeError, EncodeError, HoldfastError, StoreError
 from holdfast.stores.protocol import Conflict, Delete, Put
 from holdfast.workflows.context.context import Context
 from holdfast.workflows.limiting.lines import leave_lines
 from holdfast.workflows.running.continuing import ContinueAsNew, continued
 from holdfast.workflows.running.control import RunCancelled
+from holdfast.workflows.running.insisting import insist
 from holdfast.workflows.storing.committing import commit_over
 from holdfast.workflows.storing.failures import describe
 from holdfast.workflows.storing.records import DUES, LIVES, READY, RunKeys
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.keys import RecordKey
+    from holdfast.scope import Scope
+    from holdfast.stores.protocol import Change, Commit
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.storing.records import Life, Status
 
@@ -134,6 +138,9 @@ async def suspend(activation: Activation) -> None:
     activation.is_handed_back = True
     try:
         await _commit_life(activation, waiting, over)
+    except StoreError:
+        activation.abandon()
+        raise
     finally:
         activation.unload()
     host.emit_moved(activation.keys.id, waiting, 0, life.changed_at)
@@ -178,12 +185,12 @@ async def _commit_life(
         await journal.prepare()
     last = () if journal is None else journal.rest()
     if life.has_ended and activation.header.lines and not life.continues:
-        return await leave_lines(activation, life, last, over)
+        return await insist(activation, lambda: leave_lines(activation, life, last, over))
     version: int | None = claim.life_version
     for _ in range(TRIES):
         extra = () if continues is None else continued(activation, continues, life.cancel)
         changes = (Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(life), version or 0), *last, *extra)
-        answer = await commit_over(space, changes, over) if over else await space.commit(*changes)
+        answer = await insist(activation, partial(_commit, space, changes, over))
         if not isinstance(answer, Conflict):
             activation.host.saw(answer.at)
             return answer
@@ -198,6 +205,12 @@ async def _commit_life(
         life = structs.replace(life, cancel=life.cancel or LIVES.decode(record.value).cancel)
     activation.abandon()
     return Conflict(activation.host.now(), {})
+
+
+async def _commit(
+    space: Scope, changes: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
+) -> Commit | Conflict:
+    return await commit_over(space, changes, over) if over else await space.commit(*changes)
 
 
 def _position(activation: Activation) -> int:

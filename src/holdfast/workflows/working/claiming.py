@@ -6,12 +6,13 @@ dead claims nothing more: whoever notices its death overwrites the record first,
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from holdfast.clock import Instant, seconds_between
-from holdfast.errors import DecodeError, FormatTooNewError
+from holdfast.errors import DecodeError, FormatTooNewError, StoreError
 from holdfast.events import RunQuarantined, WorkerDied
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.removing import remove
@@ -52,6 +53,7 @@ async def claim(host: Host, run_id: str) -> Activation | None:
     record, header = seen.get(keys.life), seen.get(keys.header)
     life = None if record is None else LIVES.decode(record.value)
     if record is None or life is None or header is None or life.has_ended:
+        host.dropped.discard(run_id)
         if life is not None and life.leaving:
             await _let_go(host, run_id)
         await _forget(host.space, seen, keys.ready)
@@ -71,6 +73,9 @@ async def claim(host: Host, run_id: str) -> Activation | None:
             right, taken = claimed
             host.emit_moved(run_id, taken, right.fence, life.changed_at)
             loaded = Activation(host, keys, workflow, shown, taken, right, await marks_of(host.space, keys))
+    except (CancelledError, StoreError):
+        host.dropped.add(run_id)  # if it was claimed all the same, nobody here is about to load it
+        raise
     finally:
         if loaded is None:
             host.absolve(run_id)
@@ -138,14 +143,13 @@ async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, he
     record, workflow = seen.get(own), host.workflows.get((life.workflow, life.version))
     if record is None or workflow is None or _is_being_claimed(host, keys.id, record, seen.at):
         return None
-    host.dropped.discard(keys.id)
     grant = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), record.version)
     answer = await host.space.commit(host.worker.guard, Check(keys.life, life_version), grant)
     if isinstance(answer, Conflict):
-        host.dropped.add(keys.id)
         return None
-    right = Claim(own, answer.versions[own], life.owner, life_version)
-    return Activation(host, keys, workflow, HEADERS.decode(header.value), life, right, await marks_of(host.space, keys))
+    right, marks = Claim(own, answer.versions[own], life.owner, life_version), await marks_of(host.space, keys)
+    host.dropped.discard(keys.id)
+    return Activation(host, keys, workflow, HEADERS.decode(header.value), life, right, marks)
 
 
 def _is_being_claimed(host: Host, run_id: str, own: Record, now: Instant) -> bool:

@@ -1,0 +1,62 @@
+"""A store that fails now and then, under a worker that lives on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import StoreError
+from holdfast.space import Space
+from holdfast.stores.opening import open_store
+from holdfast.testing.faults import Faults
+from holdfast.testing.faulty_store import FaultyStore
+from tests.unit.workflows.engines import DONE, act
+
+
+@hf.workflow
+async def acts_often(ctx: hf.Context, name: str) -> None:
+    """Act several times, and hold a lock meanwhile now and then."""
+    for number in range(5):
+        await ctx.step(act, f"{name}-{number}-before")
+        async with ctx.mutex(name):
+            await ctx.step(act, f"{name}-{number}-within")
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
+async def acts_in_turn(ctx: hf.Context, name: str) -> None:
+    """Act once, one run after the other."""
+    await ctx.step(act, name)
+
+
+WORKFLOWS = [acts_often, acts_in_turn]
+
+
+async def opened(engine: hf.Engine) -> None:
+    """Open an engine, whose store may fail on the way."""
+    for _ in range(50):
+        with suppress(StoreError):
+            return await engine.open()
+    raise AssertionError("the store fails always")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [Faults(refuse=0.2), Faults(lose_request=0.2), Faults(lose_reply=0.2), Faults(land_late=0.2)],
+    ids=["refuses", "loses requests", "loses replies", "is late"],
+)
+async def test_what_a_step_did_is_kept_though_the_store_fails(faults: Faults) -> None:
+    """As long as its process is taken for alive, a step that has ended is recorded, and does not run again."""
+    DONE.clear()
+    inner = await open_store("memory://")
+    worker = hf.Engine(Space(FaultyStore(await inner.another(), seed=1, faults=faults)), workflows=WORKFLOWS)
+    async with hf.Engine(Space(inner), workflows=WORKFLOWS, drive=False) as client:
+        runs = [await client.start(each, f"{each.name}-{n}") for each in WORKFLOWS for n in range(3)]
+        await opened(worker)
+        for run in runs:
+            await run.result(timeout=30)
+        with suppress(StoreError):
+            await worker.aclose()
+    assert [name for name, count in Counter(DONE).items() if count > 1] == []
