@@ -105,6 +105,20 @@ async def test_a_task_group_is_refused() -> None:
     assert await raised_by(code) is not None
 
 
+async def test_the_context_in_a_step_is_refused() -> None:
+    """When the step is replayed it does not run, so that nobody would ask for what was recorded inside of it."""
+
+    async def code(ctx: Ctx) -> None:
+        async def outer() -> None:
+            ctx.set_progress("which leaves no record")
+            await ctx.step(a)
+
+        await ctx.step(outer)
+
+    assert isinstance(error := await raised_by(code), InvalidWorkflowError)
+    assert "a step cannot use the context" in str(error)
+
+
 async def test_create_task_is_refused() -> None:
     """A task in the background has no place in the history."""
 

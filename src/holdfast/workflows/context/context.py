@@ -83,6 +83,8 @@ class Context:
         branch = CURRENT.get()
         if branch is None or branch.task is not _current_task() or branch not in self._activation.branches:
             raise ForeignTaskError(self._activation.keys.id, operation)
+        if branch.is_in_effect and operation != "ctx.set_progress":
+            raise InvalidWorkflowError(operation, "a step cannot use the context; do this in the workflow, around it")
         return branch
 
     # --- steps ---------------------------------------------------------------------------------------------------
