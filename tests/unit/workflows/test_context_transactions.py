@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,12 @@ def refuse(sql: Any, name: str) -> None:
     """Write a row, and think better of it."""
     book(sql, name)
     raise LookupError(name)
+
+
+def leave(sql: Any) -> None:
+    """Write a row, and try to end the program."""
+    book(sql, "left")
+    sys.exit(3)
 
 
 def unstorable(sql: Any) -> object:
@@ -60,7 +67,7 @@ async def order(ctx: hf.Context, name: str) -> list[int]:
 async def failing(ctx: hf.Context) -> list[str]:
     """Let transactions fail in every way, and go on."""
     seen: list[str] = []
-    for function, args in ((refuse, ("x",)), (unstorable, ()), (endless, ())):
+    for function, args in ((refuse, ("x",)), (unstorable, ()), (endless, ()), (leave, ())):
         try:
             await ctx.transaction(function, *args, timeout=0.2)
         except Exception as problem:  # noqa: BLE001 -- what is tested
@@ -119,7 +126,12 @@ async def test_whenever_the_process_dies_every_row_is_written_once(tmp_path: Pat
 async def test_a_transaction_that_fails_writes_nothing_and_the_failure_is_recorded(url: str) -> None:
     """Raising, returning what cannot be stored and taking too long undo everything, live as in replay."""
     async with opened(url) as env:
-        assert await env.result(await env.start(failing)) == ["LookupError", "EncodeError", WorkTimeoutError.__name__]
+        assert await env.result(await env.start(failing)) == [
+            "LookupError",
+            "EncodeError",
+            WorkTimeoutError.__name__,
+            "RuntimeError",
+        ]
         assert await names(env) == ["x"]
 
 

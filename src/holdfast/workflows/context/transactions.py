@@ -12,6 +12,7 @@ from holdfast.stores.protocol import Conflict
 from holdfast.workflows.context.performing import outcome_of
 from holdfast.workflows.context.riding import LARGEST, RideRefusedError, go_on, known, ride
 from holdfast.workflows.running.control import Unload
+from holdfast.workflows.running.threads import called
 from holdfast.workflows.storing.failures import describe
 from holdfast.workflows.storing.records import Mark
 
@@ -79,7 +80,7 @@ async def _perform(
     rides: list[Ride] = []
 
     def work(connection: Any) -> Any:  # noqa: ANN401 -- whatever the store has
-        return _remembering(raised, lambda: step.function(connection, *args, **kwargs))
+        return _remembering(raised, lambda: called(step.function, (connection, *args), kwargs))
 
     def record(answer: object) -> Sequence[Change]:
         packed = _remembering(raised, lambda: _packed(step, operation, answer))

@@ -27,6 +27,7 @@ from msgspec import Struct
 from holdfast.durations import seconds
 from holdfast.errors import InvalidWorkflowError, StepCalledDirectlyError
 from holdfast.workflows.declaring.limits import Limit
+from holdfast.workflows.storing.failures import KnownErrors
 from holdfast.workflows.storing.values import signature_of
 
 if TYPE_CHECKING:
@@ -130,8 +131,10 @@ class Workflow(Generic[P, R]):
         replay: Literal["warn", "strict"],
         raises: tuple[type[Exception], ...],
     ) -> None:
-        if not inspect.iscoroutinefunction(function):
+        if not inspect.iscoroutinefunction(function) or not inspect.signature(function).parameters:
             raise InvalidWorkflowError(name, "a workflow is an async def function whose first parameter is its context")
+        if replay not in ("warn", "strict"):
+            raise InvalidWorkflowError("replay", f"{replay!r:.100} is neither 'warn' nor 'strict'")
         self.function: Final = function
         self.name: Final = checked_name("workflow", name)
         self.version: Final = checked_name("version", version) if version else ""
@@ -195,7 +198,7 @@ def workflow(
             limits=_limits(concurrency),
             timeout=None if timeout is None else seconds(timeout, what="timeout", minimum=0.001),
             replay=replay,
-            raises=tuple(raises),
+            raises=_checked_raises(raises),
         )
 
     return declare if function is None else declare(function)
@@ -237,25 +240,47 @@ def step(
             :class:`Happened` with the result, or :data:`DID_NOT_HAPPEN`, and then the step is run.
         raises: Exceptions that reach the workflow as themselves; others are described. Builtin ones always do.
     """
-    tries = Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE
-    if type(tries.attempts) is not int or tries.attempts < 1:
-        raise InvalidWorkflowError("retry", f"{tries.attempts!r} attempts; it must be a whole number, at least 1")
     if semantics not in ("at_least_once", "at_most_once"):
         raise InvalidWorkflowError("semantics", f"{semantics!r} is neither 'at_least_once' nor 'at_most_once'")
     if reconcile is not None and semantics != "at_most_once":
         raise InvalidWorkflowError("reconcile", "it belongs to semantics='at_most_once'; others are simply run again")
     options = StepOptions(
-        retry=tries,
+        retry=_checked_retry(Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE),
         timeout=None if timeout is None else seconds(timeout, what="timeout", minimum=0.001),
         semantics=semantics,
         reconcile=reconcile,
-        raises=tuple(raises),
+        raises=_checked_raises(raises),
     )
 
     def declare(function: Callable[..., Any]) -> Step[Any, Any]:
         return Step(function, name or _name_of(function), options)
 
     return declare if function is None else declare(function)
+
+
+def _checked_retry(retry: Retry) -> Retry:
+    """Refuse what would only be found out when the step has raised."""
+    if not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidWorkflowError("retry", f"{retry!r:.100} is neither a Retry nor a number of attempts")
+    if type(retry.attempts) is not int or retry.attempts < 1:
+        raise InvalidWorkflowError("retry", f"{retry.attempts!r} attempts; it must be a whole number, at least 1")
+    for name in ("delay", "factor", "max_delay"):
+        number: object = getattr(retry, name)
+        if type(number) not in (int, float) or not 0 <= cast("float", number) < float("inf"):
+            raise InvalidWorkflowError("retry", f"{name} is {number!r:.100}; it must be a number, at least 0")
+    on: Any = retry.on
+    kinds = cast("tuple[object, ...]", on) if isinstance(on, tuple) else (on,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise InvalidWorkflowError("retry", f"on is {retry.on!r:.100}; it must be a tuple of exception classes")
+    return retry
+
+
+def _checked_raises(raises: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
+    if isinstance(raises, type):
+        raise InvalidWorkflowError("raises", f"give a list of exception classes: raises=[{raises.__name__}]")
+    kinds = tuple(raises)
+    KnownErrors(kinds)  # which refuses what could not be restored
+    return kinds
 
 
 def as_step(function: Callable[..., Any] | Step[..., Any]) -> Step[..., Any]:

@@ -29,7 +29,7 @@ class Threads:
         """Run a function in a thread, in the caller's context. A cancelled caller does not wait for its end."""
         async with self._permits:
             lane = self._free.pop() if self._free else self._another()
-            work = functools.partial(contextvars.copy_context().run, functools.partial(_called, function, args, kwargs))
+            work = functools.partial(contextvars.copy_context().run, functools.partial(called, function, args, kwargs))
             future = lane.start(work)
             future.add_done_callback(functools.partial(self._ended, lane))
             return await asyncio.shield(future)
@@ -55,7 +55,8 @@ class Threads:
             lane.close(wait=False)
 
 
-def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
+def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
+    """Call a function in a thread; what it raises can be raised where somebody waits for it."""
     try:
         return function(*args, **kwargs)
     except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:
