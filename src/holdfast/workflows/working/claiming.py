@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from holdfast.clock import Instant, seconds_between
-from holdfast.errors import DecodeError, FormatTooNewError, StoreError
+from holdfast.errors import DecodeError, FormatTooNewError, StoreBusyError, StoreError
 from holdfast.events import RunQuarantined, WorkerDied
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.removing import remove
@@ -38,11 +38,12 @@ from holdfast.workflows.storing.records import (
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.scope import Scope
-    from holdfast.stores.protocol import Change, Record, Snapshot
+    from holdfast.stores.protocol import Change, Commit, Record, Snapshot
     from holdfast.workflows.running.host import Host
     from holdfast.workflows.storing.records import Header
 
 PAGE: Final = 500
+TRIES: Final = 50
 
 
 async def claim(host: Host, run_id: str) -> Activation | None:
@@ -239,37 +240,49 @@ async def bury(host: Host, presence: str, worker: Record) -> None:
         if page.more is None:
             break
         start = page.more
-    await space.commit(Delete(worker.key, version))
-    host.emit(WorkerDied(at=host.clock.wall(), presence=presence, runs=buried))
+    forgotten = await space.commit(Delete(worker.key, version))
+    if buried or not isinstance(forgotten, Conflict):  # others may bury it at the same time
+        host.emit(WorkerDied(at=host.clock.wall(), presence=presence, runs=buried))
 
 
 async def _release_if_readable(host: Host, own: Record) -> bool:
     try:
-        return await _release(host, own)
+        for _ in range(TRIES):
+            released = await _release(host, own)
+            if released is not None:
+                return released
     except (DecodeError, FormatTooNewError):
         return False  # one broken record does not keep the others from being taken over
+    raise StoreBusyError(f"the run {own.key.parts[-1]}", f"its life changed {TRIES} times while it was taken over")
 
 
-async def _release(host: Host, own: Record) -> bool:
-    """Make one run of a dead worker ready; one that has killed several is quarantined."""
+async def _release(host: Host, own: Record) -> bool | None:
+    """Make one run of a dead worker ready; one that has killed several is quarantined.
+
+    False: somebody else did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
+    """
     keys = RunKeys(host.space, OWNERSHIPS.decode(own.value).run)
     seen = await host.space.read(keys.life)
     record = seen.get(keys.life)
     if record is None:
-        return not isinstance(await host.space.commit(Delete(own.key, own.version)), Conflict)
+        return _is_done(own, await host.space.commit(Delete(own.key, own.version)))
     life = LIVES.decode(record.value)
     freed = await _freed(host, keys, life, seen.at)
     changes = (Check(keys.life, record.version), Delete(own.key, own.version))
     if life.has_ended or life.owner != own.key.parts[-2]:
-        return not isinstance(await host.space.commit(*changes), Conflict)
+        return _is_done(own, await host.space.commit(*changes))
     over: dict[RecordKey, Any] = {keys.ready: READY} if freed.status != "quarantined" else {}
     put = Put(keys.life, LIVES.encode_own(freed), record.version)
-    answer = await commit_over(host.space, (put, Delete(own.key, own.version)), over)
-    if isinstance(answer, Conflict):
-        return False
-    if freed.status == "quarantined":
+    released = _is_done(own, await commit_over(host.space, (put, Delete(own.key, own.version)), over))
+    if released and freed.status == "quarantined":
         host.emit(RunQuarantined(at=host.clock.wall(), run=keys.id, workflow=life.workflow, deaths=freed.deaths))
-    return True
+    return released
+
+
+def _is_done(own: Record, answer: Commit | Conflict) -> bool | None:
+    if not isinstance(answer, Conflict):
+        return True
+    return False if own.key in answer.current else None
 
 
 async def _freed(host: Host, keys: RunKeys, life: Life, at: Instant) -> Life:

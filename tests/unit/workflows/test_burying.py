@@ -1,0 +1,51 @@
+"""Taking over the runs of workers that died."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.events import WorkerDied
+from holdfast.testing.workflows import WorkflowEnvironment
+from holdfast.workflows.working import claiming
+from holdfast.workflows.working.claiming import bury, workers_of
+from tests.unit.workflows.engines import collects
+
+if TYPE_CHECKING:
+    import pytest
+
+    from holdfast.events import Event
+
+
+async def test_a_run_that_is_cancelled_while_it_is_taken_over_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes it over looks again: nobody else would, once the dead worker is forgotten."""
+    async with WorkflowEnvironment([collects], linger=60) as env:
+        run = await env.start(collects, 1)
+        await env.settle()
+        await env.crash()
+        find_out = claiming._freed  # called between the look and the commit
+
+        async def meanwhile(*args: Any) -> Any:
+            monkeypatch.undo()
+            await run.cancel("meanwhile")
+            return await find_out(*args)
+
+        monkeypatch.setattr(claiming, "_freed", meanwhile)
+        await env.restart()
+        async with asyncio.timeout(10):
+            await env.settle()
+        assert (await run.info()).status == "cancelled"
+
+
+async def test_a_death_is_told_once_however_many_see_it() -> None:
+    """Those who find nothing left to do say nothing."""
+    told: list[Event] = []
+    async with WorkflowEnvironment([collects], hooks=[told.append], linger=60) as env:
+        await env.start(collects, 1)
+        await env.settle()
+        await env.crash()
+        host = env.client.host
+        [(name, worker)] = (await workers_of(host.space)).items()
+        await asyncio.gather(*(bury(host, name, worker) for _ in range(5)))
+        assert sum(event.runs for event in told if isinstance(event, WorkerDied)) == 1
+        assert len([event for event in told if isinstance(event, WorkerDied)]) <= 2
