@@ -66,6 +66,7 @@ from holdfast.events._workflows import (
     StepRetried,
     UnloadSwallowed,
     WorkerDied,
+    WorkerFails,
 )
 
 __all__ = [
@@ -110,4 +111,5 @@ __all__ = [
     "TicksMissed",
     "UnloadSwallowed",
     "WorkerDied",
+    "WorkerFails",
 ]

@@ -117,3 +117,14 @@ class WorkerDied(Event, frozen=True, kw_only=True):
 
     presence: str
     runs: int
+
+
+class WorkerFails(Event, frozen=True, kw_only=True):
+    """A worker drives nothing because the store fails; ``problem`` says how. It goes on trying.
+
+    It is told once, until the worker has got on again.
+    """
+
+    level: ClassVar[Level] = "error"
+
+    problem: str

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
 import holdfast as hf
 from holdfast.errors import StoreError
+from holdfast.events import Event, WorkerFails
 from holdfast.space import Space
 from holdfast.stores.opening import open_store
 from holdfast.testing.faults import Faults
 from holdfast.testing.faulty_store import FaultyStore
 from tests.unit.workflows.engines import DONE, act
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @hf.workflow
@@ -60,3 +66,19 @@ async def test_what_a_step_did_is_kept_though_the_store_fails(faults: Faults) ->
         with suppress(StoreError):
             await worker.aclose()
     assert [name for name, count in Counter(DONE).items() if count > 1] == []
+
+
+async def test_a_worker_whose_store_is_gone_says_so_once(tmp_path: Path) -> None:
+    """Nobody else would: it asks by itself, and goes on trying."""
+    told = asyncio.Queue[Event]()
+    path = tmp_path / "store.db"
+    engine = hf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS, hooks=[told.put_nowait])
+    await engine.open()
+    path.unlink()
+    async with asyncio.timeout(10):
+        while not isinstance(event := await told.get(), WorkerFails):
+            pass
+    assert event.problem.startswith("StoreGoneError")
+    with suppress(StoreError):
+        await engine.aclose()
+    assert told.empty()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import Instant, seconds_between
 from holdfast.errors import HoldfastError
-from holdfast.events import LoopHeldUp
+from holdfast.events import LoopHeldUp, WorkerFails
 from holdfast.stores.protocol import Delete
 from holdfast.workflows.running.control import Unload
 from holdfast.workflows.running.driving import drive, is_resting, release, suspend
@@ -58,7 +58,7 @@ class Worker:
         self._claiming: Final[dict[str, asyncio.Task[Any]]] = {}
         self._next_due: Instant | None = Instant(0)
         self._lifelines: dict[str, str] = {}
-        self._met = False
+        self._met, self._problem = False, ""
         self._looked_at = -1e9
         self._probed_at = -1e9
         self.is_stopping = self._resting = False
@@ -147,10 +147,17 @@ class Worker:
             self._news.clear()
             try:
                 await self._round()
-            except HoldfastError:
-                await asyncio.sleep(FLUSH_AFTER)  # the store is in trouble: whoever asked it is told; try again
+                self._problem = ""
+            except HoldfastError as problem:
+                self._tell(problem)
+                await asyncio.sleep(FLUSH_AFTER)  # the store is in trouble: try again
             if not self._news.is_set():
                 await self._rest()
+
+    def _tell(self, problem: HoldfastError) -> None:
+        if type(problem).__name__ != self._problem:
+            self._problem = type(problem).__name__
+            self._host.emit(WorkerFails(at=self._host.clock.wall(), problem=f"{self._problem}: {problem}"))
 
     async def _rest(self) -> None:
         self._resting = True
