@@ -107,6 +107,18 @@ async def loses_inside(ctx: hf.Context) -> Any:
 
 
 @hf.workflow
+async def wins_from_deep_inside(ctx: hf.Context) -> Any:
+    """Win a race by a branch of a branch of a branch, against one that takes its time to clean up."""
+
+    async def deep() -> Any:
+        return await ctx.race(ctx.race(ctx.race(ctx.wait_signal("win"))))
+
+    won = await ctx.race(cleans_up(ctx, "loser", signals=2), deep())
+    await ctx.wait_signal("end")
+    return won[0]
+
+
+@hf.workflow
 async def nobody_runs(ctx: hf.Context) -> Any:
     """Let nobody race."""
     return await ctx.race()
@@ -164,6 +176,7 @@ MINE = [
     has_a_culprit,
     has_slow_cleaners,
     loses_inside,
+    wins_from_deep_inside,
     nobody_runs,
     begins_at_once,
     cancelled_as_it_begins,
@@ -235,6 +248,17 @@ async def test_a_branch_that_has_lost_stops_whatever_its_own_branches_do(url: st
         await run.signal("win")
         assert await run.result() == [1, "won"]
         assert DONE == []
+
+
+async def test_who_has_won_a_race_is_the_same_when_it_is_replayed(url: str) -> None:
+    """However long the end of a branch takes to get about: a loser is told once, and does not become the winner."""
+    async with opening(url) as opened:
+        run = await opened.start(wins_from_deep_inside)
+        for signal in ("win", "loser", "loser", "end"):
+            await until(opened, run.id, "suspended")
+            await run.signal(signal)
+        assert await run.result() == 1
+        assert DONE == ["loser"]
 
 
 @pytest.mark.parametrize("place", PLACES)

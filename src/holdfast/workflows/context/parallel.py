@@ -41,10 +41,10 @@ async def race(activation: Activation, parent: Branch, works: Sequence[Work]) ->
     group = Group(activation, parent, works)
     group.on_end = group.cancel_others
     await group.run()
-    winner = group.members.index(group.ended[0])
-    if group.ended[0].problem is not None:
-        raise group.ended[0].problem
-    return winner, group.ended[0].result
+    winner = next((each for each in group.ended if not group.has_lost(each)), group.ended[0])
+    if winner.problem is not None:
+        raise winner.problem
+    return group.members.index(winner), winner.result
 
 
 class Member:
@@ -127,14 +127,21 @@ class Group:
         self._activation.branches.remove(member.branch)
         self._parent.children -= 1
         self.ended.append(member)
-        if member.problem is not None and self.first_raised is None and not member.is_unloaded:
+        has_lost = self.has_lost(member)
+        if member.problem is not None and self.first_raised is None and not member.is_unloaded and not has_lost:
             self.first_raised = member.problem
-        if not self._activation.is_unloading and not member.is_unloaded:
+        if not self._activation.is_unloading and not member.is_unloaded and not has_lost:
             self.on_end()
         if len(self.ended) == len(self.members) and not self._all_ended.done():
             self._all_ended.set_result(None)
         else:
             self._activation.someone_ended()
+
+    def has_lost(self, member: Member) -> bool:
+        """Tell whether another branch ended before this one, which was told so, in whatever order they are replayed."""
+        problem = member.problem
+        is_told = isinstance(problem, RunCancelled) and problem.group == self._path
+        return is_told or self._path in member.branch.lost_in
 
     def cancel_others_if_raised(self) -> None:
         """Cancel the rest when one has raised."""
@@ -149,7 +156,7 @@ class Group:
         paths = [member.branch.path for member in self.members if member not in self.ended]
         for branch in tuple(self._activation.branches):
             is_in = any(branch.path == path or branch.path.startswith(f"{path}/") for path in paths)
-            if is_in and not branch.children and not branch.is_told:
+            if is_in and not branch.children and not branch.is_told and self._path not in branch.lost_in:
                 told = RunCancelled("another branch has ended first")
                 told.group = self._path
                 self._activation.cancel_branch(branch, told)

@@ -258,6 +258,7 @@ class Activation:
         self.note(Mark("cancelled", operation_id, self.host.now(), Raw(data_of(cancel))))
         self.cancel_is_raised = self.cancel_is_raised or cancel.of_run
         branch.is_told = branch.is_told or cancel.of_run
+        branch.lost_in.add(cancel.group)
         raise cancel
 
     # --- unloading -----------------------------------------------------------------------------------------------

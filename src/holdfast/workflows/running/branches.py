@@ -85,6 +85,7 @@ class Branch:
         is_interrupted: Its step was told to stop.
         cancel: What is to be raised at its next operation.
         is_told: It was told that the run is cancelled, and cleans up.
+        lost_in: The paths of the groups in which it was told that another branch has ended first.
         lost: That a lock is gone which it relies on; raised at its next operation.
     """
 
@@ -98,6 +99,7 @@ class Branch:
         "is_interrupted",
         "is_told",
         "lost",
+        "lost_in",
         "path",
         "task",
         "wait",
@@ -111,6 +113,7 @@ class Branch:
         self.is_in_effect = self.is_interrupted = self.is_told = False
         self.cancel: RunCancelled | None = None
         self.lost: LeaseLostError | None = None
+        self.lost_in: Final[set[str]] = set()
         self._names: Final[dict[str, int]] = {}
         self._ids: Final[set[str]] = set()
         self._groups = 0

@@ -49,6 +49,7 @@ def told_again(branch: Branch, cancel: RunCancelled) -> RunCancelled:
     if branch.cancel is not None and (cancel.of_run or not branch.cancel.of_run):
         branch.cancel = None
     branch.is_told = branch.is_told or cancel.of_run
+    branch.lost_in.add(cancel.group)
     return cancel
 
 
