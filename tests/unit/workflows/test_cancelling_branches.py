@@ -119,6 +119,18 @@ async def wins_from_deep_inside(ctx: hf.Context) -> Any:
 
 
 @hf.workflow
+async def wins_against_a_step(ctx: hf.Context) -> Any:
+    """Win a race from deep inside against a step that does not stop."""
+
+    async def deep() -> Any:
+        return await ctx.race(ctx.race(ctx.race(ctx.wait_signal("win"))))
+
+    won = await ctx.race(deep(), ctx.step(stubborn, "a"))
+    await ctx.wait_signal("end")
+    return won[0]
+
+
+@hf.workflow
 async def nobody_runs(ctx: hf.Context) -> Any:
     """Let nobody race."""
     return await ctx.race()
@@ -177,6 +189,7 @@ MINE = [
     has_slow_cleaners,
     loses_inside,
     wins_from_deep_inside,
+    wins_against_a_step,
     nobody_runs,
     begins_at_once,
     cancelled_as_it_begins,
@@ -259,6 +272,17 @@ async def test_who_has_won_a_race_is_the_same_when_it_is_replayed(url: str) -> N
             await run.signal(signal)
         assert await run.result() == 1
         assert DONE == ["loser"]
+
+
+async def test_a_loser_that_ended_all_the_same_has_lost_when_it_is_replayed(url: str) -> None:
+    """What a mark led to comes before the next one, as it did when they were made."""
+    async with opening(url) as opened:
+        run = await opened.start(wins_against_a_step)
+        await EVENTS["a"].wait()
+        await run.signal("win")
+        await until(opened, run.id, "suspended")
+        await run.signal("end")
+        assert await run.result() == 0
 
 
 @pytest.mark.parametrize("place", PLACES)

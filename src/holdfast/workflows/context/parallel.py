@@ -92,7 +92,10 @@ class Group:
             context.run(CURRENT.set, member.branch)
             loop = asyncio.get_running_loop()
             member.branch.task = loop.create_task(self._run(member, work), context=context)
-        await self._all_ended
+        try:
+            await self._all_ended
+        finally:
+            activation.ending -= self._all_ended.done() and not self._all_ended.cancelled()
         if activation.is_unloading or any(member.is_unloaded for member in self.members):
             raise Unload
         self._hand_up()
@@ -134,6 +137,7 @@ class Group:
             self.on_end()
         if len(self.ended) == len(self.members) and not self._all_ended.done():
             self._all_ended.set_result(None)
+            self._activation.ending += 1
         else:
             self._activation.someone_ended()
 

@@ -61,6 +61,7 @@ class Activation:
         self.ended: Life | None = None
         self.over: Final[asyncio.Future[Life | None]] = asyncio.get_running_loop().create_future()
         self.is_unloading = self.is_deposed = self.is_stopping = self.is_handed_back = False
+        self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.turns: Final = Turns(self)
         self.turn: Final = self.turns.take
         self.news: Final = News(self)

@@ -34,6 +34,9 @@ class Turns:
         while True:
             if activation.is_unloading:
                 raise Unload
+            if activation.ending and not activation.replay.is_over:
+                await asyncio.sleep(0)  # what the mark before led to comes before this one, as it did when it was made
+                continue
             found = activation.replay.ask(branch.path, kinds, operation_id)
             if type(found) is Mark:
                 self.go_on()
