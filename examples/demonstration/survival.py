@@ -125,7 +125,7 @@ def judge(scene: Scene, results: list[list[str]], report: Report) -> None:
     """Compare the ledger with what was promised."""
     known = entries(scene.ledger)
     begun = [(each.order, each.step) for each in known if each.what == "begins"]
-    # A step is recorded before the next one begins. So of each order at most the last that the killed one began was not.
+    # A step is recorded before the next one begins: of each order at most the last that the killed one began was not.
     by_killed = [(each.order, each.step) for each in known if each.what == "begins" and each.pid == scene.killed]
     unrecorded = set(dict(by_killed).items())
     twice = {each for each in begun if begun.count(each) > 1}
@@ -142,6 +142,6 @@ def judge(scene: Scene, results: list[list[str]], report: Report) -> None:
     )
     report.add(
         "A step that is recorded never runs again.",
-        f"Of {len(ORDERS) * len(STEPS)} steps {len(twice)} began twice: those that were not recorded when the kill came.",
+        f"Of {len(ORDERS) * len(STEPS)} steps {len(twice)} began twice: those not recorded when the kill came.",
         kept=twice <= unrecorded,
     )
