@@ -206,6 +206,8 @@ class Codec(Generic[T]):
         found = re.match(rb"([1-9][0-9]{0,5}):", data)
         if found and int(found[1]) > FORMAT:
             raise FormatTooNewError(self.what, int(found[1]), FORMAT)
+        if data.startswith(b"sealed"):
+            raise DecodeError(f"{self.what} cannot be read: it is sealed; open the store with encryption=Keyring(...)")
         raise DecodeError(f"{self.what} cannot be read: it does not begin with a format number")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BrokenSealError, InvalidKeyringError, UnknownSealingKeyError
+from holdfast.errors import BrokenSealError, DecodeError, InvalidKeyringError, UnknownSealingKeyError
 from holdfast.keys import RecordKey
 from holdfast.stores import Put
 from holdfast.stores.opening import open_store
@@ -124,3 +124,12 @@ async def test_a_value_of_another_tenant_is_refused() -> None:
 
             with pytest.raises(BrokenSealError):
                 await bob.read(bob.key("note"))
+
+
+async def test_a_sealed_store_without_its_keys_says_what_is_missing() -> None:
+    """Not that something is damaged."""
+    async with hf.open("memory://sealed-only", encryption=Keyring({"a": NEW})) as sealed:
+        await sealed.state.shared("secret", type=int, initial=0).set(1)
+        async with hf.open("memory://sealed-only") as plain:
+            with pytest.raises(DecodeError, match="encryption="):
+                await plain.state.shared("secret", type=int, initial=0).get()

@@ -389,3 +389,14 @@ async def test_a_child_that_would_wait_for_its_own_parent_is_refused(engine: hf.
         await (await engine.start(nested, 1)).result()
 
     assert isinstance(caught.value.__cause__, WorkflowConcurrencyLimitExceededError)
+
+
+async def _runs(ctx: hf.Context) -> None:
+    del ctx
+
+
+@pytest.mark.parametrize("limit", ["5", [3], [None]])
+def test_what_is_no_limit_is_refused_where_it_is_declared(limit: Any) -> None:
+    """A number in quotes, say."""
+    with pytest.raises(InvalidWorkflowError, match=r"hf\.Limit"):
+        hf.workflow(concurrency=limit)(_runs)

@@ -309,6 +309,8 @@ def _limits(given: Limit | int | Iterable[Limit]) -> tuple[Limit, ...]:
     if isinstance(given, int):
         return (Limit(given),)
     limits = (given,) if isinstance(given, Limit) else tuple(given)
+    if not all(isinstance(limit, Limit) for limit in limits):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidWorkflowError("concurrency", f"{given!r:.60} is no limit; give hf.Limit(...) or a whole number")
     if len({limit.key is None for limit in limits}) < len(limits):
         raise InvalidWorkflowError("concurrency", "give at most one limit with a key and one without")
     # The line of a key comes first: whoever waits there does not take a place of the whole type.
