@@ -60,7 +60,9 @@ async def test_keys_that_were_used_leave_nothing_behind(
     use: Callable[[Exclusion, int], Awaitable[None]], keys: int
 ) -> None:
     """After a hundred thousand keys the exclusion is as small as after a few."""
-    assert await growth(use, keys) < 8_000  # a single forgotten byte for each key would be more
+    # What is kept for a key is kept each time; what the test runner's own thread keeps at that moment is not.
+    least = min([await growth(use, keys) for _ in range(3)])
+    assert least < 8_000  # a single forgotten byte for each key would be more
 
 
 async def test_nothing_is_kept_of_finished_tasks() -> None:
