@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidWorkflowError, RunDivergedError, RunFailedError, RunStuckError
 from holdfast.testing import VirtualClock, simulate
-from holdfast.testing.workflows import WorkflowEnvironment, crash_everywhere, unload_everywhere
+from holdfast.testing.workflows import WorkflowEnvironment, crash_everywhere, interleave, unload_everywhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,3 +193,44 @@ async def test_a_workflow_that_is_right_is_disturbed_at_every_commit() -> None:
     seen = await crash_everywhere(naps, 2)
     assert seen.crashes == 2 * seen.commits
     assert seen.kinds == ("step", "sleep", "slept", "step", "sleep", "slept", "step")
+
+
+@hf.workflow
+async def sums_in_any_order(ctx: hf.Context) -> int:
+    """Add up what branches bring, in whatever order."""
+    found: list[int] = []
+
+    async def branch(number: int) -> None:
+        await ctx.step("bring", note, str(number))
+        found.append(number)
+
+    await ctx.gather(*(branch(number) for number in range(3)))
+    return sum(found)
+
+
+@hf.workflow
+async def first_come(ctx: hf.Context) -> str:
+    """Depend on which branch comes first."""
+    found: list[str] = []
+
+    async def branch(name: str) -> None:
+        await ctx.step("bring", note, name)
+        found.append(name)
+
+    await ctx.gather(branch("a"), branch("b"))
+    return found[0]
+
+
+def test_a_workflow_is_run_in_many_orders() -> None:
+    """One that does not depend on them comes to the same each time."""
+    assert interleave(sums_in_any_order, seeds=40).seeds == 40
+
+
+def test_a_workflow_that_depends_on_the_order_is_found_and_its_seed_named() -> None:
+    """And that seed shows it again."""
+    with pytest.raises(RunDivergedError, match=r"interleaved by seed \d+") as found:
+        interleave(first_come, seeds=200)
+    seed = int(str(found.value).split("seed ")[1].split(":")[0].split()[0].rstrip(","))
+
+    with pytest.raises(RunDivergedError):
+        interleave(first_come, seeds=[0, seed])

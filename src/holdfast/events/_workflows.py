@@ -25,6 +25,35 @@ class RunMoved(RunEvent, frozen=True, kw_only=True):
     """How many seconds it was in the state before."""
     about: str = ""
     """What it waits for, or why it ended, in words."""
+    key: str = ""
+    """What it counts for: the partitions of its limits, and its schedule; empty if it has none."""
+
+
+class RunLocked(RunEvent, frozen=True, kw_only=True):
+    """A run has got a lock through its context, and holds it however long it sleeps."""
+
+    level: ClassVar[Level] = "debug"
+
+    step: str
+    key: str
+    """The lock's key."""
+    fence: int
+    """The fence of the lock, not of the run."""
+    waited: float
+    """How many seconds it stood in line."""
+
+
+class RunUnlocked(RunEvent, frozen=True, kw_only=True):
+    """A run has given a lock back, or left its line without having got it."""
+
+    level: ClassVar[Level] = "debug"
+
+    step: str
+    key: str
+    fence: int
+    """The fence that it had; 0: it did not get the lock."""
+    held: float
+    """How many seconds it held it."""
 
 
 class StepRecorded(RunEvent, frozen=True, kw_only=True):

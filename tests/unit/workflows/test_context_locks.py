@@ -17,6 +17,7 @@ from holdfast.errors import (
     WaitCycleError,
     WithdrawnError,
 )
+from holdfast.events import Event, RunLocked, RunUnlocked
 from holdfast.locks.driving.run_entries import RunEntries
 from holdfast.scope import address_of
 from holdfast.testing.workflows import WorkflowEnvironment
@@ -410,3 +411,31 @@ async def test_what_a_run_left_behind_is_found_in_its_history(url: str) -> None:
         assert await release_all(env.client.host, "a") == 2
         assert await place_of(env, "a", "outer") == await place_of(env, "a", "inner", "mutex#2") == "nowhere"
         await release_all(env.client.host, "a")
+
+
+@hf.workflow
+async def takes_turns(ctx: hf.Context) -> int:
+    """Hold a lock for a minute."""
+    async with ctx.mutex("events") as held:
+        await ctx.sleep("1 minute")
+        return held.fence
+
+
+async def test_events_tell_which_run_got_which_lock_and_how_long_it_waited() -> None:
+    """One for each that got it and gave it back; a replay tells nothing again."""
+    events: list[Event] = []
+    async with WorkflowEnvironment([takes_turns], linger=0, hooks=[events.append]) as env:
+        first, second = await env.start(takes_turns, id="one"), await env.start(takes_turns, id="two")
+        fences = [await env.result(first), await env.result(second)]
+
+    got = [event for event in events if isinstance(event, RunLocked)]
+    gave = [event for event in events if isinstance(event, RunUnlocked)]
+    assert [(event.run, event.key, event.fence) for event in got] == [
+        ("one", "events", fences[0]),
+        ("two", "events", fences[1]),
+    ]
+    assert (got[0].waited, 60 <= got[1].waited < 61) == (0.0, True)
+    assert [(event.run, event.fence, 60 <= event.held < 61) for event in gave] == [
+        ("one", fences[0], True),
+        ("two", fences[1], True),
+    ]

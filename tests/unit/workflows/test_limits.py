@@ -18,6 +18,7 @@ from holdfast.errors import (
     WorkflowAlreadyExistsError,
     WorkflowConcurrencyLimitExceededError,
 )
+from holdfast.events import RunMoved
 from tests.unit.workflows.engines import until
 
 if TYPE_CHECKING:
@@ -400,3 +401,16 @@ def test_what_is_no_limit_is_refused_where_it_is_declared(limit: Any) -> None:
     """A number in quotes, say."""
     with pytest.raises(InvalidWorkflowError, match=r"hf\.Limit"):
         hf.workflow(concurrency=limit)(_runs)
+
+
+async def test_events_name_the_key_that_a_run_counts_for() -> None:
+    """From its start to its end, so that whoever watches can tell what is crowded."""
+    moved: list[RunMoved] = []
+    hooks = [lambda event: moved.append(event) if isinstance(event, RunMoved) else None]
+    async with hf.Engine("memory://", workflows=[by_name], hooks=hooks) as engine:
+        run = await engine.start(by_name, "ann")
+        await run.signal("go", "!")
+        await run.result(timeout=10)
+
+    assert {event.key for event in moved} == {"ann"}
+    assert {event.status for event in moved} >= {"running", "completed"}

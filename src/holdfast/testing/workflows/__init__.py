@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.testing.workflows.disturbing import Disturbances, Script, crash_everywhere, unload_everywhere
 from holdfast.testing.workflows.effects import Effects, Execution
 from holdfast.testing.workflows.environment import WorkflowEnvironment
+from holdfast.testing.workflows.interleaving import interleave
 from holdfast.testing.workflows.replaying import Replayed, SavedHistory, load_history, replay_history, save_history
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Script",
     "WorkflowEnvironment",
     "crash_everywhere",
+    "interleave",
     "load_history",
     "replay_history",
     "save_history",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.events import Event
     from holdfast.keys import RecordKey
+    from holdfast.testing.clock import VirtualClock
     from holdfast.testing.workflows.effects import Execution
 
 Script: TypeAlias = Callable[[WorkflowEnvironment, Run[Any]], Awaitable[None]]
@@ -48,12 +49,14 @@ class Disturbances(Struct, frozen=True):
         commits: How many commits the process made that drove it undisturbed.
         crashes: How often a process was killed.
         unloads: How often the run was taken out of memory.
+        seeds: In how many orders its branches were interleaved.
         kinds: The kinds of its marks, in order.
     """
 
     commits: int = 0
     crashes: int = 0
     unloads: int = 0
+    seeds: int = 0
     kinds: tuple[str, ...] = ()
 
 
@@ -107,11 +110,11 @@ async def crash_everywhere(
         RunDivergedError: A run did something else, and where its process died.
     """
     given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
-    calm = await _Trial(given).run()
+    calm = await Trial(given).run()
     crashes = 0
     for when in MOMENTS:
         for commit in range(1, calm.commits + 1):
-            trial = _Trial(given, Death(when, commit))
+            trial = Trial(given, Death(when, commit))
             seen = await trial.run()
             trial.compare(calm, seen)
             crashes += 1
@@ -138,8 +141,8 @@ async def unload_everywhere(
         RunDivergedError: The run did something else.
     """
     given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
-    calm = await _Trial(given, linger="365 days").run()
-    trial = _Trial(given, linger=0)
+    calm = await Trial(given, linger="365 days").run()
+    trial = Trial(given, linger=0)
     seen = await trial.run()
     trial.compare(calm, seen)
     if seen.grants != calm.grants:
@@ -150,11 +153,17 @@ async def unload_everywhere(
 
 
 @final
-class _Trial:
+class Trial:
     """One run of a workflow, disturbed or not."""
 
-    def __init__(self, given: Given, death: Death | None = None, linger: Duration = "0.25 seconds") -> None:
-        self._given, self._death, self._linger = given, death, linger
+    def __init__(
+        self,
+        given: Given,
+        death: Death | None = None,
+        linger: Duration = "0.25 seconds",
+        clock: VirtualClock | None = None,
+    ) -> None:
+        self._given, self._death, self._linger, self._clock = given, death, linger, clock
         self._recorded: set[tuple[str, str, int]] = set()
         self._grants = 0
         self.unloads = 0
@@ -177,6 +186,7 @@ class _Trial:
             steps=given.steps,
             errors=given.errors,
             store="memory://" if given.store is None else given.store(),
+            clock=self._clock,
             linger=self._linger,
             hooks=[self._heard],
         ) as env:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 from msgspec import Raw
 
-from holdfast.clock import later
+from holdfast.clock import later, seconds_between
 from holdfast.durations import optional_seconds
 from holdfast.errors import (
     HoldfastError,
@@ -22,6 +22,7 @@ from holdfast.errors import (
     WaitCycleError,
     WithdrawnError,
 )
+from holdfast.events import RunLocked, RunUnlocked
 from holdfast.locks.algebra.line import Waiting
 from holdfast.locks.algebra.record import check_permits
 from holdfast.locks.driving.records import LineKeys
@@ -83,6 +84,7 @@ class ContextLock:
         if mark.kind == "released":
             raise self._failed(mark)
         self._compare(mark)
+        standing.asked_at = mark.at
         return await self._or_leave(standing, mark.until, None, is_replayed=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
@@ -95,6 +97,7 @@ class ContextLock:
         mark = await self._turn_undisturbed(standing)
         if mark is None:
             mark = await standing.leave(hold=hold if problem is None else None)
+            self._tell_unlocked(standing, hold, mark.at)
             go_on(self._activation, standing.operation)
         else:
             await self._pass_by(standing)
@@ -144,6 +147,7 @@ class ContextLock:
             self._activation.note(mark)
             raise self._failed(mark)
         place, at = entered
+        standing.asked_at = at
         return place, None if self._wish.timeout is None else later(at, self._wish.timeout)
 
     async def _or_leave(
@@ -153,7 +157,7 @@ class ContextLock:
             return await self._wait_for_turn(standing, until, place, is_replayed=is_replayed)
         except (RunCancelled, LeaseLostError):
             if await self._turn_undisturbed(standing) is None:
-                await standing.leave()
+                self._tell_unlocked(standing, None, (await standing.leave()).at)
                 go_on(self._activation, standing.operation)
             else:
                 await self._pass_by(standing)
@@ -181,7 +185,37 @@ class ContextLock:
         held = Granting(place.fence, place.slot, place.granted_at, place.ends_at)
         now, packed = self._activation.host.now(), Raw(msgspec.json.encode(held))
         self._activation.note(Mark("held", standing.operation, now, packed))
+        self._tell_locked(standing, held)
         return self._take(standing, held)
+
+    def _tell_unlocked(self, standing: Standing, hold: RunHold | None, at: Instant) -> None:
+        host = self._activation.host
+        if host.hooks:
+            host.emit(
+                RunUnlocked(
+                    at=host.clock.wall(),
+                    run=self._activation.keys.id,
+                    step=standing.operation,
+                    key=self._wish.name,
+                    fence=0 if hold is None else hold.fence,
+                    held=0.0 if hold is None else max(0.0, seconds_between(hold.granted_at, at)),
+                )
+            )
+
+    def _tell_locked(self, standing: Standing, held: Granting) -> None:
+        host = self._activation.host
+        if host.hooks:
+            waited = max(0.0, seconds_between(standing.asked_at, held.granted_at))
+            host.emit(
+                RunLocked(
+                    at=host.clock.wall(),
+                    run=self._activation.keys.id,
+                    step=standing.operation,
+                    key=self._wish.name,
+                    fence=held.fence,
+                    waited=waited,
+                )
+            )
 
     def _take(self, standing: Standing, held: Granting) -> RunHold:
         activation, wish = self._activation, self._wish
@@ -206,6 +240,7 @@ class ContextLock:
 
     async def _give_up(self, standing: Standing, problem: HoldfastError) -> None:
         mark = await standing.leave(problem)
+        self._tell_unlocked(standing, None, mark.at)
         go_on(self._activation, standing.operation)
         raise self._failed(mark)
 

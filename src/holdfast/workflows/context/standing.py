@@ -50,10 +50,12 @@ class Standing:
         wish: What is asked for.
         branch: By which branch.
         operation: The id of the operation.
+        asked_at: Since when it stands in line, by the store's time.
     """
 
     def __init__(self, activation: Activation, branch: Branch, operation: str, wish: LockWish) -> None:
         self.wish, self.branch, self.operation = wish, branch, operation
+        self.asked_at = Instant(0)
         self._activation = activation
         self._entries: Final = RunEntries(activation.host.lines)
         run = activation.keys.id

@@ -170,7 +170,7 @@ async def end_unstarted(host: Host, run_id: str, header: Header, life: Life, ver
     for each in departures:
         if each.is_cut_off:
             await host.lines.look_after(each.line)
-    host.emit_moved(run_id, _ended(life, ending, answered.sight.at), 0, life.changed_at)
+    host.emit_moved(run_id, _ended(life, ending, answered.sight.at), 0, life.changed_at, header.lines)
     return True
 
 

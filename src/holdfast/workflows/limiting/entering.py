@@ -147,7 +147,7 @@ class _Starting:
         self._host.saw(answered.sight.at)
         place, life = self._arrival.place, self._life
         if life is not None:
-            self._host.emit_moved(self._keys.id, life, 0, self._at)
+            self._host.emit_moved(self._keys.id, life, 0, self._at, self._standings)
             self._take(answered, life)
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
             await make_room(self._host, self._keys.id, place.standing, place.waiting.ticket)

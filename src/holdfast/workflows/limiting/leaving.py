@@ -208,5 +208,5 @@ class _Next:
         presence, is_first = self._worker.presence, not self._has_news
         right = Claim(self._own, versions[self._own], presence, versions[self._run.life], is_first=is_first)
         workflow = host.workflows[life.workflow, life.version]
-        host.emit_moved(self._run.id, life, right.fence, header.started_at)
+        host.emit_moved(self._run.id, life, right.fence, header.started_at, header.lines)
         host.take(Activation(host, self._run, workflow, header, life, right, ()))

@@ -159,7 +159,7 @@ async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
     answer = await commit_over(host.space, (put, *changes), over)
     if isinstance(answer, Conflict):
         return False
-    host.emit_moved(run.id, going_on, 0, run.life.changed_at)
+    host.emit_moved(run.id, going_on, 0, run.life.changed_at, header.lines)
     return True
 
 

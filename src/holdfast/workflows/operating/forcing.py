@@ -116,7 +116,7 @@ async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool]
         answer = await commit_over(space, changes, _tell(space, run))
         if not isinstance(answer, Conflict):
             _depose(host, run.id)
-            host.emit_moved(run.id, ended, 0, life.changed_at)
+            host.emit_moved(run.id, ended, 0, life.changed_at, run.header.lines)
             return ended
         run = await find(space, run.id)
     raise StoreBusyError(f"the run {run.id}", f"its life changed {TRIES} times while it was to be ended")

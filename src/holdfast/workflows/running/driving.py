@@ -109,7 +109,7 @@ async def _end(
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
-        host.emit_moved(activation.keys.id, ended, activation.fence, life.changed_at)
+        host.emit_moved(activation.keys.id, ended, activation.fence, life.changed_at, activation.header.lines)
 
 
 def _reason(life: Life, problem: BaseException | None) -> str | None:
@@ -143,7 +143,7 @@ async def suspend(activation: Activation) -> None:
         raise
     finally:
         activation.unload()
-    host.emit_moved(activation.keys.id, waiting, 0, life.changed_at)
+    host.emit_moved(activation.keys.id, waiting, 0, life.changed_at, activation.header.lines)
 
 
 async def release(activation: Activation, about: str) -> None:
@@ -165,7 +165,7 @@ async def release(activation: Activation, about: str) -> None:
     finally:
         activation.unload()
     if not isinstance(answer, Conflict):
-        activation.host.emit_moved(activation.keys.id, freed, 0, life.changed_at)
+        activation.host.emit_moved(activation.keys.id, freed, 0, life.changed_at, activation.header.lines)
 
 
 async def _commit_life(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.workflows.declaring.definition import Step, Workflow
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.running.threads import Threads
-    from holdfast.workflows.storing.records import Life
+    from holdfast.workflows.storing.records import Life, Standing
 
 MOST_DEATHS: Final = 5
 """How many workers may die with a run in a row, without its getting any further, before it is quarantined."""
@@ -192,7 +192,7 @@ class Host:
         if self.hooks:
             self.hooks.emit(event)
 
-    def emit_moved(self, run_id: str, life: Life, fence: int, since: Instant) -> None:
+    def emit_moved(self, run_id: str, life: Life, fence: int, since: Instant, lines: Iterable[Standing] = ()) -> None:
         """Tell that a run is in another state now."""
         if self.hooks:
             about = life.waits_for or (life.failure.type if life.failure is not None else life.cancel or "")
@@ -205,6 +205,7 @@ class Host:
                     fence=fence,
                     waited=max(0.0, seconds_between(since, life.changed_at)),
                     about=about,
+                    key=", ".join(each.label for each in lines),
                 )
             )
 

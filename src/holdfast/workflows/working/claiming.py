@@ -72,7 +72,7 @@ async def claim(host: Host, run_id: str) -> Activation | None:
         claimed = await _claim_in_turn(host, keys, shown, life, record, seen)
         if claimed is not None:
             right, taken = claimed
-            host.emit_moved(run_id, taken, right.fence, life.changed_at)
+            host.emit_moved(run_id, taken, right.fence, life.changed_at, shown.lines)
             loaded = Activation(host, keys, workflow, shown, taken, right, await marks_of(host.space, keys))
     except (CancelledError, StoreError):
         host.dropped.add(run_id)  # if it was claimed all the same, nobody here is about to load it
