@@ -107,6 +107,7 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade pyproject.toml --group test --constraint requirements/run.txt --output-file requirements/test.txt
 	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
+	@$(COMPILE) --upgrade --no-deps requirements/services.in --output-file requirements/services.txt
 
 .PHONY: dist
 dist: $(DEV)/.ready ## build the sdist, the wheel and the bill of materials, the same bytes from the same tree
