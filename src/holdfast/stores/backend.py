@@ -58,8 +58,26 @@ class Batch(Struct, frozen=True):
     riders: tuple[Rider, ...]
 
 
-Outcome: TypeAlias = Verdict | Exception
-"""A rider's verdict, or what its ``decide`` raised."""
+class Deferred(Struct, frozen=True, gc=False):
+    """Not done, and nothing decided: the rider is to ride again, in the next transaction, before those who came later."""
+
+
+Outcome: TypeAlias = Verdict | Exception | Deferred
+"""A rider's verdict, or what its ``decide`` raised, or that it must ride again."""
+
+
+class Batching(Struct, frozen=True):
+    """How much may ride in one transaction.
+
+    A commit weighs as many as it has changes, an update as many as it has keys.
+    """
+
+    max_riders: int = 1_000
+    """The most commits and updates that share one transaction."""
+    max_weight: int = 100_000
+    max_bytes: int = 4_000_000
+    """A transaction with this many bytes of values takes no more riders: everyone waits for all of them to be written."""
+    spans_namespaces: bool = True
 
 
 class Applied(Struct, frozen=True):

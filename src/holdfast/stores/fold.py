@@ -33,7 +33,7 @@ from holdfast.stores.protocol import (
 from holdfast.stores.rules import check_decision, in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.stores.backend import Rider
 
@@ -71,7 +71,7 @@ def fold_in_order(
     riders: Iterable[Rider], at: Instant, last_version: int, records: Mapping[RecordKey, Record], limits: Capabilities
 ) -> Folded:
     """Fold any riders, one after the other."""
-    state = _Fold(at, last_version, records, limits)
+    state = Fold(at, last_version, records, limits)
     commit, ride = state.commit, state.ride
     outcomes = tuple([commit(rider) if type(rider) is CommitRider else ride(rider) for rider in riders])
     return Folded(at, outcomes, state.writes, tuple(state.wakes), state.last_version)
@@ -134,15 +134,26 @@ def as_exception(problem: BaseException) -> Exception:
 
 
 @final
-class _Fold:
-    """The records as the riders so far have left them."""
+class Fold:
+    """The records as the riders so far have left them.
 
-    __slots__ = ("_at", "_limits", "_present", "last_version", "wakes", "writes")
+    ``writes`` has the last state of each changed key; ``after`` and ``before`` bound the window in which all that was
+    allowed holds.
+    """
+
+    __slots__ = ("_at", "_draw", "_limits", "_present", "after", "before", "last_version", "wakes", "writes")
 
     def __init__(
-        self, at: Instant, last_version: int, records: Mapping[RecordKey, Record], limits: Capabilities
+        self,
+        at: Instant,
+        last_version: int,
+        records: Mapping[RecordKey, Record],
+        limits: Capabilities,
+        draw: Callable[[int], int] | None = None,
     ) -> None:
-        self._at, self._limits = at, limits
+        self._at, self._limits, self._draw = at, limits, draw or _next_version
+        self.after: Instant | None = None
+        self.before: Instant | None = None
         self._present = {
             key: record for key, record in records.items() if record.expires_at is None or record.expires_at > at
         }
@@ -165,6 +176,8 @@ class _Fold:
         timed = rider.after is not None or rider.before is not None
         if lost or (timed and not in_window(self._at, rider.after, rider.before)):
             return Conflict(self._at, lost or {})
+        if timed:
+            self._narrow(rider.after, rider.before)
         return Commit(self._at, self._write(rider.changes, rider.wake))
 
     def _update(self, rider: UpdateRider) -> Decided[Any] | Exception:
@@ -178,8 +191,17 @@ class _Fold:
             raise
         except BaseException as problem:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
             return as_exception(problem)
+        if decision.after is not None or decision.before is not None:
+            self._narrow(decision.after, decision.before)
         versions = self._write(decision.changes, decision.wake)
         return Decided(decision.answer, self._at, versions)
+
+    def _narrow(self, after: Instant | None, before: Instant | None) -> None:
+        """Keep in mind the window in which everything so far holds."""
+        if after is not None:
+            self.after = after if self.after is None else max(self.after, after)
+        if before is not None:
+            self.before = before if self.before is None else min(self.before, before)
 
     def _write(self, changes: Sequence[Change], wakes: Sequence[Wake]) -> dict[RecordKey, int]:
         versions: dict[RecordKey, int] = {}
@@ -187,7 +209,7 @@ class _Fold:
             self.wakes.extend(wakes)
         if not changes:
             return versions
-        self.last_version = version = _next_version(self.last_version)
+        self.last_version = version = self._draw(self.last_version)
         for change in changes:
             key = change.key
             if type(change) is Put:

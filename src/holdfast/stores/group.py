@@ -20,7 +20,17 @@ from holdfast.clock import SYSTEM_CLOCK, monotonic
 from holdfast.errors import HoldfastError, OutcomeUnknownError, StoreBusyError
 from holdfast.events import SlowCommit
 from holdfast.ids import new_id
-from holdfast.stores.backend import Applied, Batch, CommitRider, Outcome, Rider, WorkRider
+from holdfast.stores.backend import (
+    Applied,
+    Batch,
+    Batching,
+    CommitRider,
+    Deferred,
+    Outcome,
+    Rider,
+    UpdateRider,
+    WorkRider,
+)
 from holdfast.stores.protocol import Put
 from holdfast.stores.settling import Settling
 
@@ -33,15 +43,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_RIDERS: Final = 1_000
-"""The most commits and updates that share one transaction."""
-
-MAX_BYTES: Final = 4_000_000
-"""A transaction with this many bytes of values takes no more riders: everyone waits for all of them to be written."""
-
 MAX_WAITING: Final = 100_000
 """Beyond this many commits waiting on one handle, more are refused: the store is not keeping up."""
 
+
+ANY_NUMBER: Final = Batching()
 
 USED_TO_BE_ALONE: Final = 3
 """After this many transactions in a row with one rider each, the next rider waits for no company."""
@@ -84,8 +90,9 @@ _WAITING, _TAKEN, _WITHDRAWN = range(3)
 class Group:
     """Riders on their way to one backend, on one event loop."""
 
-    def __init__(self, backend: Backend, hooks: Hooks) -> None:
+    def __init__(self, backend: Backend, hooks: Hooks, batching: Batching = ANY_NUMBER) -> None:
         self._backend: Final = backend
+        self._batching: Final = batching
         self._hooks, self._has_hooks = hooks, bool(hooks)
         self._loop: Final = asyncio.get_running_loop()
         self._name: Final = new_id()
@@ -207,9 +214,10 @@ class Group:
         if len(queue) == 1 and (alone := queue[0]).state == _WAITING and not _is_given_up(alone):
             alone.state = _TAKEN
             return [queue.popleft()]
-        while queue and len(seats) < MAX_RIDERS and size < MAX_BYTES:
+        batching, weight = self._batching, 0
+        while queue and len(seats) < batching.max_riders and size < batching.max_bytes:
             rider = queue[0].rider
-            if type(rider) is WorkRider and seats:
+            if seats and (type(rider) is WorkRider or not self._has_room(rider, seats[0].rider, weight)):
                 break
             seat = queue.popleft()
             if seat.state == _WAITING and not _is_given_up(seat):
@@ -217,11 +225,19 @@ class Group:
                 seats.append(seat)
                 if type(rider) is WorkRider:
                     break
+                weight += _weight(rider)
                 if type(rider) is CommitRider:
                     for change in rider.changes:
                         if type(change) is Put:
                             size += len(change.value)
         return seats
+
+    def _has_room(self, rider: Rider, first: Rider, weight: int) -> bool:
+        batching = self._batching
+        if batching is ANY_NUMBER:
+            return True
+        is_neighbour = batching.spans_namespaces or _namespace(rider) == _namespace(first)
+        return is_neighbour and weight + _weight(rider) <= batching.max_weight
 
     def _batch(self, seats: list[Seat]) -> Batch:
         self._attempts += 1
@@ -253,15 +269,24 @@ class Group:
 
     def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
         for seat, outcome in zip(seats, applied.outcomes, strict=True):
+            if type(outcome) is Deferred:
+                continue
             seat.outcome = outcome  # as Seat.settle does, without a call for each of a thousand
             answer = seat.answer
             if answer is not None and not answer.done():
                 answer.set_result(None)
+        if any(type(outcome) is Deferred for outcome in applied.outcomes):
+            self._ride_again(seats)
         if applied.changed or applied.wakes:
             self._backend.ring(applied.changed, applied.wakes)
         if self._has_hooks and (taken := monotonic() - started) > SLOW_COMMIT:
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
             self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
+
+    def _ride_again(self, seats: list[Seat]) -> None:
+        for seat in reversed([seat for seat in seats if seat.outcome is None]):
+            seat.state = _WAITING
+            self._queue.appendleft(seat)
 
     def _fail(self, seats: list[Seat], batch: Batch, problem: Exception) -> None:
         for index, seat in enumerate(seats):
@@ -290,6 +315,19 @@ class Group:
 def _one_turn() -> Generator[None]:
     """Let everyone else who is ready run once."""
     yield
+
+
+def _weight(rider: Rider) -> int:
+    if type(rider) is CommitRider:
+        return len(rider.changes)
+    return len(rider.keys) if type(rider) is UpdateRider else 0
+
+
+def _namespace(rider: Rider) -> bytes:
+    if type(rider) is UpdateRider:
+        return rider.keys[0].namespace
+    commit = rider.commit if isinstance(rider, WorkRider) else rider
+    return commit.changes[0].key.namespace if isinstance(commit, CommitRider) else b""
 
 
 def _is_given_up(seat: Seat) -> bool:

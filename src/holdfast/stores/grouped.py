@@ -21,9 +21,9 @@ from holdfast.errors import (
     WrongLoopError,
 )
 from holdfast.events import NO_HOOKS
-from holdfast.stores.backend import CommitRider, UpdateRider, WorkRider
+from holdfast.stores.backend import CommitRider, Deferred, UpdateRider, WorkRider
 from holdfast.stores.forks import ForkGuard
-from holdfast.stores.group import Group
+from holdfast.stores.group import ANY_NUMBER, Group
 from holdfast.stores.protocol import Commit
 from holdfast.stores.rules import check_commit, check_read, check_scan, check_window, is_plain
 from holdfast.stores.watching import BackendWatch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Backend, Outcome
+    from holdfast.stores.backend import Backend, Batching, Outcome
     from holdfast.stores.protocol import (
         Capabilities,
         Change,
@@ -59,13 +59,14 @@ _ATTEMPT: Final = re.compile(r"[0-9a-f-]{36}\.[1-9][0-9]{0,14}/[0-9]{1,4}", re.A
 class GroupedStore:
     """A :class:`~holdfast.stores.protocol.Store` over a backend. It belongs to the event loop it is made in."""
 
-    def __init__(self, backend: Backend, hooks: Hooks = NO_HOOKS) -> None:
+    def __init__(self, backend: Backend, hooks: Hooks = NO_HOOKS, *, batching: Batching = ANY_NUMBER) -> None:
         self._backend: Final = backend
+        self._batching: Final = batching
         self._hooks: Final = hooks
         self._limits: Final = backend.capabilities
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
-        self._group: Final = Group(backend, hooks)
+        self._group: Final = Group(backend, hooks, batching)
         self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
         self._closing: asyncio.Task[None] | None = None
 
@@ -185,7 +186,7 @@ class GroupedStore:
         if int(index) >= len(applied.outcomes):
             raise InvalidChangeError(f"{attempt!r} names none of the {len(applied.outcomes)} riders of its attempt")
         outcome = applied.outcomes[int(index)]
-        return _verdict(outcome)
+        return None if isinstance(outcome, Deferred) else _verdict(outcome)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class GroupedStore:
     async def another(self) -> GroupedStore:
         """Open another handle on the same store, on the running loop, which may be another one in another thread."""
         self._check_open()
-        return GroupedStore(await self._backend.another(), self._hooks)
+        return GroupedStore(await self._backend.another(), self._hooks, batching=self._batching)
 
     def lifeline(self) -> str:
         """Return a text by which others can tell that this process has died; empty if this store cannot see deaths."""
@@ -239,4 +240,6 @@ def _verdict(outcome: Outcome) -> Verdict:
     """Return the verdict, or raise what became of it instead."""
     if isinstance(outcome, Exception):
         raise outcome
+    if isinstance(outcome, Deferred):
+        raise TypeError("a rider that must ride again has no verdict yet")
     return outcome

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import OutcomeUnknownError
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
-from holdfast.stores.group import AT_ONCE_IN_A_ROW, MAX_BYTES, USED_TO_BE_ALONE
+from holdfast.stores.group import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_BE_ALONE
 from holdfast.stores.memory import MemoryBackend, open_memory
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def test_large_commits_do_not_all_share_one_transaction(batches: list[int]) -> None:
     """Nobody waits for more than a few megabytes to be written, and none is left behind."""
-    store, value = open_memory(), bytes(MAX_BYTES // 20)
+    store, value = open_memory(), bytes(ANY_NUMBER.max_bytes // 20)
     verdicts = await asyncio.gather(*(store.commit(Put(RecordKey("ns", str(n)), value)) for n in range(50)))
     await store.aclose()
 
