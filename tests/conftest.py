@@ -14,6 +14,8 @@ from tests.sizes import PROVE, size, tallies
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
+pytest_plugins = ["tests.services.plugin"]
+
 HEAVY_SECONDS = size(full=7200, quick=300)
 
 # A shared two-core machine stalls now and then: that is no property of the code.

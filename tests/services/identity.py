@@ -1,0 +1,33 @@
+"""Who a server runs as: PostgreSQL and MariaDB refuse the superuser."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOBODY = 65534
+# To the server it is an ordinary user, to the files it is still their owner.
+NAMESPACE = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+DROP = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+
+
+@functools.cache
+def ordinary() -> tuple[str, ...]:
+    """Return what to put before a command so that it does not run as the superuser."""
+    if os.geteuid() != 0:
+        return ()
+    tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
+    return tuple(DROP if tried.returncode else NAMESPACE)
+
+
+def hand_over(folder: Path) -> None:
+    """Give a folder to the user that `ordinary` commands run as."""
+    if ordinary() == tuple(DROP):
+        for path in [folder, *folder.rglob("*")]:
+            shutil.chown(path, NOBODY, NOBODY)

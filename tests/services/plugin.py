@@ -1,0 +1,53 @@
+"""What tests get by name: the URL of each server, a mark, and a loud line for each server that is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import services
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> str:
+    """PostgreSQL 18: ``postgresql://user:password@127.0.0.1:port/database``."""
+    return services.url("postgresql")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """Valkey 9, every write on disk before the answer: ``redis://:password@127.0.0.1:port/0``."""
+    return services.url("redis")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that takes the URL of a server, so that ``-m "not services"`` leaves it out."""
+    for item in items:
+        if URLS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.services)
+
+
+URLS = {name for name in globals() if name.endswith("_url")}
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand over which servers were missing, if this process is one of several."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["missing services"] = services.MISSING
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Take over which servers were missing in a process that has ended."""
+    services.MISSING.update(getattr(node, "workeroutput", {}).get("missing services", {}))
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say loudly which servers were missing."""
+    for kind, why in sorted(services.MISSING.items()):
+        terminalreporter.write_line(f"NOT TESTED ON {kind}: {why}", red=True, bold=True)

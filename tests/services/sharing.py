@@ -1,0 +1,61 @@
+"""One server of a kind for the whole test run, also when the tests are spread over several processes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from tests.services.kinds import KINDS
+from tests.services.orders import Order, Place
+from tests.services.places import ROOT, MissingError, locked
+
+BEHIND = {"pgbouncer": "postgresql"}
+
+
+@functools.cache
+def run_folder() -> Path:
+    """Return a folder that the processes of this test run share."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if not run:
+        return Path(tempfile.mkdtemp(prefix="holdfast-"))
+    folder = Path(tempfile.gettempdir()) / f"holdfast-{run}"
+    folder.mkdir(mode=0o711, exist_ok=True)
+    return folder
+
+
+def owner() -> int:
+    """Return the process that lives as long as the test run."""
+    return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+
+
+@functools.cache
+def shared(kind: str) -> Place:
+    """Return the server of the run; whoever asks first starts it."""
+    try:
+        KINDS[kind].program()
+    except MissingError as problem:
+        return Place(missing=str(problem))
+    behind = shared(BEHIND[kind]) if kind in BEHIND else Place()
+    if behind.missing:
+        return behind
+    note = run_folder() / f"{kind}.json"
+    with locked(note.with_suffix(".lock")):
+        if note.exists():
+            return msgspec.json.decode(note.read_bytes(), type=Place)
+        place = kept(Order(kind=kind, folder=str(run_folder() / kind), owner=owner(), behind=behind.url))
+        if not place.missing:
+            note.write_bytes(msgspec.json.encode(place))
+        return place
+
+
+def kept(order: Order) -> Place:
+    """Have a server kept by a process of its own, which may outlive this one."""
+    command = [sys.executable, "-m", "tests.services.keeping", msgspec.json.encode(order).decode(), "detached"]
+    told = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT, check=True)
+    return msgspec.json.decode(told.stdout, type=Place)
