@@ -8,7 +8,7 @@ the backends, in :mod:`holdfast.stores.grouped`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -59,7 +59,7 @@ class Batch(Struct, frozen=True):
 
 
 class Deferred(Struct, frozen=True, gc=False):
-    """Not done, and nothing decided: the rider is to ride again, in the next transaction, before those who came later."""
+    """Nothing was decided: the rider is to ride again, in the next transaction, before those who came later."""
 
 
 Outcome: TypeAlias = Verdict | Exception | Deferred
@@ -76,7 +76,7 @@ class Batching(Struct, frozen=True):
     """The most commits and updates that share one transaction."""
     max_weight: int = 100_000
     max_bytes: int = 4_000_000
-    """A transaction with this many bytes of values takes no more riders: everyone waits for all of them to be written."""
+    """A transaction with this many bytes of values takes no more: everyone waits for all of them to be written."""
     spans_namespaces: bool = True
 
 
@@ -155,4 +155,13 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Let go of everything."""
+        ...
+
+
+@runtime_checkable
+class SubscribesElsewhere(Protocol):
+    """A backend whose hints come from a server that must be told first what to send."""
+
+    async def until_subscribed(self) -> None:
+        """Return when it has been told; soon in any case."""
         ...

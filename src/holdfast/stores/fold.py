@@ -162,11 +162,13 @@ class Fold:
         self.wakes: list[Wake] = []
 
     def ride(self, rider: Rider) -> Outcome:
+        """Take a rider that is no commit."""
         if type(rider) is UpdateRider:
             return self._update(rider)
         raise TypeError(f"a {type(rider).__name__} cannot be folded")
 
     def commit(self, rider: CommitRider) -> Commit | Conflict:
+        """Take a commit."""
         present, lost = self._present, None
         for change in rider.changes:
             record = present.get(change.key)

@@ -294,7 +294,7 @@ class Group:
                 attempt = f"{problem.attempt or batch.attempt}/{index}"
                 seat.settle(OutcomeUnknownError(problem.store, problem.problem, attempt))
             else:
-                seat.settle(_own_copy(problem))
+                seat.settle(own_copy(problem))
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run ``work`` to its end whoever is cancelled meanwhile; :meth:`drain` waits for it."""
@@ -334,7 +334,7 @@ def _is_given_up(seat: Seat) -> bool:
     return seat.answer is not None and seat.answer.cancelled()
 
 
-def _own_copy(problem: Exception) -> Exception:
+def own_copy(problem: Exception) -> Exception:
     """Return a copy for one rider: an exception that is raised in several tasks would collect all their tracebacks."""
     if not isinstance(problem, HoldfastError):
         return problem

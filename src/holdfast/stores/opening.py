@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidUrlError, MissingExtraError
 from holdfast.events import Hooks
 from holdfast.stores.memory import open_memory
+from holdfast.stores.remote.addresses import Address
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Mapping
 
     from holdfast.clock import Clock
@@ -24,8 +27,30 @@ if TYPE_CHECKING:
 EXAMPLES: Final[Mapping[str, str]] = {
     "sqlite": "sqlite:///holdfast.db",
     "memory": "memory://",
+    "postgresql": "postgresql://user@host/database",
+    "redis": "redis://host",
+    "mysql": "mysql://user@host/database",
+    "mongodb": "mongodb://host/database",
+    "dynamodb": "dynamodb:///table?region=eu-central-1",
+    "libsql": "libsql://host",
 }
 """The schemes that can be opened, each with something to type."""
+
+_SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "postgresql": ("postgresql", "postgresql", "asyncpg"),
+    "postgres": ("postgresql", "postgresql", "asyncpg"),
+    "redis": ("redis", "redis", "redis"),
+    "rediss": ("redis", "redis", "redis"),
+    "valkey": ("redis", "redis", "redis"),
+    "valkeys": ("redis", "redis", "redis"),
+    "mysql": ("mysql", "mysql", "asyncmy"),
+    "mariadb": ("mysql", "mysql", "asyncmy"),
+    "mongodb": ("mongodb", "mongodb", "pymongo"),
+    "mongodb+srv": ("mongodb", "mongodb", "pymongo"),
+    "dynamodb": ("dynamodb", "dynamodb", "aiobotocore"),
+    "libsql": ("libsql", "libsql", "aiohttp"),
+}
+"""The schemes of servers: the module that opens them, the extra that installs the driver, and the driver."""
 
 _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "busy": (),
@@ -35,13 +60,30 @@ _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, hooks: Iterable[Hook] = ()) -> GroupedStore:
+class Credentials(NamedTuple):
+    """What a caller passed beside the URL of a server."""
+
+    password: str | None
+    tls: ssl.SSLContext | bool | None
+
+
+async def open_store(
+    url: str,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    hooks: Iterable[Hook] = (),
+    password: str | None = None,
+    tls: ssl.SSLContext | bool | None = None,
+) -> GroupedStore:
     """Open the store that ``url`` names, on the running event loop.
 
     Args:
         url: ``sqlite:///holdfast.db`` (relative to the working folder), ``sqlite:////srv/holdfast.db`` (absolute),
-            ``memory://`` or ``memory://name``.
-        clock: Where the store's time comes from; for tests.
+            ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``mysql://``,
+            ``mongodb://``, ``dynamodb://``, ``libsql://``.
+        clock: Where the store's time comes from; for tests. A server's time is its own.
+        password: For a server, in place of one in the URL.
+        tls: For a server: True or False in place of the URL's ``tls=``, or an ``ssl.SSLContext``.
         hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.
 
     Raises:
@@ -51,15 +93,34 @@ async def open_store(url: str, *, clock: Clock = SYSTEM_CLOCK, hooks: Iterable[H
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise InvalidUrlError(type(url).__name__, f"a store URL is text, for example {EXAMPLES['sqlite']!r}")
     scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in EXAMPLES:
+    if not separator or (scheme not in EXAMPLES and scheme not in _SERVERS):
         raise InvalidUrlError(url, _what_to_type(url, scheme))
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError as problem:
         raise InvalidUrlError(url, str(problem)) from None
+    if scheme in _SERVERS:
+        return await _open_server(url, scheme, clock, Hooks(hooks), Credentials(password, tls))
+    if password is not None or tls is not None:
+        raise InvalidUrlError(url, "only a server takes a password or tls")
     if scheme == "memory":
         return open_memory(_memory_name(url, parts), clock=clock, hooks=Hooks(hooks))
     return await _open_sqlite(url, parts, clock, Hooks(hooks))
+
+
+async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, credentials: Credentials) -> GroupedStore:
+    name, extra, driver = _SERVERS[scheme]
+    if clock is not SYSTEM_CLOCK:
+        raise InvalidUrlError(url, "a server goes by its own time; no other clock can be given to it")
+    try:
+        module = importlib.import_module(f"holdfast.stores.{name}")
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] != driver:
+            raise
+        raise MissingExtraError(scheme, f"holdfast[{extra}]") from problem
+    address = Address(url, password=credentials.password, tls=credentials.tls)
+    store: GroupedStore = await module.open_address(address, hooks=hooks)
+    return store
 
 
 def file_of(url: str) -> str | None:

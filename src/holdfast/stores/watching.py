@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self, final
 
+from holdfast.stores.backend import SubscribesElsewhere
 from holdfast.stores.protocol import Hint
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class BackendWatch:
         self._check_usable()
         if self._forget is None:
             self._forget = self._backend.listen(self._prefixes, self)
+            if isinstance(self._backend, SubscribesElsewhere):
+                await self._backend.until_subscribed()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -31,19 +31,23 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class Message(Struct, frozen=True, gc=False):
-    """A hint to send to everyone who listens to ``topic``, once the intent is durable."""
+    """A hint for everyone who listens to ``topic``, to be sent once the intent is durable.
+
+    ``data`` is at most :data:`~holdfast.stores.remote.topics.LONGEST_MESSAGE` bytes, and opaque: hand it to
+    :meth:`Listener.take`.
+    """
 
     topic: bytes
-    keys: tuple[RecordKey, ...]
+    data: bytes
 
 
 class Intent(Struct, frozen=True):
     """What a batch comes to, guarded: everything in it happens at one instant, or nothing.
 
     ``guards`` has the version that each key must be at, :data:`~holdfast.stores.protocol.ABSENT` for a key without a
-    live record (none, or an expired one, judged by the server's time), in the order of the keys. Every key that is put or deleted is guarded.
-    An absent key that is guarded and not written is to be looked at in the same transaction; no lock need keep others
-    from creating it.
+    live record (none, or an expired one, judged by the server's time), in the order of the keys. Every key that is
+    put or deleted is guarded. An absent key that is guarded and not written is to be looked at in the same
+    transaction; no lock need keep others from creating it.
     """
 
     handle: str
@@ -55,7 +59,7 @@ class Intent(Struct, frozen=True):
     draws: int
     """How many versions to take: growing ones, above every version that any of the keys has ever had."""
     exact: tuple[int, ...] = ()
-    """Versions from :meth:`Server.reserve` that must be taken as they are, or the intent is refused as stale."""
+    """All versions of one :meth:`Server.reserve`, to be taken as they are, or the intent is refused as stale."""
     after: Instant | None = None
     before: Instant | None = None
     messages: tuple[Message, ...] = ()
@@ -103,12 +107,12 @@ class Audience(Struct, frozen=True):
 class Listener(Protocol):
     """Takes what a server pushes. Called on the loop of the handle."""
 
-    def take(self, keys: Iterable[RecordKey]) -> None:
-        """Take hints about keys."""
+    def take(self, data: bytes) -> None:
+        """Take the data of a message that was sent to one of the topics."""
         ...
 
     def take_loss(self) -> None:
-        """Take notice that hints may have been lost: a connection broke, say."""
+        """Take notice that messages may have been lost: a connection broke and is there again, say."""
         ...
 
 
@@ -155,8 +159,9 @@ class Server(Protocol):
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Make sure that an attempt can never be written any more; if it was, say with which versions.
 
-        Waits for a write of that attempt that is still under way on the server. Raises ``StoreError`` if a later attempt of the
-        same handle has been counted.
+        Waits for a write of that attempt that is still under way on the server. ``namespace`` is the one that the
+        attempt was sent to; it is empty if this handle never sent it. Raises ``StoreError`` if a later attempt of
+        the same handle has been counted.
         """
         ...
 
@@ -172,10 +177,11 @@ class Server(Protocol):
         """Read a page of live records in the order of the bytes of their keys."""
         ...
 
-    async def work(self, rider: WorkRider, handle: str, number: int) -> Outcome:
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
         """Do the caller's own work and a commit in one transaction (``capabilities.commit_with``).
 
-        Returns ``Worked`` or ``Conflict``, or what the work raised when everything was undone.
+        Returns ``Worked`` or ``Conflict``, or what the work raised when everything was undone. ``note`` is called
+        with what will be returned right before that is made durable, in case the answer to that gets lost.
         """
         ...
 
@@ -225,5 +231,3 @@ class Server(Protocol):
     async def aclose(self) -> None:
         """Close every connection."""
         ...
-
-
