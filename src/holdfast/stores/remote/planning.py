@@ -89,7 +89,9 @@ def plan(
         ground.cover(rider)
     if ground.unknown:
         return _unplanned(riders, ground.unknown)
-    return _Planning(ground, at, limits, reserved, shown).plan(riders)
+    # Others may have been faster: what is reserved is of use only if it is above all that is there.
+    is_stale = reserved and any(record.version >= reserved[0] for record in ground.records.values())
+    return _Planning(ground, at, limits, () if is_stale else reserved, shown).plan(riders)
 
 
 def wants_reserve(riders: Sequence[Rider]) -> int:

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from holdfast.errors import RunDivergedError
 from holdfast.events import RunMoved
+from holdfast.ids import new_id
+from holdfast.stores.protocol import Store
 from holdfast.testing.workflows.environment import WorkflowEnvironment
 from holdfast.testing.workflows.mortal_store import Death
 from holdfast.testing.workflows.observing import (
@@ -72,6 +74,7 @@ class Given(Struct, frozen=True):
     store: Callable[[], str] | None = None
     before: Callable[[], None] | None = None
     check: Callable[[WorkflowEnvironment, Run[Any]], None] | None = None
+    open_store: Callable[[], Awaitable[Store]] | None = None
 
 
 async def crash_everywhere(
@@ -84,6 +87,7 @@ async def crash_everywhere(
     store: Callable[[], str] | None = None,
     before: Callable[[], None] | None = None,
     check: Callable[[WorkflowEnvironment, Run[Any]], None] | None = None,
+    open_store: Callable[[], Awaitable[Store]] | None = None,
 ) -> Disturbances:
     """Run a workflow once, and then again and again, each time killing its process at another commit.
 
@@ -105,11 +109,16 @@ async def crash_everywhere(
         store: Returns the URL of a fresh store for each run; by default each has a memory of its own.
         before: Called before each run, to set up the world that the steps act on.
         check: Called after each run, to look at the world; whatever it raises fails the test.
+        open_store: In place of ``store``: opens a handle on a store that goes by a clock of its own, as one on a server
+            does. Every run has a namespace of its own there, and time is waited for: let workflows sleep for
+            milliseconds.
 
     Raises:
         RunDivergedError: A run did something else, and where its process died.
     """
-    given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
+    given = Given(
+        workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check, open_store
+    )
     calm = await Trial(given).run()
     crashes = 0
     for when in MOMENTS:
@@ -131,6 +140,7 @@ async def unload_everywhere(
     store: Callable[[], str] | None = None,
     before: Callable[[], None] | None = None,
     check: Callable[[WorkflowEnvironment, Run[Any]], None] | None = None,
+    open_store: Callable[[], Awaitable[Store]] | None = None,
 ) -> Disturbances:
     """Run a workflow once, and once more taking it out of memory whenever everything in it waits.
 
@@ -140,7 +150,9 @@ async def unload_everywhere(
     Raises:
         RunDivergedError: The run did something else.
     """
-    given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
+    given = Given(
+        workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check, open_store
+    )
     calm = await Trial(given, linger="365 days").run()
     trial = Trial(given, linger=0)
     seen = await trial.run()
@@ -181,14 +193,24 @@ class Trial:
         given = self._given
         if given.before is not None:
             given.before()
+        if given.open_store is None:
+            return await self._run("memory://" if given.store is None else given.store())
+        store = await given.open_store()
+        try:
+            return await self._run(store, namespace=f"trial-{new_id()}", linger=0, real_time=True)
+        finally:
+            await store.aclose()
+
+    async def _run(self, store: str | Store, **options: Any) -> Observation:  # noqa: ANN401 -- as WorkflowEnvironment
+        given = self._given
+        usual: dict[str, Any] = {"clock": self._clock, "linger": self._linger}
         async with WorkflowEnvironment(
             [given.workflow, *given.workflows],
             steps=given.steps,
             errors=given.errors,
-            store="memory://" if given.store is None else given.store(),
-            clock=self._clock,
-            linger=self._linger,
+            store=store,
             hooks=[self._heard],
+            **(usual | options),
         ) as env:
             await env.settle()
             first, before = env.life, env.life.commits
@@ -202,7 +224,7 @@ class Trial:
             return await self._observe(env, run, outcome, first.commits - before)
 
     async def _observe(self, env: WorkflowEnvironment, run: Run[Any], outcome: str, commits: int) -> Observation:
-        await env.advance(AFTERWARDS)
+        await env.advance(AFTERWARDS if self._given.open_store is None else 0)
         if self._given.check is not None:
             self._given.check(env, run)
         self._executions = env.effects.executions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from holdfast.clock import MICROSECONDS, Instant, later
+from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, later
 from holdfast.durations import seconds
 from holdfast.errors import InvalidWorkflowError, RunStuckError
 from holdfast.ids import new_id
@@ -23,6 +23,7 @@ from holdfast.workflows.storing.records import LIVES, RunKeys, timer_key
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from holdfast.clock import Clock
     from holdfast.durations import Duration
     from holdfast.events import Hook
     from holdfast.stores.protocol import Store
@@ -69,6 +70,7 @@ class WorkflowEnvironment:
         linger: How long a run in which everything waits stays in memory; 0: it is taken out at once, at every wait.
         namespace: As in :func:`holdfast.open`.
         hooks: Told what happens.
+        real_time: The store goes by a clock of its own, as one on a server does: time is waited for, not skipped.
 
     Attributes:
         clock: The clock.
@@ -87,8 +89,10 @@ class WorkflowEnvironment:
         linger: Duration = LINGER,
         namespace: str = "default",
         hooks: Iterable[Hook] = (),
+        real_time: bool = False,
     ) -> None:
         self.clock: Final = VirtualClock() if clock is None else clock
+        self._time: Final[Clock] = SYSTEM_CLOCK if real_time else self.clock
         self.effects: Final = Effects()
         self._setup: Final = Setup(
             tuple(workflows),
@@ -97,7 +101,7 @@ class WorkflowEnvironment:
             tuple(hooks),
             namespace,
             seconds(linger, what="linger"),
-            self.clock,
+            self._time,
         )
         self._given: Final = store
         self._store: Store | None = None
@@ -112,7 +116,7 @@ class WorkflowEnvironment:
 
     async def __aenter__(self) -> Self:
         given = self._given
-        self._store = await open_store(given, clock=self.clock) if isinstance(given, str) else given
+        self._store = await open_store(given, clock=self._time) if isinstance(given, str) else given
         self._client = Process(0, self._setup, await self._store.another(), self._dead, drive=False)
         await self._client.engine.open()
         await self.restart()
@@ -316,7 +320,11 @@ class WorkflowEnvironment:
 
     async def _move_to(self, at: Instant) -> None:
         """Let the time come, and everything happen that is due then."""
-        self.clock.advance(max(0, at - await self._now()) / MICROSECONDS)
+        length = max(0, at - await self._now()) / MICROSECONDS
+        if self._time is self.clock:
+            self.clock.advance(length)
+        else:
+            await asyncio.sleep(length)
         if self._process is not None and self._process.engine.worker is not None:
             self._process.engine.worker.look_now()
         await self.settle()
