@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from msgspec import Struct
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import RunDivergedError
 from holdfast.events import RunMoved
 from holdfast.ids import new_id
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 Script: TypeAlias = Callable[[WorkflowEnvironment, Run[Any]], Awaitable[None]]
 """What happens from outside while a run is driven."""
+
+OpenStore: TypeAlias = Callable[[], str | Awaitable[Store]]
+"""Where a run lies: returns the URL of a fresh store, or opens a handle on one that may have data."""
 
 RUN_ID: Final = "the-run"
 AFTERWARDS: Final = "3 days"
@@ -71,10 +75,9 @@ class Given(Struct, frozen=True):
     steps: tuple[Step[..., Any] | Any, ...] = ()
     errors: tuple[type[Exception], ...] = ()
     script: Script | None = None
-    store: Callable[[], str] | None = None
+    store: OpenStore | None = None
     before: Callable[[], None] | None = None
     check: Callable[[WorkflowEnvironment, Run[Any]], None] | None = None
-    open_store: Callable[[], Awaitable[Store]] | None = None
 
 
 async def crash_everywhere(
@@ -84,10 +87,9 @@ async def crash_everywhere(
     steps: Iterable[Step[..., Any] | Any] = (),
     errors: Iterable[type[Exception]] = (),
     script: Script | None = None,
-    store: Callable[[], str] | None = None,
+    store: OpenStore | None = None,
     before: Callable[[], None] | None = None,
     check: Callable[[WorkflowEnvironment, Run[Any]], None] | None = None,
-    open_store: Callable[[], Awaitable[Store]] | None = None,
 ) -> Disturbances:
     """Run a workflow once, and then again and again, each time killing its process at another commit.
 
@@ -106,19 +108,16 @@ async def crash_everywhere(
         errors: Exceptions that come back as themselves.
         script: What happens from outside, called with the environment and the run: signals, updates, cancellations.
             Let time pass with ``await env.advance(...)`` in between.
-        store: Returns the URL of a fresh store for each run; by default each has a memory of its own.
+        store: Returns the URL of a fresh store for each run; by default each has a memory of its own. Or it opens a
+            handle on a store that goes by a clock of its own, as one on a server does: then each run has a namespace of
+            its own there, and time is waited for, so let the workflow sleep for milliseconds.
         before: Called before each run, to set up the world that the steps act on.
         check: Called after each run, to look at the world; whatever it raises fails the test.
-        open_store: In place of ``store``: opens a handle on a store that goes by a clock of its own, as one on a server
-            does. Every run has a namespace of its own there, and time is waited for: let workflows sleep for
-            milliseconds.
 
     Raises:
         RunDivergedError: A run did something else, and where its process died.
     """
-    given = Given(
-        workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check, open_store
-    )
+    given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
     calm = await Trial(given).run()
     crashes = 0
     for when in MOMENTS:
@@ -137,10 +136,9 @@ async def unload_everywhere(
     steps: Iterable[Step[..., Any] | Any] = (),
     errors: Iterable[type[Exception]] = (),
     script: Script | None = None,
-    store: Callable[[], str] | None = None,
+    store: OpenStore | None = None,
     before: Callable[[], None] | None = None,
     check: Callable[[WorkflowEnvironment, Run[Any]], None] | None = None,
-    open_store: Callable[[], Awaitable[Store]] | None = None,
 ) -> Disturbances:
     """Run a workflow once, and once more taking it out of memory whenever everything in it waits.
 
@@ -150,9 +148,7 @@ async def unload_everywhere(
     Raises:
         RunDivergedError: The run did something else.
     """
-    given = Given(
-        workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check, open_store
-    )
+    given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
     calm = await Trial(given, linger="365 days").run()
     trial = Trial(given, linger=0)
     seen = await trial.run()
@@ -193,24 +189,24 @@ class Trial:
         given = self._given
         if given.before is not None:
             given.before()
-        if given.open_store is None:
-            return await self._run("memory://" if given.store is None else given.store())
-        store = await given.open_store()
+        given_store = "memory://" if given.store is None else given.store()
+        if isinstance(given_store, str):
+            return await self._run(given_store, clock=self._clock, linger=self._linger)
+        store = await given_store
         try:
-            return await self._run(store, namespace=f"trial-{new_id()}", linger=0, real_time=True)
+            return await self._run(store, clock=SYSTEM_CLOCK, linger=0, namespace=f"trial-{new_id()}")
         finally:
             await store.aclose()
 
     async def _run(self, store: str | Store, **options: Any) -> Observation:  # noqa: ANN401 -- as WorkflowEnvironment
         given = self._given
-        usual: dict[str, Any] = {"clock": self._clock, "linger": self._linger}
         async with WorkflowEnvironment(
             [given.workflow, *given.workflows],
             steps=given.steps,
             errors=given.errors,
             store=store,
             hooks=[self._heard],
-            **(usual | options),
+            **options,
         ) as env:
             await env.settle()
             first, before = env.life, env.life.commits
@@ -221,10 +217,10 @@ class Trial:
             if given.script is not None:
                 await given.script(env, run)
             outcome = await outcome_of(env, run)
+            await env.advance(AFTERWARDS if isinstance(store, str) else 0)
             return await self._observe(env, run, outcome, first.commits - before)
 
     async def _observe(self, env: WorkflowEnvironment, run: Run[Any], outcome: str, commits: int) -> Observation:
-        await env.advance(AFTERWARDS if self._given.open_store is None else 0)
         if self._given.check is not None:
             self._given.check(env, run)
         self._executions = env.effects.executions

@@ -48,15 +48,15 @@ class CrashingCases(WorkflowGround):
 
     async def test_steps_and_sleeps_survive_every_crash(self, open_another: Callable[[], Awaitable[Store]]) -> None:
         """What was recorded is not done again, and the end is the same."""
-        survived = await crash_everywhere(naps, open_store=open_another)
+        survived = await crash_everywhere(naps, store=open_another)
         assert survived.crashes >= 4
 
     async def test_locks_and_states_survive_every_crash(self, open_another: Callable[[], Awaitable[Store]]) -> None:
         """The lock is taken once and given back, and the count is one."""
-        survived = await crash_everywhere(guards, script=send, open_store=open_another)
+        survived = await crash_everywhere(guards, script=send, store=open_another)
         assert survived.crashes >= 4
 
     async def test_children_and_limits_survive_every_crash(self, open_another: Callable[[], Awaitable[Store]]) -> None:
         """The child is started once, and nothing is left of the limit."""
-        survived = await crash_everywhere(delegates, workflows=[acts], open_store=open_another)
+        survived = await crash_everywhere(delegates, workflows=[acts], store=open_another)
         assert survived.crashes >= 4

@@ -1,0 +1,36 @@
+"""Workflows keep their promises on SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.stores.sqlite import open_sqlite
+from holdfast.testing import VirtualClock
+from holdfast.testing.conformance import WorkflowConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from holdfast.stores import GroupedStore
+
+
+class TestSqliteWorkflows(WorkflowConformance):
+    """By a clock that follows the loop, and that tests can advance."""
+
+    @pytest.fixture
+    async def clock(self) -> VirtualClock:
+        """Real time, and whatever a test adds to it."""
+        return VirtualClock(asyncio.get_running_loop())
+
+    @pytest.fixture
+    def open_another(self, tmp_path: Path, clock: VirtualClock) -> Callable[[], Awaitable[GroupedStore]]:
+        """Handles on one file."""
+
+        async def open_it() -> GroupedStore:
+            return await open_sqlite(str(tmp_path / "store.db"), clock=clock)
+
+        return open_it
