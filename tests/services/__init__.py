@@ -15,7 +15,7 @@ from tests.services.places import MissingError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tests.services.private import Server
+    from tests.services.server import Server
 
 MISSING: dict[str, str] = {}
 """The servers that were asked for in vain, and why."""
@@ -63,7 +63,7 @@ def private(
         environment: variables for the server besides those of this process.
         arguments: more arguments for its command line.
     """
-    from tests.services.private import launch  # noqa: PLC0415 - see above
+    from tests.services.server import launch  # noqa: PLC0415 - see above
 
     try:
         server = launch(kind, behind, dict(environment or {}), tuple(arguments))

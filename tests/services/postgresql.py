@@ -16,6 +16,8 @@ from tests.services.templates import copy_template
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.services.kind import Kind
+
 USER = DATABASE = "holdfast"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -63,8 +65,16 @@ class PostgreSQL:
 
     def ready(self, url: str) -> bool:
         """Log in."""
-        try:
-            psycopg.connect(url, connect_timeout=5).close()
-        except psycopg.OperationalError:
-            return False
-        return True
+        return can_log_in(url)
+
+
+def can_log_in(url: str) -> bool:
+    """Tell whether a connection can be opened."""
+    try:
+        psycopg.connect(url, connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+KINDS: dict[str, Kind] = {"postgresql": PostgreSQL()}

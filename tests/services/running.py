@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from tests.services.kinds import KINDS
+from tests.services.kinds import kind
 from tests.services.orders import Place
 from tests.services.places import MissingError, libraries
 
@@ -48,7 +48,7 @@ class Running:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._kind = KINDS[order.kind]
+        self._kind = kind(order.kind)
         self._folder = Path(order.folder)
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None

