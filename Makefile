@@ -41,19 +41,19 @@ test: ## run the tests, long ones in a time box; then again on the newest other 
 	@$(MAKE) test-newest
 
 .PHONY: test-default
-test-default: $(DEV)/.ready # the tests on the interpreter of .venv; ARGS="-k keys" narrows them down
+test-default: $(DEV)/.ready fetch-services # the tests on the interpreter of .venv; ARGS="-k keys" narrows them down
 	@$(DEV)/bin/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 .PHONY: test-newest
-test-newest: $(DEV)/.ready # the tests without the heavy ones on the newest other Python found
+test-newest: $(DEV)/.ready fetch-services # the tests without the heavy ones on the newest other Python found
 	@$(DEV)/bin/python tools/matrix.py --newest $(ARGS)
 
 .PHONY: test-matrix
-test-matrix: $(DEV)/.ready ## run the tests on every Python found on this machine
+test-matrix: $(DEV)/.ready fetch-services ## run the tests on every Python found on this machine
 	@$(DEV)/bin/python tools/matrix.py $(ARGS)
 
 .PHONY: prove
-prove: $(DEV)/.ready ## run the tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
+prove: $(DEV)/.ready fetch-services ## run the tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
 	@HOLDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: check
@@ -79,10 +79,18 @@ format: $(DEV)/.ready ## format the code and fix what ruff can fix
 	@$(DEV)/bin/ruff format
 
 .PHONY: coverage
-coverage: $(DEV)/.ready ## run the tests with branch coverage, without the heavy ones
+coverage: $(DEV)/.ready fetch-services ## run the tests with branch coverage, without the heavy ones
 	@mkdir -p .cache
 	@$(DEV)/bin/python -m coverage run -m pytest -m "not heavy" $(ARGS)
 	@$(DEV)/bin/python -m coverage report
+
+.PHONY: services
+services: fetch-services ## start the servers that the tests use and print their URLs; SERVICE=postgresql picks one
+	@$(DEV)/bin/python -m tests.services start $(SERVICE)
+
+.PHONY: fetch-services
+fetch-services: $(DEV)/.ready # fetch the servers into .cache/services, once; one that cannot be had is named
+	@$(DEV)/bin/python -m tests.services fetch
 
 .PHONY: bench
 bench: $(DEV)/.ready ## measure against peers and bare limits; SUBJECT=local picks one

@@ -10,7 +10,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.services.places import MissingError
+from tests.services.places import MissingError, fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,6 +74,19 @@ def private(
         yield server
     finally:
         server.close()
+
+
+def faketime(offset: str) -> dict[str, str]:
+    """Return the environment of a process whose clock is off, as `private` takes it.
+
+    faketime("+3600s")
+    """
+    try:
+        [library] = fetched("debian").glob("usr/lib/*/faketime/libfaketimeMT.so.1")
+    except MissingError as problem:
+        _note("libfaketime", str(problem))
+        raise
+    return {"LD_PRELOAD": str(library), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 def _note(kind: str, missing: str) -> None:

@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
+import signal
 
 from tests.services.fetching import fetch_all
+from tests.services.kinds import MODULES
+from tests.services.sharing import shared
+
+
+def start(names: list[str]) -> None:
+    """Start servers, print where they are, and end them with this process."""
+    for name in names or MODULES:
+        place = shared(name)
+        print(f"{name:12}{place.url or 'missing: ' + place.missing}", flush=True)
+    print("Ctrl-C stops them.", flush=True)
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.services", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    commands.add_parser("fetch", help="fetch what is not there yet").set_defaults(run=lambda _: fetch_all())
+    starter = commands.add_parser("start", help="start servers until Ctrl-C")
+    starter.add_argument("names", nargs="*", metavar="NAME", help=f"which ones, of {', '.join(MODULES)}; all if none")
+    starter.set_defaults(run=lambda options: start(options.names))
+    options = parser.parse_args()
+    if unknown := set(getattr(options, "names", ())) - set(MODULES):
+        parser.error(f"there is no {unknown.pop()}; there are {', '.join(MODULES)}")
+    # A signal that comes while servers start waits until they have.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    options.run(options)
+
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["fetch"]:
-        fetch_all()
+    main()
