@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
     from holdfast.space import Space, open
+    from holdfast.stores.credentials import Credentials
     from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.context.performing import DID_NOT_HAPPEN, Happened, current_step
@@ -30,6 +31,7 @@ __all__ = [
     "DID_NOT_HAPPEN",
     "Batch",
     "Context",
+    "Credentials",
     "Debounce",
     "Engine",
     "Exclusion",
@@ -60,6 +62,7 @@ _HOMES = {
     "DID_NOT_HAPPEN": "holdfast.workflows.context.performing",
     "Batch": "holdfast.workflows.starting.patterns",
     "Context": "holdfast.workflows.context.context",
+    "Credentials": "holdfast.stores.credentials",
     "Debounce": "holdfast.workflows.starting.patterns",
     "Engine": "holdfast.workflows.engine",
     "Happened": "holdfast.workflows.context.performing",

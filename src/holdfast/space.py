@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hook
     from holdfast.keys import Key
     from holdfast.locks.explaining.explanation import Explanation, LineSummary
+    from holdfast.stores.credentials import Credentials
     from holdfast.stores.protocol import Store
     from holdfast.stores.sealing.keyring import Keyring
 
@@ -128,7 +129,7 @@ def lines_of(space: Space) -> Lines:
 class Opening:
     """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
 
-    __slots__ = ("_encryption", "_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
+    __slots__ = ("_credentials", "_encryption", "_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
 
     def __init__(
         self,
@@ -139,8 +140,9 @@ class Opening:
         lease: Duration,
         heartbeat: Duration | None,
         encryption: Keyring | None,
+        credentials: Credentials | None,
     ) -> None:
-        self._url, self._hooks, self._encryption = url, tuple(hooks), encryption
+        self._url, self._hooks, self._encryption, self._credentials = url, tuple(hooks), encryption, credentials
         self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
         self._lease: Final = seconds(lease, what="lease", maximum_bare=DAY)
         self._heartbeat: Final = check_heartbeat(heartbeat, self._lease)
@@ -159,7 +161,7 @@ class Opening:
 
     async def _open(self) -> Space:
         namespace, tenant = self._names
-        store: Store = await open_store(self._url, hooks=self._hooks)
+        store: Store = await open_store(self._url, hooks=self._hooks, credentials=self._credentials)
         try:
             return Space(
                 store if self._encryption is None else sealed(store, self._encryption),
@@ -183,6 +185,7 @@ def open(  # noqa: A001 -- used as hf.open
     heartbeat: Duration | None = None,
     hooks: Iterable[Hook] = (),
     encryption: Keyring | None = None,
+    credentials: Credentials | None = None,
 ) -> Opening:
     """Open a store and look at one namespace and tenant of it.
 
@@ -193,7 +196,8 @@ def open(  # noqa: A001 -- used as hf.open
     ``await hf.open(...)`` works too; then call ``await space.aclose()`` when done.
 
     Args:
-        url: Which store: ``sqlite:///holdfast.db``, ``memory://``. See :func:`holdfast.stores.opening.open_store`.
+        url: Which store: ``sqlite:///holdfast.db``, ``memory://``, ``postgresql://user@host/database``. See
+            :func:`holdfast.stores.opening.open_store`.
         namespace: Keeps deployments on one store apart; commits and scans stay inside one.
         tenant: Keeps the users of one deployment apart.
         lease: How long others wait for this process, if it is not heard of any more, before they take over what it
@@ -203,5 +207,6 @@ def open(  # noqa: A001 -- used as hf.open
             :class:`~holdfast.logs.LogHook`.
         encryption: Keys with which every value is sealed before it leaves the process, bound to its namespace, tenant
             and place. Keys of records, times and sizes are not hidden.
+        credentials: The password and TLS context of a server, where they are not to stand in the URL.
     """
-    return Opening(url, namespace, tenant, hooks, lease, heartbeat, encryption)
+    return Opening(url, namespace, tenant, hooks, lease, heartbeat, encryption, credentials)

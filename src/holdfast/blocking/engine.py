@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.events import Hook
     from holdfast.space import Space as AsyncSpace
+    from holdfast.stores.credentials import Credentials
     from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.declaring.definition import Step
     from holdfast.workflows.engine import Runnable
@@ -74,6 +75,7 @@ class Engine(Overseer):
         quarantine_after: How many workers may die with a run before it is left alone.
         hooks: Told what happens, on Holdfast's own thread.
         encryption: As in :func:`holdfast.blocking.open`.
+        credentials: As in :func:`holdfast.blocking.open`.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -101,6 +103,7 @@ class Engine(Overseer):
         quarantine_after: int = MOST_DEATHS,
         hooks: Iterable[Hook] = (),
         encryption: Keyring | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         known = cast("Workflows", workflows if isinstance(workflows, Mapping) else tuple(workflows))
         named, raised, declared, told = tuple(steps), tuple(errors), tuple(schedules), tuple(hooks)
@@ -124,7 +127,15 @@ class Engine(Overseer):
         def find() -> Space:
             if isinstance(url, Space):
                 return url
-            return open_space(url, namespace=namespace, tenant=tenant, lease=lease, hooks=told, encryption=encryption)
+            return open_space(
+                url,
+                namespace=namespace,
+                tenant=tenant,
+                lease=lease,
+                hooks=told,
+                encryption=encryption,
+                credentials=credentials,
+            )
 
         # Never opened: it finds the mistakes in what it is given, here and not when the engine is first used.
         self._draft: Final = make(link_of(url).live().space if isinstance(url, Space) else url)

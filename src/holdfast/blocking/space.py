@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hook
     from holdfast.keys import Key, RecordKey
     from holdfast.locks import Explanation, LineSummary
+    from holdfast.stores.credentials import Credentials
     from holdfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake, Worked
     from holdfast.stores.sealing.keyring import Keyring
 
@@ -234,6 +235,7 @@ def open(  # noqa: A001 -- used as blocking.open
     heartbeat: Duration | None = None,
     hooks: Iterable[Hook] = (),
     encryption: Keyring | None = None,
+    credentials: Credentials | None = None,
 ) -> Space:
     """Open a store and look at one namespace and tenant of it, from code without an event loop.
 
@@ -253,6 +255,7 @@ def open(  # noqa: A001 -- used as blocking.open
         heartbeat: How often it is renewed; by default three times in a lease, at most every half lease.
         hooks: Called on Holdfast's own thread with what happens in the store and to locks.
         encryption: Keys with which every value is sealed before it leaves the process.
+        credentials: The password and TLS context of a server, where they are not to stand in the URL.
 
     Raises:
         BlockingInLoopError: An event loop runs in this thread: use :func:`holdfast.open`.
@@ -271,6 +274,7 @@ def open(  # noqa: A001 -- used as blocking.open
                 heartbeat=heartbeat,
                 hooks=told,
                 encryption=encryption,
+                credentials=credentials,
             ),
         )
     )

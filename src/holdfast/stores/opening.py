@@ -5,21 +5,22 @@ from __future__ import annotations
 import difflib
 import importlib
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidUrlError, MissingExtraError
 from holdfast.events import Hooks
+from holdfast.stores.credentials import NO_CREDENTIALS
 from holdfast.stores.memory import open_memory
 from holdfast.stores.remote.addresses import Address
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterable, Mapping
 
     from holdfast.clock import Clock
     from holdfast.events import Hook
+    from holdfast.stores.credentials import Credentials
     from holdfast.stores.grouped import GroupedStore
     from holdfast.stores.protocol import Store
     from holdfast.stores.sealing.keyring import Keyring
@@ -60,20 +61,12 @@ _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Credentials(NamedTuple):
-    """What a caller passed beside the URL of a server."""
-
-    password: str | None
-    tls: ssl.SSLContext | bool | None
-
-
 async def open_store(
     url: str,
     *,
     clock: Clock = SYSTEM_CLOCK,
     hooks: Iterable[Hook] = (),
-    password: str | None = None,
-    tls: ssl.SSLContext | bool | None = None,
+    credentials: Credentials | None = None,
 ) -> GroupedStore:
     """Open the store that ``url`` names, on the running event loop.
 
@@ -82,8 +75,7 @@ async def open_store(
             ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``mysql://``,
             ``mongodb://``, ``dynamodb://``, ``libsql://``.
         clock: Where the store's time comes from; for tests. A server's time is its own.
-        password: For a server, in place of one in the URL.
-        tls: For a server: True or False in place of the URL's ``tls=``, or an ``ssl.SSLContext``.
+        credentials: For a server: its password and TLS context, where they are not to stand in the URL.
         hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.
 
     Raises:
@@ -100,9 +92,9 @@ async def open_store(
     except ValueError as problem:
         raise InvalidUrlError(url, str(problem)) from None
     if scheme in _SERVERS:
-        return await _open_server(url, scheme, clock, Hooks(hooks), Credentials(password, tls))
-    if password is not None or tls is not None:
-        raise InvalidUrlError(url, "only a server takes a password or tls")
+        return await _open_server(url, scheme, clock, Hooks(hooks), credentials or NO_CREDENTIALS)
+    if credentials is not None:
+        raise InvalidUrlError(url, "only a server takes credentials")
     if scheme == "memory":
         return open_memory(_memory_name(url, parts), clock=clock, hooks=Hooks(hooks))
     return await _open_sqlite(url, parts, clock, Hooks(hooks))
@@ -113,12 +105,12 @@ async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, creden
     if clock is not SYSTEM_CLOCK:
         raise InvalidUrlError(url, "a server goes by its own time; no other clock can be given to it")
     try:
-        module = importlib.import_module(f"holdfast.stores.{name}")
+        module = importlib.import_module(f"holdfast.stores.{name}")  # rule: the name comes from the fixed table above
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] != driver:
             raise
         raise MissingExtraError(scheme, f"holdfast[{extra}]") from problem
-    address = Address(url, password=credentials.password, tls=credentials.tls)
+    address = Address(url, credentials)
     store: GroupedStore = await module.open_address(address, hooks=hooks)
     return store
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
+    from holdfast.stores.credentials import Credentials
     from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.schedules.specification import Schedule
 
@@ -71,6 +72,7 @@ class Engine(Overseer):
         quarantine_after: How many workers may die with a run before it is left alone.
         hooks: Told what happens.
         encryption: As in :func:`holdfast.open`.
+        credentials: As in :func:`holdfast.open`.
 
     Attributes:
         address: Which store, without secrets; empty if a space was given.
@@ -95,12 +97,21 @@ class Engine(Overseer):
         quarantine_after: int = MOST_DEATHS,
         hooks: Iterable[Hook] = (),
         encryption: Keyring | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         hooks = tuple(hooks)
         self._opening = (
             None
             if isinstance(url, Space)
-            else open_space(url, namespace=namespace, tenant=tenant, lease=lease, hooks=hooks, encryption=encryption)
+            else open_space(
+                url,
+                namespace=namespace,
+                tenant=tenant,
+                lease=lease,
+                hooks=hooks,
+                encryption=encryption,
+                credentials=credentials,
+            )
         )
         self._space: Space | None = url if isinstance(url, Space) else None
         self.address: Final = "" if isinstance(url, Space) else mask_url(url)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, InvalidUrlError
 from holdfast.masking import mask_url
+from holdfast.stores.credentials import NO_CREDENTIALS, Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +27,12 @@ class Address:
     Options are taken one by one; :meth:`finish` refuses those that nobody took.
     """
 
-    __slots__ = ("_left", "_parts", "_password", "_tls", "_url", "name")
+    __slots__ = ("_credentials", "_left", "_parts", "_url", "name")
 
-    def __init__(self, url: str, *, password: str | None = None, tls: ssl.SSLContext | bool | None = None) -> None:
+    def __init__(self, url: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self._url: Final = url
         self._parts: Final = urllib.parse.urlsplit(url)
-        self._password, self._tls = password, tls
+        self._credentials: Final = credentials
         self._left: Final = dict(urllib.parse.parse_qsl(self._parts.query, keep_blank_values=True))
         self.name: Final = mask_url(url)
 
@@ -54,9 +55,10 @@ class Address:
 
     @property
     def password(self) -> str | None:
-        """The password: from the arguments, else from the URL. Never show it."""
-        if self._password is not None:
-            return self._password
+        """The password to use now: from the credentials, else from the URL. Never show it, and ask each time."""
+        given = self._credentials.password()
+        if given is not None:
+            return given
         return None if self._parts.password is None else urllib.parse.unquote(self._parts.password)
 
     def hosts(self, default_port: int) -> list[tuple[str, int]]:
@@ -136,9 +138,10 @@ class Address:
         Certificates and names are checked, unless the caller passed a context that does not.
         """
         wanted = self.take_flag("tls", default=default)
-        if isinstance(self._tls, ssl.SSLContext):
-            return self._tls
-        wanted = wanted if self._tls is None else self._tls
+        given = self._credentials.tls
+        if isinstance(given, ssl.SSLContext):
+            return given
+        wanted = wanted if given is None else given
         return ssl.create_default_context() if wanted else None
 
 
