@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+from contextlib import suppress
 
 from tests.services.fetching import fetch_all
 from tests.services.kinds import MODULES
@@ -16,7 +17,7 @@ def start(names: list[str]) -> None:
         place = shared(name)
         print(f"{name:12}{place.url or 'missing: ' + place.missing}", flush=True)
     print("Ctrl-C stops them.", flush=True)
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    signal.pause()
 
 
 def main() -> None:
@@ -30,9 +31,8 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(getattr(options, "names", ())) - set(MODULES):
         parser.error(f"there is no {unknown.pop()}; there are {', '.join(MODULES)}")
-    # A signal that comes while servers start waits until they have.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    options.run(options)
+    with suppress(KeyboardInterrupt):
+        options.run(options)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ class Running:
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         command = self._kind.command(self._folder, port)
-        # A new user namespace forgets who is to die with whom: said last, it stays.
+        # A change of user forgets who is to die with whom: said last, it stays.
         at = command.index(str(self._kind.program()))
         command = [*command[:at], *DIES_WITH_PARENT, *command[at:], *self._order.arguments]
         environment = os.environ | {"LD_LIBRARY_PATH": libraries()} | self._order.environment
