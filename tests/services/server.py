@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import IO, cast, final
 
 import msgspec
 
 from tests.services.orders import Order, Place
 from tests.services.places import ROOT, MissingError
+from tests.services.sharing import fresh_folder
 
 
 @final
@@ -73,7 +72,7 @@ class Server:
 
 def launch(kind: str, behind: str, environment: dict[str, str], arguments: tuple[str, ...]) -> Server:
     """Start a server that lives no longer than this process."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-")) / kind
+    folder = fresh_folder() / kind
     order = Order(kind, str(folder), os.getpid(), behind, environment, arguments)
     command = [sys.executable, "-m", "tests.services.keeping", msgspec.json.encode(order).decode()]
     keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)

@@ -23,9 +23,16 @@ def run_folder() -> Path:
     """Return a folder that the processes of this test run share."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if not run:
-        return Path(tempfile.mkdtemp(prefix="holdfast-"))
+        return fresh_folder()
     folder = Path(tempfile.gettempdir()) / f"holdfast-{run}"
     folder.mkdir(mode=0o711, exist_ok=True)
+    return folder
+
+
+def fresh_folder() -> Path:
+    """Make a temporary folder that a server may pass through which runs as another user."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    folder.chmod(0o711)
     return folder
 
 

@@ -62,6 +62,12 @@ def parent(pid: int) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid"))
 
 
+def run_folder(pid: int) -> Path:
+    """Return the folder that holds all that a server and its keeper write."""
+    place = Path(f"/proc/{pid}/cwd").readlink()
+    return next(folder for folder in place.parents if folder.name.startswith("holdfast-"))
+
+
 @pytest.mark.parametrize("kind", ["postgresql", "redis", "mysql"])
 def test_a_server_dies_with_its_owner(kind: str) -> None:
     """Nothing is left behind by a test run that was killed."""
@@ -76,12 +82,12 @@ def test_a_server_dies_with_its_owner(kind: str) -> None:
 def test_a_server_dies_with_its_keeper(kind: str) -> None:
     """Nothing is left behind when what should have ended the server was killed itself."""
     with owned(kind) as (owner, server):
-        all_of_it, folder = family(server), Path(f"/proc/{server}/cwd").readlink()
+        all_of_it, folder = family(server), run_folder(server)
         os.kill(parent(server), signal.SIGKILL)
 
         await_end(all_of_it)
         owner.kill()
-        shutil.rmtree(folder.parent)  # the keeper cannot any more
+        shutil.rmtree(folder)  # the keeper cannot any more
 
 
 def test_a_server_that_was_killed_comes_back_with_its_data() -> None:
@@ -114,11 +120,10 @@ def test_a_frozen_server_answers_nobody_until_it_goes_on() -> None:
 def test_a_private_server_is_gone_after_its_block() -> None:
     """Neither a process nor its data is left."""
     with services.private("redis") as server:
-        pids = family(server.pid)
-        folder = Path(f"/proc/{server.pid}/cwd").readlink()
+        pids, folder = family(server.pid), run_folder(server.pid)
 
     await_end(pids)
-    assert not folder.parent.exists()
+    assert not folder.exists()
 
 
 def test_a_server_may_run_with_another_clock() -> None:
