@@ -13,7 +13,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import final
 
@@ -77,8 +76,7 @@ class Npm(msgspec.Struct, frozen=True):
         kind, _, expected = integrity.partition("-")
         if hashlib.new(kind, archive.read_bytes()).digest() != base64.b64decode(expected):
             raise MissingError(f"{package} is not the archive that was pinned")
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        run("tar", "--extract", "--gzip", "--file", str(archive), cwd=folder)
         archive.unlink()
 
 
