@@ -89,7 +89,7 @@ class Address:
         given = self._left.pop(name)
         try:
             return read(given)
-        except (ValueError, HoldfastError):
+        except (ValueError, KeyError, HoldfastError):
             raise self.refuse(f"{name} is {expected}") from None
 
     def take_text(self, name: str, default: str = "") -> str:
