@@ -92,4 +92,4 @@ def faketime(offset: str) -> dict[str, str]:
 def _note(kind: str, missing: str) -> None:
     if missing:
         MISSING[kind] = missing
-        require(None, f"{kind} ({missing.splitlines()[0]})")
+        require(None, f"{kind} ({missing.strip().splitlines()[-1]})")

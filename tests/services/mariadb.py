@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import secrets
 import signal
-import subprocess
 from typing import TYPE_CHECKING, final
 from urllib.parse import urlsplit
 
 import asyncmy
 
+from tests.services.commands import run
 from tests.services.places import fetched, libraries
 from tests.services.templates import copy_template
 
@@ -54,7 +53,7 @@ class MariaDB:
         statements = "\n".join(["create database mysql;", "use mysql;", *tables, *user, ""])
         command = [*self._command(folder), "--bootstrap", "--skip-log-bin"]
         environment = os.environ | {"LD_LIBRARY_PATH": libraries()}
-        subprocess.run(command, input=statements.encode(), check=True, capture_output=True, cwd=folder, env=environment)
+        run(*command, cwd=folder, given=statements, environment=environment)
 
     def _command(self, folder: Path) -> list[str]:
         share = fetched("debian/usr/share/mysql")
@@ -62,12 +61,12 @@ class MariaDB:
             "datadir": folder / "data",
             "lc-messages-dir": share,
             "character-sets-dir": share / "charsets",
-            "user": getpass.getuser() if os.geteuid() else "root",
             "innodb-buffer-pool-size": "128M",
             "innodb-log-file-size": "48M",
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return [str(self.program()), "--no-defaults", *options]
+        superuser = [] if os.geteuid() else ["--user=root"]  # must be said, or it refuses
+        return [str(self.program()), "--no-defaults", *options, *superuser]
 
     def command(self, folder: Path, port: int) -> list[str]:
         """Run it with a log for replication, as most are run; every commit is synced."""

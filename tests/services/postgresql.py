@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import signal
-import subprocess
 from typing import TYPE_CHECKING, final
 
 import psycopg
 
+from tests.services.commands import run
 from tests.services.identity import hand_over, ordinary
 from tests.services.places import fetched
 from tests.services.templates import copy_template
@@ -49,10 +49,10 @@ class PostgreSQL:
         hand_over(folder)
         initdb = [str(self.program().with_name("initdb")), "--pgdata", str(folder / "data"), "--username", USER]
         options = ["--pwfile", str(secret), "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        subprocess.run([*ordinary(), *initdb, *options], check=True, capture_output=True, cwd=folder)
+        run(*ordinary(), *initdb, *options, cwd=folder)
         create = f"create database {DATABASE};\n"
         single = [str(self.program()), "--single", "-D", str(folder / "data"), "postgres"]
-        subprocess.run([*ordinary(), *single], input=create.encode(), check=True, capture_output=True, cwd=folder)
+        run(*ordinary(), *single, cwd=folder, given=create)
 
     def command(self, folder: Path, port: int) -> list[str]:
         """Run it without Unix sockets; syncing stays on."""

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import platform
-import pwd
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import final
 
 import msgspec
 
+from tests.services.commands import run
 from tests.services.places import ROOT, MissingError, cache
 
 PINS = ROOT / "requirements"
 MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
-
-
-def run(*command: str, cwd: Path | None = None, quiet: bool = True) -> None:
-    """Run a command; what it says is shown if it fails, and else if it is about a long download."""
-    said = subprocess.run(command, cwd=cwd, check=False, text=True, capture_output=quiet)
-    if said.returncode:
-        raise MissingError(f"{Path(command[0]).name} failed: {(said.stderr or '').strip() or said.returncode}")
 
 
 @final
@@ -48,7 +39,7 @@ class Wheel(msgspec.Struct, frozen=True):
         """Unpack it; uv checks the hash."""
         install = [str(ROOT / "tools" / "uv"), "pip", "install", "--no-deps", "--require-hashes", self.pin()]
         where = ["--constraint", str(PINS / "services.txt"), "--python", sys.executable, "--target", str(folder)]
-        run(*install, *where, quiet=not sys.stderr.isatty())
+        run(*install, *where, cwd=ROOT, shown=sys.stderr.isatty())
 
 
 @final
@@ -114,18 +105,18 @@ class Debian(msgspec.Struct, frozen=True):
         for place in ("lists/partial", "archives/partial"):
             (apt / place).mkdir(parents=True, exist_ok=True)
         options = self._options(apt)
-        run("apt-get", *options, "update")
+        run("apt-get", *options, "update", cwd=apt)
         install = ["install", "--yes", "--download-only", "--reinstall", "--no-install-recommends"]
-        run("apt-get", *options, *install, *self.pin().split())
+        run("apt-get", *options, *install, *self.pin().split(), cwd=apt)
         for package in sorted((apt / "archives").glob("*.deb")):
-            run("dpkg-deb", "--extract", str(package), str(folder))
+            run("dpkg-deb", "--extract", str(package), str(folder), cwd=apt)
         (folder / "versions").write_text("\n".join(sorted(path.name for path in (apt / "archives").glob("*.deb"))))
         shutil.rmtree(apt)
 
     def _options(self, apt: Path) -> list[str]:
         """Keep apt out of the system's folders and locks, so that it needs no rights."""
         settings = {
-            "APT::Sandbox::User": pwd.getpwuid(os.geteuid()).pw_name,
+            "APT::Sandbox::User": "root",
             "Debug::NoLocking": "1",
             "Dir::Cache": str(apt),
             "Dir::State::Lists": str(apt / "lists"),
