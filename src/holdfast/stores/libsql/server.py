@@ -1,0 +1,271 @@
+"""One handle on a libSQL server: every call is one request, every intent one batch whose steps stop at a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Final, cast, final
+
+from holdfast.clock import Instant
+from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, UnsuitableStoreError
+from holdfast.keys import RecordKey
+from holdfast.stores.backend import Batching
+from holdfast.stores.libsql.calling import Caller
+from holdfast.stores.libsql.hrana import Batch, Failure, if_failed, if_first_but_not, if_ok
+from holdfast.stores.libsql.packing import pack_guards, pack_keys, pack_rows
+from holdfast.stores.libsql.statements import Statements
+from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_too_large, translate
+from holdfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
+from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.stores.backend import Outcome, WorkRider
+    from holdfast.stores.libsql.hrana import Cell, Results
+    from holdfast.stores.libsql.options import Options
+    from holdfast.stores.remote.server import Listener, Message
+
+CAPABILITIES: Final = Capabilities(
+    backend="libsql",
+    atomic=True,
+    durable=True,
+    reach="network",
+    wakes="poll",
+    clock_resolution=0.001,
+    shortest_lease=0.5,
+)
+
+BATCHING: Final = Batching(max_riders=500, max_weight=5_000, max_bytes=4_000_000)
+
+BUSY_TRIES: Final = 20
+BUSY_PAUSE: Final = 0.02
+ATTEMPTS_KEPT: Final = 24 * 3_600 * 1_000_000
+"""For how many microseconds the attempts of a handle that died can still be settled."""
+
+
+@final
+class LibsqlServer:
+    """A server whose tables are there."""
+
+    def __init__(self, caller: Caller, options: Options) -> None:
+        self._caller, self._options = caller, options
+        self._sql: Final = Statements(options.prefix)
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+
+    capabilities: Final = CAPABILITIES
+    batching: Final = BATCHING
+
+    @property
+    def name(self) -> str:
+        """The URL, without secrets."""
+        return self._options.name
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of it in one transaction, in one request."""
+        batch = _intent_batch(self._sql, intent)
+        results = await self._not_busy(self._caller.write, batch)
+        commit = len(batch.steps) - 3
+        if results.step_results[commit] is not None:
+            [[at, count]] = _numbers(results.rows(_JUDGE))
+            first = count - max(intent.draws, 1) + 1
+            return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
+        if is_constraint(results.step_errors[_JUDGE]):
+            return await self._refused(intent, results, commit + 1)
+        raise self._undone(results, rollback=commit + 2)
+
+    async def _refused(self, intent: Intent, results: Results, diagnosis: int) -> Refused:
+        if is_too_large(results.step_errors[diagnosis]):
+            return await self._look_for_refusal(intent)
+        if results.step_results[diagnosis] is None:
+            raise translate(results.step_errors[diagnosis] or _NOTHING, self.name)
+        [at, count, number, _], *lost = results.rows(diagnosis)
+        if number is not None and cast("int", number) >= intent.number:
+            raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} is closed")
+        keys = list(intent.guards)
+        current = {keys[cast("int", row[0])]: _record(keys[cast("int", row[0])], row) for row in lost}
+        return Refused(Instant(cast("int", at)), current, stale=bool(intent.exact) and count != intent.exact[-1])
+
+    async def _look_for_refusal(self, intent: Intent) -> Refused:
+        """Find out which guards did not hold where the records are too much for one answer."""
+        seen = await self.read(list(intent.guards))
+        lost = {key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version}
+        return Refused(seen.at, lost, stale=bool(intent.exact))
+
+    def _undone(self, results: Results, rollback: int) -> StoreError:
+        failure = results.failure() or _NOTHING
+        error = translate(failure, self.name)
+        if results.step_results[rollback] is not None or results.step_results[0] is None or is_busy(failure):
+            return error
+        return OutcomeUnknownError(self.name, error.problem)
+
+    async def _not_busy(self, run: Callable[[Batch], Any], batch: Batch) -> Results:
+        """Run a batch until its first step meets no other writer: nothing was written then."""
+        for _ in range(BUSY_TRIES):
+            results: Results = await run(batch)
+            failure = results.step_errors[0]
+            if failure is None or not is_busy(failure):
+                return results
+            await asyncio.sleep(self._random.uniform(0, BUSY_PAUSE))
+        raise translate(failure or _NOTHING, self.name)
+
+    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
+        """Take versions."""
+        del namespace
+        [[last]] = _numbers(await self._one(self._sql.reserve, count))
+        return tuple(range(last - count + 1, last + 1))
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Close an attempt: a write of it that is under way holds the one turn to write, so this comes after it."""
+        del namespace
+        batch = Batch()
+        batch.add(self._sql.close, (handle, number))
+        found = batch.add(self._sql.closed, (handle,), if_ok(0))
+        [[last, at, first, draws]] = (await self._done(batch)).rows(found)
+        if last != number:
+            raise StoreError(self.name, f"attempt {handle}.{number} is not the last one of its handle")
+        if first is None:
+            return None
+        [[at_, first_, draws_]] = _numbers([[at, first, draws]])
+        return Landed(Instant(at_), tuple(range(first_, first_ + draws_)))
+
+    async def forget(self, handle: str) -> None:
+        """Forget a handle."""
+        await self._one(self._sql.forget, handle)
+
+    async def sweep(self, limit: int) -> int:
+        """Delete expired records, and attempts that nobody will ask for any more."""
+        batch = Batch()
+        swept = batch.add(self._sql.sweep, (limit,))
+        batch.add(self._sql.sweep_attempts, (ATTEMPTS_KEPT,), if_ok(swept))
+        result = (await self._done(batch)).step_results[swept]
+        return 0 if result is None else result.affected_row_count
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Refuse: see ``capabilities.commit_with``."""
+        raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records, in one statement."""
+        [at, *_], *found = await self._rows(self._sql.read, *pack_keys(keys))
+        at = Instant(cast("int", at))
+        return Snapshot(at, {keys[cast("int", row[0])]: _record_there(keys[cast("int", row[0])], row) for row in found})
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page, in one statement."""
+        sql = self._sql.scan_back if reverse else self._sql.scan
+        [at, *_], *found = await self._rows(sql, bytes(start), bytes(end), limit + 1)
+        records = [_record_there(RecordKey.from_encoded(cast("bytes", row[0])), row) for row in found]
+        records.sort(key=_key_of, reverse=reverse)
+        page = records[:limit]
+        more = None if len(records) <= limit else page[-1].key if reverse else page[-1].key.successor()
+        return Snapshot(Instant(cast("int", at)), {record.key: record for record in page}, more)
+
+    async def mark(self) -> int:
+        """Return the last version: it grows with every commit."""
+        [[count]] = _numbers(await self._one(self._sql.mark))
+        return count
+
+    async def _rows(self, sql: str, *parameters: bytes | int | str) -> list[list[Cell]]:
+        batch = Batch()
+        batch.add(sql, parameters)
+        results = await self._caller.read(batch)
+        if is_too_large(results.step_errors[0]):
+            return await self._caller.rows(batch)
+        return self._checked(results).rows(0)
+
+    async def _one(self, sql: str, *parameters: int | str) -> list[list[Cell]]:
+        batch = Batch()
+        batch.add(sql, parameters)
+        return (await self._done(batch)).rows(0)
+
+    async def _done(self, batch: Batch) -> Results:
+        """Run statements that stand for themselves, and may be run twice."""
+        return self._checked(await self._not_busy(self._caller.read, batch))
+
+    def _checked(self, results: Results) -> Results:
+        failure = results.failure()
+        if failure is not None:
+            raise translate(failure, self.name)
+        return results
+
+    # --- hints: none are pushed --------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        """Nothing is pushed."""
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Nothing is pushed."""
+
+    async def audience(self) -> Audience:
+        """Nobody listens."""
+        return Audience(0, frozenset())
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Nothing is pushed: the others find the commit by its mark."""
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> LibsqlServer:
+        """Open another handle."""
+        return LibsqlServer(Caller(self._options), self._options)
+
+    def lifeline(self) -> str:
+        """Nobody sees a process die."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Nobody sees a process die."""
+        del lifeline
+        return False
+
+    async def aclose(self) -> None:
+        """Close everything."""
+        await self._caller.aclose()
+
+
+_JUDGE: Final = 1
+_NOTHING: Final = Failure("the server did not say why")
+
+
+def _intent_batch(sql: Statements, intent: Intent) -> Batch:
+    """Return the steps: begin, judge, write, commit; and if that was refused, look why, and undo it."""
+    batch = Batch()
+    first, last = (intent.exact[0], intent.exact[-1]) if intent.exact else (None, None)
+    creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
+    draws = max(intent.draws, 1)
+    guards = pack_guards(intent.guards)
+    begin = batch.add("BEGIN IMMEDIATE")
+    window = (intent.after, intent.before, last if creates else None, 0 if intent.exact else draws)
+    judge = done = batch.add(sql.judge, (intent.handle, intent.number, *window, *guards), if_ok(begin))
+    taken = len(intent.exact) or intent.draws
+    done = batch.add(sql.count, (intent.handle, intent.number, first, taken), if_ok(done))
+    for packed in pack_rows(intent.puts):
+        done = batch.add(sql.put, (*packed, first, draws), if_ok(done))
+    if intent.deletes:
+        done = batch.add(sql.delete, pack_keys(intent.deletes), if_ok(done))
+    commit = batch.add("COMMIT", condition=if_ok(done))
+    batch.add(sql.diagnose, (intent.handle, *guards), if_failed(judge))
+    batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
+    return batch
+
+
+def _record(key: RecordKey, row: list[Cell]) -> Record | None:
+    return None if row[1] is None else _record_there(key, row)
+
+
+def _record_there(key: RecordKey, row: list[Cell]) -> Record:
+    _, version, expires_at, value = row
+    return Record(key, cast("bytes", value), cast("int", version), cast("Instant | None", expires_at))
+
+
+def _key_of(record: Record) -> RecordKey:
+    return record.key
+
+
+def _numbers(rows: list[list[Cell]]) -> list[list[int]]:
+    return cast("list[list[int]]", rows)

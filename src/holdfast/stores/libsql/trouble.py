@@ -1,0 +1,110 @@
+"""What a libSQL server complains of, translated once, at the edge."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from holdfast.errors import (
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.stores.libsql.hrana import Failure
+
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+BAD_REQUEST: Final = 400
+TOO_LARGE: Final = 413
+
+_SQL: Final[Mapping[str, tuple[type[StoreError], str]]] = {
+    "SQLITE_BUSY": (StoreBusyError, "others kept writing; retry"),
+    "SQLITE_LOCKED": (StoreBusyError, "it is locked; retry"),
+    "TRANSACTION_BUSY": (StoreBusyError, "the server takes no more transactions for now; retry"),
+    "TRANSACTION_TIMEOUT": (StoreBusyError, "the server ended a transaction that took too long; retry"),
+    "SQLITE_FULL": (StoreFullError, "the server's disk, or the size it allows, is used up; make room and retry"),
+    "SQLITE_READONLY": (StoreReadOnlyError, "the database cannot be written to; name the primary, or fix permissions"),
+    "SQLITE_AUTH": (StoreReadOnlyError, "the server does not allow that; give the token write access"),
+    "SQLITE_PERM": (StoreReadOnlyError, "the server does not allow that; give the token write access"),
+    "BLOCKED": (StoreReadOnlyError, "the server blocks it; ask whoever runs the server"),
+    "SQLITE_CORRUPT": (StoreCorruptError, "the database is damaged; restore it from a backup"),
+    "SQLITE_NOTADB": (StoreCorruptError, "the file is not a database; restore it from a backup"),
+}
+
+
+def is_busy(failure: Failure) -> bool:
+    """Tell whether another try may succeed at once."""
+    return _SQL.get(_code(failure), (StoreError,))[0] is StoreBusyError
+
+
+def is_constraint(failure: Failure | None) -> bool:
+    """Tell whether a constraint did not hold."""
+    return failure is not None and _code(failure) == "SQLITE_CONSTRAINT"
+
+
+def is_missing_table(failure: Failure) -> bool:
+    """Tell whether a table is not there."""
+    return "no such table" in failure.message
+
+
+def is_too_large(failure: Failure | None) -> bool:
+    """Tell whether an answer was larger than the server sends at once."""
+    return failure is not None and failure.code == "RESPONSE_TOO_LARGE"
+
+
+def is_expired_stream(status: int, failure: Failure) -> bool:
+    """Tell whether a request named a stream that the server has closed meanwhile, or before it was restarted."""
+    return status == BAD_REQUEST or failure.code in {"STREAM_EXPIRED", "BATON_INVALID", "BATON_REUSED"}
+
+
+def translate(failure: Failure, name: str) -> StoreError:
+    """Return the Holdfast error for what a server said of a statement that had no effect."""
+    error, advice = _SQL.get(_code(failure), (StoreUnavailableError, "the server could not do it"))
+    if is_missing_table(failure):
+        error, advice = UnsuitableStoreError, "its tables are gone; open it anew with migrate=true"
+    return error(name, f"{advice} ({failure.message})")
+
+
+def refusal(status: int, failure: Failure, name: str) -> StoreError | None:
+    """Return the error for an HTTP status that says that nothing was done; None if it does not say that."""
+    if status == UNAUTHORIZED:
+        return StoreUnavailableError(
+            name, f"the server does not accept the token; get a new one, and pass it by hf.Credentials (HTTP {status})"
+        )
+    if status == FORBIDDEN:
+        return StoreReadOnlyError(name, f"the token does not allow that; give it write access (HTTP {status})")
+    if status == NOT_FOUND:
+        return StoreUnavailableError(name, f"there is no libSQL database at this address (HTTP {status})")
+    if BAD_REQUEST <= status < 500:  # noqa: PLR2004 -- the class of refused requests
+        return StoreUnavailableError(name, f"the server refused the request: {failure.message} (HTTP {status})")
+    return None
+
+
+def unreachable(problem: BaseException, name: str) -> StoreUnavailableError:
+    """Return the error for a connection that could not be made."""
+    cause = getattr(problem, "os_error", None) or getattr(problem, "certificate_error", None) or problem
+    if isinstance(problem, aiohttp.ClientConnectorCertificateError):
+        return StoreUnavailableError(name, "its certificate is not trusted; check the name, or pass a TLS context")
+    if isinstance(cause, ssl.SSLError) or isinstance(problem, aiohttp.ClientSSLError):
+        return StoreUnavailableError(name, "it does not speak TLS there; for a server without it, add ?tls=false")
+    if isinstance(problem, TimeoutError):
+        return StoreUnavailableError(name, "no connection could be had in time; is the server up, and the pool large?")
+    return StoreUnavailableError(name, f"no connection could be made ({type(cause).__name__}); is the server up?")
+
+
+def _code(failure: Failure) -> str:
+    code = failure.code or ""
+    if code.startswith("SQLITE_"):  # SQLITE_CONSTRAINT_NOTNULL is a kind of SQLITE_CONSTRAINT
+        return "_".join(code.split("_")[:2])
+    return code
