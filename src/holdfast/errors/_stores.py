@@ -94,6 +94,14 @@ class UnsuitableStoreError(StoreError):
     """The store cannot give the guarantee that was asked for, so it is refused rather than half kept."""
 
 
+class StoreRewoundError(StoreError):
+    """Commits that the store had acknowledged are gone: it restarted without them, failed over, or was restored.
+
+    Nothing was written. Stop what rests on the lost data, look at the server, and open the store anew: whoever opens it
+    accepts what is there. Versions still grow, so what was fenced stays fenced.
+    """
+
+
 class WorkTimeoutError(StoreError, TimeoutError):
     """Work inside a store's transaction took too long, so all of it was undone. Do less in it, or allow more time."""
 

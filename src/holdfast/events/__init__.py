@@ -51,6 +51,7 @@ from holdfast.events._stores import (
     OutcomeUnknown,
     SlowCommit,
     StoreEvent,
+    StoreNotDurable,
     Swept,
 )
 from holdfast.events._workflows import (
@@ -109,6 +110,7 @@ __all__ = [
     "StepRecorded",
     "StepRetried",
     "StoreEvent",
+    "StoreNotDurable",
     "Swept",
     "TickFired",
     "TickSkipped",

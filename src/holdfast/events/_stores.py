@@ -29,6 +29,14 @@ class ForeignHandleSeen(StoreEvent, frozen=True, kw_only=True):
     level: ClassVar[Level] = "error"
 
 
+class StoreNotDurable(StoreEvent, frozen=True, kw_only=True):
+    """A store was opened that may lose acknowledged commits when its server fails. ``problem`` says what to set."""
+
+    level: ClassVar[Level] = "warning"
+
+    problem: str
+
+
 class OutcomeUnknown(StoreEvent, frozen=True, kw_only=True):
     """The reply to a commit was lost: it may or may not have been written."""
 
