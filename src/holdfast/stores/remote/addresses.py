@@ -61,6 +61,11 @@ class Address:
             return given
         return None if self._parts.password is None else urllib.parse.unquote(self._parts.password)
 
+    @property
+    def has_host(self) -> bool:
+        """Whether a host is named at all."""
+        return bool(self._parts.netloc.rpartition("@")[2])
+
     def hosts(self, default_port: int) -> list[tuple[str, int]]:
         """Return the hosts and ports, one or several with commas between them."""
         hosts = [_host(each, default_port) for each in self._parts.netloc.rpartition("@")[2].split(",")]

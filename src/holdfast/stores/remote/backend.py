@@ -98,7 +98,9 @@ class RemoteBackend:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot."""
-        return await self._reads.read(keys)
+        if self._server.batching.groups_reads:
+            return await self._reads.read(keys)
+        return await self._server.read(keys)
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""

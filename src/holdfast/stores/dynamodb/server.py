@@ -1,0 +1,289 @@
+"""One handle on a table: intents as transactions, reads that are consistent, and everything by the service's time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.clock import Instant
+from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError, UnsuitableStoreError
+from holdfast.ids import new_id
+from holdfast.stores.backend import Batching
+from holdfast.stores.dynamodb.attempts import attempt_of, counting
+from holdfast.stores.dynamodb.connecting import Link
+from holdfast.stores.dynamodb.garbage import Garbage, removal
+from holdfast.stores.dynamodb.items import (
+    GRACE,
+    Transaction,
+    key_of,
+    live_record,
+    transaction,
+    version_of,
+)
+from holdfast.stores.dynamodb.pacing import Pace
+from holdfast.stores.dynamodb.scanning import scan
+from holdfast.stores.dynamodb.tables import prepare, probe
+from holdfast.stores.dynamodb.trouble import CancelledTransactionError, ConditionError, TurnedAwayError
+from holdfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot
+from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
+from holdfast.stores.rules import in_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from holdfast.keys import RecordKey
+    from holdfast.stores.backend import Outcome, WorkRider
+    from holdfast.stores.dynamodb.options import Options
+    from holdfast.stores.protocol import Record
+    from holdfast.stores.remote.server import Listener, Message
+
+MOST_CHANGES: Final = 99
+"""A transaction has a hundred items, and the attempt is one of them."""
+
+BATCHING: Final = Batching(max_riders=MOST_CHANGES, max_weight=MOST_CHANGES, max_bytes=1_000_000, groups_reads=False)
+
+ASKED_FOR_TIME: Final = 5
+"""How often the service is asked for the time before it is held to be unusable."""
+
+REMOVED_AT_ONCE: Final = 8
+
+
+@final
+class DynamoServer:
+    """One handle on a table."""
+
+    def __init__(self, options: Options, link: Link) -> None:
+        self._options, self._link = options, link
+        self._capabilities: Final = Capabilities(
+            backend="dynamodb",
+            atomic=True,
+            durable=True,
+            reach="network",
+            wakes="poll",
+            max_changes=MOST_CHANGES,
+            clock_resolution=1.0,
+            shortest_lease=options.shortest_lease,
+        )
+        self._floor = 0
+        self._pace: Final = Pace()
+        self._garbage: Final = Garbage()
+
+    @classmethod
+    async def open(cls, options: Options) -> DynamoServer:
+        """Connect, and look at the table."""
+        link = await Link.open(options)
+        try:
+            await prepare(link, options)
+        except BaseException:
+            await link.aclose()
+            raise
+        return cls(options, link)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return self._capabilities
+
+    @property
+    def batching(self) -> Batching:
+        """How much fits into one transaction."""
+        return BATCHING
+
+    @property
+    def name(self) -> str:
+        """The URL without secrets."""
+        return self._options.name
+
+    @property
+    def link(self) -> Link:
+        """The client of the service."""
+        return self._link
+
+    async def now(self) -> Instant:
+        """Return the service's time; ask for it if there was no answer for a while."""
+        for _ in range(ASKED_FOR_TIME):
+            now = self._link.time.now()
+            if now is not None:
+                return now
+            await probe(self._link, self._options.table)
+        raise StoreUnavailableError(self.name, "its answers do not agree on the time; nothing was written")
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of ``intent`` or nothing, in one transaction."""
+        patience = self._link.patience()
+        self._pace.hasten()
+        while True:
+            now = await self.now()
+            if not in_window(now, intent.after, intent.before):
+                return await self._missed(intent)
+            versions = self._versions(intent, now)
+            if versions is None:
+                return Refused(now, {}, stale=True)
+            try:
+                answer = await self._transact(intent, now, versions)
+            except TurnedAwayError as turned_away:
+                await patience.pause(turned_away)
+                continue
+            if answer is not None:
+                return answer
+
+    def _versions(self, intent: Intent, now: Instant) -> tuple[int, ...] | None:
+        """Choose versions above all that the keys have; None if those that were reserved are not."""
+        known = max(intent.guards.values(), default=ABSENT)
+        if intent.exact:
+            return intent.exact if known < intent.exact[0] else None
+        return self._draw(intent.draws, max(now, known + 1))
+
+    def _draw(self, count: int, least: int) -> tuple[int, ...]:
+        first = max(least, self._floor)
+        if first + count > MAX_VERSION:
+            raise StoreError(self.name, "a version is as high as versions can be")
+        self._floor = first + count
+        return tuple(range(first, first + count))
+
+    async def _transact(self, intent: Intent, now: Instant, versions: tuple[int, ...]) -> Written | Refused | None:
+        """Send the transaction; None: its versions were too low, try again."""
+        sent = transaction(intent, self._options.table, new_id(), now, versions)
+        request = {"TransactItems": sent.items, "ClientRequestToken": sent.token}
+        try:
+            await self._link.send("transact_write_items", request, writes=True)
+        except CancelledTransactionError as cancelled:
+            if not self._is_own(cancelled.reasons[0], intent, sent):
+                return self._refused(intent, cancelled.reasons[1:], now)
+        for key, version in sent.tombstones.items():
+            self._garbage.add(key, version, Instant(max(now, version) + GRACE + 1_000_000))
+        return Written(now, versions)
+
+    def _is_own(self, reason: Mapping[str, Any], intent: Intent, sent: Transaction) -> bool:
+        """Tell whether this very request was done before: something on the way has sent it twice."""
+        if reason.get("Code") != "ConditionalCheckFailed":
+            return False
+        attempt = attempt_of(reason["Item"])
+        if (attempt.number, attempt.token) == (intent.number, sent.token):
+            return True
+        raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} was settled as never written")
+
+    def _refused(self, intent: Intent, reasons: Sequence[Mapping[str, Any]], now: Instant) -> Refused | None:
+        current: dict[RecordKey, Record | None] = {}
+        highest = 0
+        for (key, guard), reason in zip(intent.guards.items(), reasons, strict=True):
+            if reason.get("Code") == "ConditionalCheckFailed":
+                record = live_record(reason.get("Item"), key, now)
+                if (ABSENT if record is None else record.version) != guard:
+                    current[key] = record
+                else:  # there is a tombstone with a higher version than the one that was chosen
+                    highest = max(highest, version_of(reason["Item"]))
+        self._floor = max(self._floor, highest + 1)
+        if current:
+            return Refused(now, current)
+        return Refused(now, {}, stale=True) if intent.exact else None
+
+    async def _missed(self, intent: Intent) -> Refused:
+        """Say which guards do not hold, now that the window does not."""
+        seen = await self.read(list(intent.guards))
+        lost = {key: seen.get(key) for key, guard in intent.guards.items() if seen.version(key) != guard}
+        return Refused(seen.at, lost)
+
+    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
+        """Choose versions ahead. Whether they are above what is there, the transaction checks key by key."""
+        del namespace
+        return self._draw(count, await self.now())
+
+    # --- attempts ----------------------------------------------------------------------------------------------
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Count the attempt, so that nothing else can; if it is counted already, say what came of it."""
+        del namespace
+        now = await self.now()
+        try:
+            await self._link.ask("put_item", counting(handle, number, self._options.table, None, "", now))
+        except ConditionError as counted:
+            attempt = attempt_of(counted.item or {})
+            if attempt.number > number:
+                raise StoreError(self.name, f"a later attempt than {handle}.{number} was counted") from None
+            return attempt.landed
+        return None
+
+    async def forget(self, handle: str) -> None:
+        """Do nothing: a request that is still on its way must find the count. The service removes it in a week."""
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records: one as it is, several in a transaction."""
+        at, table = await self.now(), self._options.table
+        if len(keys) == 1:
+            request = {"TableName": table, "Key": key_of(keys[0]), "ConsistentRead": True}
+            answer = await self._link.ask("get_item", request)
+            items = [answer.get("Item")]
+        else:
+            gets = [{"Get": {"TableName": table, "Key": key_of(key)}} for key in keys]
+            answer = await self._link.ask("transact_get_items", {"TransactItems": gets})
+            items = [each.get("Item") for each in answer["Responses"]]
+        found = {key: live_record(item, key, at) for key, item in zip(keys, items, strict=True)}
+        return Snapshot(at, {key: record for key, record in found.items() if record is not None})
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of live records, and remember the dead ones among them."""
+        at = await self.now()
+        return await scan(self._link, self._options.table, start, end, limit, at, self._garbage, reverse=reverse)
+
+    # --- upkeep ------------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int) -> int:
+        """Remove up to ``limit`` dead items that this handle knows of."""
+        dead = self._garbage.take(await self.now(), limit)
+        turn = asyncio.Semaphore(REMOVED_AT_ONCE)
+        return sum(await asyncio.gather(*(self._remove(key, version, turn) for key, version in dead)))
+
+    async def _remove(self, key: RecordKey, version: int, turn: asyncio.Semaphore) -> bool:
+        async with turn:
+            try:
+                await self._link.ask("delete_item", removal(self._options.table, key, version))
+            except (ConditionError, StoreError):  # somebody was faster; or the service removes it by itself one day
+                return False
+        return True
+
+    # --- hints: there are none ---------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        """Do nothing: nothing is pushed."""
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Do nothing: nothing is pushed."""
+
+    async def audience(self) -> Audience:
+        """Return nobody."""
+        return Audience(0, frozenset())
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Do nothing: nobody hears it."""
+
+    async def mark(self) -> int:
+        """Return a number that changes when it is time to look."""
+        return self._pace.mark()
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Refuse: a transaction here runs no code."""
+        del rider, handle, number, note
+        raise UnsuitableStoreError(self.name, "DynamoDB runs no work of the caller's in its transactions")
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> DynamoServer:
+        """Open another handle on the same table, on the running loop."""
+        return DynamoServer(self._options, await Link.open(self._options))
+
+    def lifeline(self) -> str:
+        """Return nothing: nobody sees a process die."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- as the protocol has it
+        """Return False: nobody knows."""
+        return False
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._link.aclose()
