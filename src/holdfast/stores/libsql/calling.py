@@ -171,7 +171,7 @@ class Caller:
         return answer
 
     def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         return headers if self._authorization is None else headers | {"Authorization": self._authorization}
 
     # --- life --------------------------------------------------------------------------------------------------
