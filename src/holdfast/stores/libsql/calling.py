@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from io import BytesIO
 from typing import TYPE_CHECKING, Final, final
 
 import aiohttp
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 OK: Final = 200
 CLOSED_WITHIN: Final = 1.0
 _VERSIONS: Final = ("v3", "v2")
-_LINES: Final = 1 << 20
+_PIECE: Final = 1 << 18
 
 
 @final
@@ -56,8 +57,8 @@ class Caller:
 
     # --- batches -----------------------------------------------------------------------------------------------
 
-    async def write(self, batch: Batch) -> Results:
-        """Run a batch that changes something.
+    async def write(self, batch: Batch) -> Results | Failure:
+        """Run a batch that changes something. A failure ended it half-way: nobody knows where.
 
         Raises:
             OutcomeUnknownError: It was sent, and no answer came.
@@ -65,7 +66,7 @@ class Caller:
         """
         return await self._run(batch)
 
-    async def read(self, batch: Batch) -> Results:
+    async def read(self, batch: Batch) -> Results | Failure:
         """Run a batch that does no harm if it is run twice; one whose connection was closed meanwhile is sent again.
 
         Raises:
@@ -79,11 +80,15 @@ class Caller:
                     raise StoreUnavailableError(self._name, problem.problem) from problem.__cause__
         raise AssertionError
 
-    async def _run(self, batch: Batch) -> Results:
+    async def _run(self, batch: Batch) -> Results | Failure:
         reply = await self._ask(batch)
         answer = reply.batch()
-        if isinstance(answer, Failure):  # not one step was run
-            raise translate(answer, self._name)
+        if isinstance(answer, Results):
+            self._streams.put(reply.baton, reply.base_url)
+            return answer
+        if reply.baton is not None:  # it ended half-way, perhaps in a transaction that would keep others waiting
+            with contextlib.suppress(StoreError):
+                await self._post("pipeline", closing(reply.baton))
         return answer
 
     async def _ask(self, batch: Batch) -> Reply:
@@ -95,7 +100,6 @@ class Caller:
         reply = read_reply(body) if status == OK else None
         if reply is None:
             raise self._unexpected(status, body)
-        self._streams.put(reply.baton, reply.base_url)
         return reply
 
     def _unexpected(self, status: int, body: bytes) -> StoreError:
@@ -120,7 +124,7 @@ class Caller:
                 if response.status != OK:
                     body = await response.read()
                     raise refusal(response.status, read_failure(body), self._name) or _no_answer(self._name)
-                async for chunk in response.content.iter_chunked(_LINES):
+                async for chunk in response.content.iter_chunked(_PIECE):
                     *lines, left = (left + chunk).split(b"\n")
                     for line in lines:
                         self._take_entry(line, found)
@@ -157,9 +161,9 @@ class Caller:
         await self._patience.wait()
         url = f"{self._options.url}/{version or self._version}/{endpoint}"
         try:
-            async with self._session.post(
-                url, data=body, headers=self._headers(), allow_redirects=False
-            ) as response:
+            # A large body is sent piece by piece, so that others get their turn on the loop.
+            data = BytesIO(body) if len(body) > _PIECE else body
+            async with self._session.post(url, data=data, headers=self._headers(), allow_redirects=False) as response:
                 answer = response.status, await response.read()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientSSLError) as problem:
             self._patience.grow()

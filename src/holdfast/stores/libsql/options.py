@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
+import ssl
 from base64 import b64encode
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
-
     from holdfast.stores.remote.addresses import Address
 
 SECURE_PORT: Final = 443

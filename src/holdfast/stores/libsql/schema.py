@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StoreBusyError, StoreReadOnlyError, UnsuitableStoreError
-from holdfast.stores.libsql.hrana import Batch, if_first_but_not, if_ok
+from holdfast.stores.libsql.hrana import Batch, Failure, if_first_but_not, if_ok
 from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_missing_table, translate
 
 if TYPE_CHECKING:
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 # With row ids, so that the tree of keys holds keys alone: finding a small record beside large ones is quick.
 _FIRST: Final = (
-    'CREATE TABLE "{p}facts" (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID',
-    "INSERT INTO \"{p}facts\" VALUES ('schema', 0)",
-    'CREATE TABLE "{p}records" '
-    "(key BLOB NOT NULL PRIMARY KEY, version INTEGER NOT NULL, expires_at INTEGER, value BLOB NOT NULL)",
-    'CREATE INDEX "{p}records_that_expire" ON "{p}records" (expires_at) WHERE expires_at IS NOT NULL',
-    'CREATE TABLE "{p}attempts" '
-    "(handle TEXT NOT NULL PRIMARY KEY, number INTEGER NOT NULL, at INTEGER NOT NULL, first INTEGER, draws INTEGER)"
-    " WITHOUT ROWID",
-    'CREATE TABLE "{p}clock" (one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL, at INTEGER NOT NULL)',
-    'INSERT INTO "{p}clock" VALUES (1, 0, 0)',
+    """CREATE TABLE "{p}facts" (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID""",
+    """INSERT INTO "{p}facts" VALUES ('schema', 0)""",
+    """CREATE TABLE "{p}records" (
+      key BLOB NOT NULL PRIMARY KEY, version INTEGER NOT NULL, expires_at INTEGER, value BLOB NOT NULL)""",
+    """CREATE INDEX "{p}records_that_expire" ON "{p}records" (expires_at) WHERE expires_at IS NOT NULL""",
+    """CREATE TABLE "{p}attempts" (
+      handle TEXT NOT NULL PRIMARY KEY, number INTEGER NOT NULL, at INTEGER NOT NULL, first INTEGER, draws INTEGER)
+      WITHOUT ROWID""",
+    """CREATE TABLE "{p}clock" (
+      one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL, at INTEGER NOT NULL)""",
+    """INSERT INTO "{p}clock" VALUES (1, 0, 0)""",
 )
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
@@ -35,7 +36,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
 
 VERSION: Final = len(MIGRATIONS)
 _RACES: Final = 50
-_STRONG: Final = 2
+_STRONG: Final = ([[2]], [[3]])
 
 
 async def prepare(caller: Caller, options: Options) -> None:
@@ -65,9 +66,11 @@ async def _look(caller: Caller, options: Options) -> int:
     care = batch.add("PRAGMA synchronous")
     schema = batch.add(f"SELECT value FROM \"{options.prefix}facts\" WHERE name = 'schema'")  # noqa: S608 -- checked
     results = await caller.read(batch)
+    if isinstance(results, Failure):
+        raise translate(results, options.name)
     if results.rows(time) != [["real"]]:
         raise UnsuitableStoreError(options.name, "the server's SQLite is older than 3.42; update the server")
-    if options.durability == "strong" and results.rows(care) < [[_STRONG]]:
+    if options.durability == "strong" and results.rows(care) not in _STRONG:
         problem = 'it does not wait for its disk; set its "durability_mode" to "strong", or leave durability=strong out'
         raise UnsuitableStoreError(options.name, problem)
     failure = results.step_errors[schema]
@@ -87,8 +90,8 @@ async def _migrate(caller: Caller, options: Options, found: int) -> None:
     last = batch.add(moved, (found,), if_ok(last))
     commit = batch.add("COMMIT", condition=if_ok(last))
     batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
-    failure = (await caller.read(batch)).step_errors[: commit + 1]
-    problem = next((each for each in failure if each is not None), None)
+    results = await caller.read(batch)
+    problem = results if isinstance(results, Failure) else results.failure()
     if problem is None or is_busy(problem) or is_constraint(problem) or "already exists" in problem.message:
         return
     error = translate(problem, options.name)

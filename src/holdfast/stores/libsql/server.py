@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 
 from holdfast.clock import Instant
 from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, UnsuitableStoreError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import Batching
 from holdfast.stores.libsql.calling import Caller
-from holdfast.stores.libsql.hrana import Batch, Failure, if_failed, if_first_but_not, if_ok
+from holdfast.stores.libsql.hrana import Batch, Failure, Results, if_failed, if_first_but_not, if_ok
 from holdfast.stores.libsql.packing import pack_guards, pack_keys, pack_rows
 from holdfast.stores.libsql.statements import Statements
-from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_too_large, translate
+from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_rolled_back, is_too_large, translate
 from holdfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
 from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from holdfast.stores.backend import Outcome, WorkRider
-    from holdfast.stores.libsql.hrana import Cell, Results
+    from holdfast.stores.libsql.hrana import Cell
     from holdfast.stores.libsql.options import Options
     from holdfast.stores.remote.server import Listener, Message
+
+    Run: TypeAlias = Callable[[Batch], Awaitable[Results | Failure]]
 
 CAPABILITIES: Final = Capabilities(
     backend="libsql",
@@ -53,8 +55,15 @@ class LibsqlServer:
         self._sql: Final = Statements(options.prefix)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
 
-    capabilities: Final = CAPABILITIES
-    batching: Final = BATCHING
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return CAPABILITIES
+
+    @property
+    def batching(self) -> Batching:
+        """How much fits into one request."""
+        return BATCHING
 
     @property
     def name(self) -> str:
@@ -67,21 +76,22 @@ class LibsqlServer:
         """Do all of it in one transaction, in one request."""
         batch = _intent_batch(self._sql, intent)
         results = await self._not_busy(self._caller.write, batch)
-        commit = len(batch.steps) - 3
-        if results.step_results[commit] is not None:
+        if isinstance(results, Failure):
+            if is_too_large(results):  # only the records that refuse it can be: nothing was written
+                return await self._look_for_refusal(intent)
+            raise OutcomeUnknownError(self.name, translate(results, self.name).problem)
+        if results.step_results[_COMMIT] is not None:
             [[at, count]] = _numbers(results.rows(_JUDGE))
             first = count - max(intent.draws, 1) + 1
             return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
         if is_constraint(results.step_errors[_JUDGE]):
-            return await self._refused(intent, results, commit + 1)
-        raise self._undone(results, rollback=commit + 2)
+            return self._refused(intent, results)
+        raise self._undone(results)
 
-    async def _refused(self, intent: Intent, results: Results, diagnosis: int) -> Refused:
-        if is_too_large(results.step_errors[diagnosis]):
-            return await self._look_for_refusal(intent)
-        if results.step_results[diagnosis] is None:
-            raise translate(results.step_errors[diagnosis] or _NOTHING, self.name)
-        [at, count, number, _], *lost = results.rows(diagnosis)
+    def _refused(self, intent: Intent, results: Results) -> Refused:
+        if results.step_results[_DIAGNOSIS] is None:
+            raise translate(results.step_errors[_DIAGNOSIS] or _NOTHING, self.name)
+        [at, count, number, _], *lost = results.rows(_DIAGNOSIS)
         if number is not None and cast("int", number) >= intent.number:
             raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} is closed")
         keys = list(intent.guards)
@@ -94,22 +104,24 @@ class LibsqlServer:
         lost = {key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version}
         return Refused(seen.at, lost, stale=bool(intent.exact))
 
-    def _undone(self, results: Results, rollback: int) -> StoreError:
+    def _undone(self, results: Results) -> StoreError:
         failure = results.failure() or _NOTHING
         error = translate(failure, self.name)
-        if results.step_results[rollback] is not None or results.step_results[0] is None or is_busy(failure):
+        if results.step_results[_ROLLBACK] is not None or results.step_results[0] is None or is_rolled_back(failure):
             return error
         return OutcomeUnknownError(self.name, error.problem)
 
-    async def _not_busy(self, run: Callable[[Batch], Any], batch: Batch) -> Results:
+    async def _not_busy(self, run: Run, batch: Batch) -> Results | Failure:
         """Run a batch until its first step meets no other writer: nothing was written then."""
+        failure = _NOTHING
         for _ in range(BUSY_TRIES):
-            results: Results = await run(batch)
-            failure = results.step_errors[0]
-            if failure is None or not is_busy(failure):
+            results = await run(batch)
+            failed = results.step_errors[0] if isinstance(results, Results) else None
+            if failed is None or not is_busy(failed):
                 return results
+            failure = failed
             await asyncio.sleep(self._random.uniform(0, BUSY_PAUSE))
-        raise translate(failure or _NOTHING, self.name)
+        raise translate(failure, self.name)
 
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
         """Take versions."""
@@ -145,6 +157,7 @@ class LibsqlServer:
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
         """Refuse: see ``capabilities.commit_with``."""
+        del rider, handle, number, note
         raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")
 
     # --- reading -----------------------------------------------------------------------------------------------
@@ -174,7 +187,7 @@ class LibsqlServer:
         batch = Batch()
         batch.add(sql, parameters)
         results = await self._caller.read(batch)
-        if is_too_large(results.step_errors[0]):
+        if isinstance(results, Failure) and is_too_large(results):
             return await self._caller.rows(batch)
         return self._checked(results).rows(0)
 
@@ -187,11 +200,11 @@ class LibsqlServer:
         """Run statements that stand for themselves, and may be run twice."""
         return self._checked(await self._not_busy(self._caller.read, batch))
 
-    def _checked(self, results: Results) -> Results:
-        failure = results.failure()
+    def _checked(self, results: Results | Failure) -> Results:
+        failure = results if isinstance(results, Failure) else results.failure()
         if failure is not None:
             raise translate(failure, self.name)
-        return results
+        return cast("Results", results)
 
     # --- hints: none are pushed --------------------------------------------------------------------------------
 
@@ -229,11 +242,15 @@ class LibsqlServer:
 
 
 _JUDGE: Final = 1
+_COMMIT, _ROLLBACK, _DIAGNOSIS = -3, -2, -1
 _NOTHING: Final = Failure("the server did not say why")
 
 
 def _intent_batch(sql: Statements, intent: Intent) -> Batch:
-    """Return the steps: begin, judge, write, commit; and if that was refused, look why, and undo it."""
+    """Return the steps: begin, judge, write, commit; and if that was refused, undo it and look why.
+
+    What is seen then is there at one moment, though perhaps a later one: the records as they are, to try again with.
+    """
     batch = Batch()
     first, last = (intent.exact[0], intent.exact[-1]) if intent.exact else (None, None)
     creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
@@ -249,8 +266,8 @@ def _intent_batch(sql: Statements, intent: Intent) -> Batch:
     if intent.deletes:
         done = batch.add(sql.delete, pack_keys(intent.deletes), if_ok(done))
     commit = batch.add("COMMIT", condition=if_ok(done))
-    batch.add(sql.diagnose, (intent.handle, *guards), if_failed(judge))
     batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
+    batch.add(sql.diagnose, (intent.handle, *guards), if_failed(judge))
     return batch
 
 

@@ -48,6 +48,11 @@ def is_busy(failure: Failure) -> bool:
     return _SQL.get(_code(failure), (StoreError,))[0] is StoreBusyError
 
 
+def is_rolled_back(failure: Failure) -> bool:
+    """Tell whether the server has undone a transaction by itself, so that it cannot be undone any more."""
+    return failure.code == "TRANSACTION_TIMEOUT"
+
+
 def is_constraint(failure: Failure | None) -> bool:
     """Tell whether a constraint did not hold."""
     return failure is not None and _code(failure) == "SQLITE_CONSTRAINT"
@@ -58,9 +63,9 @@ def is_missing_table(failure: Failure) -> bool:
     return "no such table" in failure.message
 
 
-def is_too_large(failure: Failure | None) -> bool:
+def is_too_large(failure: Failure) -> bool:
     """Tell whether an answer was larger than the server sends at once."""
-    return failure is not None and failure.code == "RESPONSE_TOO_LARGE"
+    return failure.code == "RESPONSE_TOO_LARGE"
 
 
 def is_expired_stream(status: int, failure: Failure) -> bool:
