@@ -1,0 +1,63 @@
+"""PostgreSQL: one store for a whole fleet. See :func:`open_address` for its URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from holdfast.stores.postgresql.connecting import dial
+from holdfast.stores.postgresql.migrating import ensure_schema
+from holdfast.stores.postgresql.options import Options, Target, read_options
+from holdfast.stores.postgresql.server import PostgresServer
+from holdfast.stores.postgresql.trouble import DRIVER_ERRORS, translate
+from holdfast.stores.postgresql.working import SqlWork
+from holdfast.stores.protocol import Capabilities
+from holdfast.stores.remote.backend import open_remote
+
+if TYPE_CHECKING:
+    from holdfast.events import Hooks
+    from holdfast.stores.grouped import GroupedStore
+    from holdfast.stores.postgresql.connecting import Session
+    from holdfast.stores.remote.addresses import Address
+
+__all__ = ["CAPABILITIES", "Options", "PostgresServer", "SqlWork", "Target", "open_address"]
+
+CAPABILITIES: Final = Capabilities(
+    backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", commit_with=True
+)
+"""What it can do; behind a pooler, without a direct connection to listen on, it does not push."""
+
+
+async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
+    """Open a store: ``postgresql://user:password@host:5432/database?schema=holdfast``.
+
+    Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``migrate`` (true),
+    ``pooler`` (``auto``, ``none`` or ``transaction``), and ``listen``, the address of the server itself where the URL
+    names a pooler.
+    """
+    return open_remote(await open_server(read_options(address), address.name), hooks)
+
+
+async def open_server(options: Options, name: str) -> PostgresServer:
+    """Connect, bring the schema up to date, and make a handle."""
+    session = await dial(options.target, options, name)
+    try:
+        await ensure_schema(
+            session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout
+        )
+        server = PostgresServer(options, name, _capabilities(session, options))
+        await server.raise_versions(session)
+    except DRIVER_ERRORS as problem:
+        session.connection.terminate()
+        raise translate(problem, name) from problem
+    except BaseException:
+        session.connection.terminate()
+        raise
+    server.adopt(session)
+    return server
+
+
+def _capabilities(session: Session, options: Options) -> Capabilities:
+    pushes = session.is_direct or options.listening is not None
+    return structs.replace(CAPABILITIES, durable=session.syncs, wakes="push" if pushes else "poll")

@@ -1,0 +1,210 @@
+"""The calls of the store's SQL functions: their text, their parameters, and what their answers mean.
+
+Nothing here knows a driver: the same calls can be made over any connection to the database.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.clock import Instant
+from holdfast.keys import RecordKey
+from holdfast.stores.protocol import ABSENT, Record, Snapshot
+from holdfast.stores.remote.server import Refused, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.stores.remote.server import Intent, Message
+
+    Fields = Sequence[Any]
+    """A row, as any driver returns it."""
+
+_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_WRITTEN: Final = 0
+
+
+@final
+class Calls:
+    """The texts of all statements, for one schema."""
+
+    __slots__ = (
+        "audience",
+        "close_attempt",
+        "forget",
+        "hold",
+        "look_closely",
+        "mark",
+        "next_generation",
+        "notify",
+        "raise_versions",
+        "read",
+        "reserve",
+        "scan",
+        "scan_back",
+        "subscribe",
+        "sweep",
+        "write",
+    )
+
+    def __init__(self, schema: str) -> None:
+        at = f'"{schema}"'
+        self.write: Final = f"SELECT * FROM {at}.write({_parameters(18)})"
+        self.hold: Final = f"SELECT * FROM {at}.hold({_parameters(4)})"
+        self.look_closely: Final = f"SELECT * FROM {at}.look_closely({_parameters(3)})"
+        self.close_attempt: Final = f"SELECT * FROM {at}.close_attempt($1, $2)"
+        self.reserve: Final = f"SELECT nextval('{at}.versions'::regclass) FROM generate_series(1, $1::int)"
+        self.forget: Final = (
+            f"WITH gone AS (DELETE FROM {at}.topics WHERE handle = $1) DELETE FROM {at}.attempts WHERE handle = $1"
+        )
+        self.read: Final = _read(at)
+        self.scan: Final = _scan(at, "ASC")
+        self.scan_back: Final = _scan(at, "DESC")
+        self.sweep: Final = f"SELECT {at}.sweep($1)"
+        self.subscribe: Final = f"SELECT {at}.subscribe($1, $2, $3)"
+        self.next_generation: Final = f"SELECT nextval('{at}.generations'::regclass)"
+        self.audience: Final = f"SELECT * FROM {at}.audience()"
+        self.notify: Final = "SELECT pg_notify(m.channel, m.payload) FROM unnest($1::text[], $2::text[]) AS m (channel, payload)"
+        # What handles have written is counted in the same transactions; a sequence would run ahead of them.
+        self.mark: Final = f"SELECT bit_xor(hashtextextended(handle || number, 0)) FROM {at}.attempts"
+        self.raise_versions: Final = f"SELECT {at}.raise_versions()"
+
+
+def _parameters(count: int) -> str:
+    return ", ".join(f"${number}" for number in range(1, count + 1))
+
+
+def _read(at: str) -> str:
+    return (
+        f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- a checked name
+        f" LEFT JOIN {at}.records AS r ON r.key = ANY ($1::bytea[]) AND (r.expires_at IS NULL OR r.expires_at > t.at)"
+    )
+
+
+def _scan(at: str, order: str) -> str:
+    return (
+        f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- a checked name
+        f" LEFT JOIN LATERAL (SELECT * FROM {at}.records AS r WHERE r.key >= $1 AND r.key < $2"
+        f" AND (r.expires_at IS NULL OR r.expires_at > t.at) ORDER BY r.key {order} LIMIT $3) AS r ON true"
+        f" ORDER BY r.key {order}"
+    )
+
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def write_parameters(intent: Intent, schema: str) -> tuple[Any, ...]:
+    """Return the parameters of ``write`` for an intent."""
+    guards = intent.guards
+    keys, expected = list(guards), list(guards.values())
+    puts = {row.key: row for row in intent.puts}
+    gone = frozenset(intent.deletes)
+    rows = [puts.get(key) for key in keys]
+    made = sum([guards[key] == ABSENT for key in puts])
+    return (
+        intent.handle,
+        intent.number,
+        keys,
+        expected,
+        len(expected) - expected.count(ABSENT),
+        lock_runs([key in puts or key in gone for key in keys]),
+        [None if row is None else row.value for row in rows],
+        [row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)],
+        _ends(rows),
+        made,
+        len(puts) - made,
+        len(gone),
+        intent.draws,
+        intent.exact or None,
+        intent.after,
+        intent.before,
+        [channel(schema, message.topic) for message in intent.messages] or None,
+        [payload(message) for message in intent.messages] or None,
+    )
+
+
+def _ends(rows: Iterable[Any]) -> list[int | None] | None:
+    ends = [None if row is None else row.expires_at for row in rows]
+    return ends if any(end is not None for end in ends) else None
+
+
+def lock_runs(writes: Sequence[bool]) -> list[int] | None:
+    """Say how to lock keys in their order: so many to write (positive), so many to compare (negative), and so on.
+
+    None: all of them are to be written.
+    """
+    if all(writes):
+        return None
+    lengths = [(is_written, len(list(run))) for is_written, run in itertools.groupby(writes)]
+    return [length if is_written else -length for is_written, length in lengths]
+
+
+def written(answer: Fields, intent: Intent) -> Written | Refused:
+    """Return what ``write`` answered."""
+    status, at, drawn, generation, *lost = answer
+    if status == _WRITTEN:
+        return Written(Instant(at), tuple(drawn), generation)
+    return Refused(Instant(at), lost_records(list(intent.guards), lost))
+
+
+def lost_records(keys: Sequence[RecordKey], lost: Fields) -> dict[RecordKey, Record | None]:
+    """Return the live records of the keys whose guards did not hold."""
+    places, values, versions, ends = lost
+    current: dict[RecordKey, Record | None] = {}
+    for place, value, version, end in zip(places or (), values or (), versions or (), ends or (), strict=True):
+        key = keys[place - 1]
+        current[key] = None if version is None else Record(key, value, version, None if end is None else Instant(end))
+    return current
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def records(rows: Iterable[Fields]) -> tuple[Instant, dict[RecordKey, Record]]:
+    """Return the time and the records of ``read`` or ``scan``."""
+    at, found = 0, dict[RecordKey, Record]()
+    for at, encoded, value, version, ends in rows:  # noqa: B007 -- the time is the same in all of them
+        if encoded is not None:
+            key = RecordKey.from_encoded(encoded)
+            found[key] = Record(key, value, version, None if ends is None else Instant(ends))
+    return Instant(at), found
+
+
+def page(rows: Iterable[Fields], limit: int, *, reverse: bool) -> Snapshot:
+    """Return a page of a scan that was asked for one record more than fits."""
+    at, found = records(rows)
+    if len(found) <= limit:
+        return Snapshot(at, found)
+    found.popitem()
+    last = next(reversed(found))
+    return Snapshot(at, found, last if reverse else last.successor())
+
+
+# --- hints -------------------------------------------------------------------------------------------------------
+
+
+def channel(schema: str, topic: bytes) -> str:
+    """Return the name of the channel of a topic: short enough for PostgreSQL, whatever the topic is."""
+    digest = hashlib.blake2b(topic, digest_size=20, key=schema.encode())
+    return f"hf_{digest.hexdigest()}"
+
+
+def channels(schema: str, topics: Iterable[bytes]) -> Mapping[str, bytes]:
+    """Return the channels of topics."""
+    return {channel(schema, topic): topic for topic in topics}
+
+
+def payload(message: Message) -> str:
+    """Return the data of a message as text, which is what a channel takes."""
+    return base64.b64encode(message.data).decode()
+
+
+def data_of(text: str) -> bytes:
+    """Return the data of a message that was heard; what nobody of us sent means: look at everything."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""

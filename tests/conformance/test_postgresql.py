@@ -1,0 +1,80 @@
+"""PostgreSQL keeps every contract: directly, and through pgbouncer in transaction mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.stores.opening import open_store
+from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from holdfast.stores import GroupedStore
+
+    Open = Callable[[], Awaitable[GroupedStore]]
+
+
+class Direct:
+    """Handles on one schema of the server; every test has namespaces of its own."""
+
+    @pytest.fixture
+    def url(self, postgresql_url: str) -> str:
+        """Connect to the server itself."""
+        return f"{postgresql_url}?schema=conformance"
+
+    @pytest.fixture
+    def open_another(self, url: str) -> Open:
+        """Open a handle."""
+        return lambda: open_store(url)
+
+    @pytest.fixture
+    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
+        """One handle."""
+        store = await open_another()
+        yield store
+        await store.aclose()
+
+
+class Pooled(Direct):
+    """The same through a pooler, which gives each transaction another session; hints come over a direct connection."""
+
+    @pytest.fixture
+    def url(self, pgbouncer_url: str, postgresql_url: str) -> str:
+        """Connect to the pooler, and listen at the server."""
+        server = postgresql_url.rpartition("@")[2].partition("/")[0]
+        return f"{pgbouncer_url}?schema=conformance&listen={server}"
+
+
+class TestPostgresqlStore(Direct, StoreConformance):
+    """The store contract."""
+
+
+class TestPostgresqlLocks(Direct, LockConformance):
+    """The promises of durable locks."""
+
+
+class TestPostgresqlRunLocks(Direct, RunLockConformance):
+    """The promises of run locks."""
+
+
+class TestPostgresqlWorkflows(Direct, WorkflowConformance):
+    """The promises of workflows."""
+
+
+class TestPooledStore(Pooled, StoreConformance):
+    """The store contract, through a pooler."""
+
+
+class TestPooledLocks(Pooled, LockConformance):
+    """The promises of durable locks, through a pooler."""
+
+
+class TestPooledRunLocks(Pooled, RunLockConformance):
+    """The promises of run locks, through a pooler."""
+
+
+class TestPooledWorkflows(Pooled, WorkflowConformance):
+    """The promises of workflows, through a pooler."""
