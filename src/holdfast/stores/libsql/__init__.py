@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.events import StoreNotDurable
 from holdfast.stores.libsql.calling import Caller
 from holdfast.stores.libsql.options import read_options
 from holdfast.stores.libsql.schema import prepare
@@ -15,14 +17,21 @@ if TYPE_CHECKING:
     from holdfast.stores.grouped import GroupedStore
     from holdfast.stores.remote.addresses import Address
 
+NOT_DURABLE: Final = (
+    'it does not wait for its disk, so a power cut may lose the last commits: set "durability_mode": "strong"'
+)
+
 
 async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     """Open a store on the server at ``address``, and make its tables if they are not there."""
     options = read_options(address)
     caller = Caller(options)
     try:
-        await prepare(caller, options)
+        facts = await prepare(caller, options)
     except BaseException:
         await caller.aclose()
         raise
-    return open_remote(LibsqlServer(caller, options), hooks)
+    if not facts.durable and options.durable == "check" and hooks:
+        hooks.emit(StoreNotDurable(at=SYSTEM_CLOCK.wall(), store=options.name, problem=NOT_DURABLE))
+    durable = facts.durable or options.durable == "true"
+    return open_remote(LibsqlServer(caller, options, durable=durable), hooks)

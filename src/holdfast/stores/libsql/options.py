@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SECURE_PORT: Final = 443
 PLAIN_PORT: Final = 8080
 _PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
-_KNOWN: Final = ("tls", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durability", "authToken")
+_KNOWN: Final = ("tls", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durable", "authToken")
 
 
 class Options(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Options(Struct, frozen=True):
     pool: int = 8
     prefix: str = "holdfast_"
     migrate: bool = True
-    durability: str = "any"
+    durable: str = "check"
 
 
 def read_options(address: Address) -> Options:
@@ -57,7 +57,7 @@ def read_options(address: Address) -> Options:
         pool=address.take_count("pool", 8, most=100),
         prefix=address.take("prefix", _prefix, "holdfast_", "lower-case letters, digits and _, at most 31"),
         migrate=address.take_flag("migrate", default=True),
-        durability=address.take_choice("durability", ("any", "strong"), "any"),
+        durable=address.take_choice("durable", ("check", "true", "false"), "check"),
     )
     address.finish(*_KNOWN)
     return options

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from holdfast.errors import StoreBusyError, StoreReadOnlyError, UnsuitableStoreError
 from holdfast.stores.libsql.hrana import Batch, Failure, if_first_but_not, if_ok
 from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_missing_table, translate
@@ -39,17 +41,26 @@ _RACES: Final = 50
 _STRONG: Final = ([[2]], [[3]])
 
 
-async def prepare(caller: Caller, options: Options) -> None:
+class Facts(Struct, frozen=True):
+    """What a server has told of itself."""
+
+    schema: int
+    durable: bool
+    """Whether it waits for its disk before it answers."""
+
+
+async def prepare(caller: Caller, options: Options) -> Facts:
     """Check the server and its tables, and make them if that is wanted.
 
     Raises:
         UnsuitableStoreError: The tables are newer than this program, or missing and not to be made; or the server is
-            too old, or not as careful as was asked for.
+            too old.
     """
     for _ in range(_RACES):
-        found = await _look(caller, options)
+        facts = await _look(caller, options)
+        found = facts.schema
         if found == VERSION:
-            return
+            return facts
         if found > VERSION:
             problem = f"its tables have form {found}, and this program knows {VERSION}; update Holdfast here"
             raise UnsuitableStoreError(options.name, problem)
@@ -60,7 +71,7 @@ async def prepare(caller: Caller, options: Options) -> None:
     raise StoreBusyError(options.name, "its tables are being made by others, over and over; retry")
 
 
-async def _look(caller: Caller, options: Options) -> int:
+async def _look(caller: Caller, options: Options) -> Facts:
     batch = Batch()
     time = batch.add("SELECT typeof(unixepoch('now', 'subsec'))")
     care = batch.add("PRAGMA synchronous")
@@ -70,14 +81,11 @@ async def _look(caller: Caller, options: Options) -> int:
         raise translate(results, options.name)
     if results.rows(time) != [["real"]]:
         raise UnsuitableStoreError(options.name, "the server's SQLite is older than 3.42; update the server")
-    if options.durability == "strong" and results.rows(care) not in _STRONG:
-        problem = 'it does not wait for its disk; set its "durability_mode" to "strong", or leave durability=strong out'
-        raise UnsuitableStoreError(options.name, problem)
     failure = results.step_errors[schema]
     if failure is not None and not is_missing_table(failure):
         raise translate(failure, options.name)
     [[version]] = results.rows(schema) or [[0]]
-    return int(version or 0)
+    return Facts(int(version or 0), durable=results.rows(care) in _STRONG)
 
 
 async def _migrate(caller: Caller, options: Options, found: int) -> None:

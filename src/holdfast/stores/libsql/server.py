@@ -6,6 +6,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 
+from msgspec import structs
+
 from holdfast.clock import Instant
 from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, UnsuitableStoreError
 from holdfast.keys import RecordKey
@@ -50,15 +52,16 @@ ATTEMPTS_KEPT: Final = 24 * 3_600 * 1_000_000
 class LibsqlServer:
     """A server whose tables are there."""
 
-    def __init__(self, caller: Caller, options: Options) -> None:
+    def __init__(self, caller: Caller, options: Options, *, durable: bool) -> None:
         self._caller, self._options = caller, options
+        self._capabilities: Final = structs.replace(CAPABILITIES, durable=durable)
         self._sql: Final = Statements(options.prefix)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
 
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
-        return CAPABILITIES
+        return self._capabilities
 
     @property
     def batching(self) -> Batching:
@@ -225,7 +228,7 @@ class LibsqlServer:
 
     async def another(self) -> LibsqlServer:
         """Open another handle."""
-        return LibsqlServer(Caller(self._options), self._options)
+        return LibsqlServer(Caller(self._options), self._options, durable=self._capabilities.durable)
 
     def lifeline(self) -> str:
         """Nobody sees a process die."""
