@@ -1,0 +1,9 @@
+-- An attempt that shall never be written any more. KEYS: head, attempts.
+-- ARGV: seen, handle, number, 1 if replicas will be waited for: they are, for what this connection has written.
+local attempt = redis.call('HGET', KEYS[2], ARGV[2])
+local counted = attempt and number(attempt, 1) or 0
+local wanted = tonumber(ARGV[3])
+if counted > wanted then return { 1, now, version } end
+if counted < wanted then attempt = string.format('%016.0f%016.0f%016.0f%016.0f', wanted, now, 0, 0) end
+if counted < wanted or ARGV[4] == '1' then redis.call('HSET', KEYS[2], ARGV[2], attempt) end
+return { 0, now, version, number(attempt, 17), number(attempt, 33), number(attempt, 49) }

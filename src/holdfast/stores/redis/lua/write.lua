@@ -1,0 +1,65 @@
+-- One intent: everything is looked at before the first write, because a script cannot be undone.
+-- KEYS: head, records, order, expiries, attempts.
+-- ARGV: seen, handle, number, acknowledged, draws, first exact version (0: none), last version that must still be
+-- the last (0: any), after, before (-1: none), and how many guards, puts, deletes and messages follow.
+local handle, attempt_number, draws = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
+local exact, still, after, before = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local guards, puts, deletes = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local first_guard = 14
+local first_version = first_guard + guards
+local first_put = first_version + guards
+local first_delete = first_put + 4 * puts
+local first_message = first_delete + deletes
+
+local attempt = redis.call('HGET', KEYS[5], handle)
+local counted = attempt and number(attempt, 1) or 0
+if counted >= attempt_number then return { 2, now, version } end
+if counted < tonumber(ARGV[4]) then return { -1, now, version } end
+
+local raws = fields(KEYS[2], first_guard, first_version - 1)
+local lost = {}
+for index = 1, guards do
+  local raw = raws[index]
+  local live = is_live(raw)
+  local present = live and string.sub(raw, 1, 16) or '0000000000000000'
+  if present ~= ARGV[first_version + index - 1] then
+    lost[#lost + 1] = index - 1
+    lost[#lost + 1] = live and raw
+  end
+end
+if #lost > 0 or now < after or (before >= 0 and now >= before) then return { 1, now, version, lost } end
+if still > 0 and version ~= still then return { 3, now, version } end
+redis.call('ZCARD', KEYS[3]) -- a key that is not ours is met here, with nothing written
+redis.call('ZCARD', KEYS[4])
+
+local top = math.max(version + 1, now)
+local first = exact > 0 and exact or top
+version = exact > 0 and top or top + math.max(draws, 1) - 1
+
+-- A server that is full refuses a script at its first write that needs room, and never later.
+if puts > 0 then keep_head() end
+for position = first_delete, first_message - 1 do
+  local index = tonumber(ARGV[position])
+  local key, raw = ARGV[first_guard + index], raws[index + 1]
+  redis.call('HDEL', KEYS[2], key)
+  redis.call('ZREM', KEYS[3], key)
+  if expires_some_time(raw) then redis.call('ZREM', KEYS[4], key) end
+end
+for position = first_put, first_delete - 1, 4 do
+  local index, expires = tonumber(ARGV[position]), ARGV[position + 2]
+  local key, raw = ARGV[first_guard + index], raws[index + 1]
+  local drawn = string.format('%016.0f', first + tonumber(ARGV[position + 1]))
+  redis.call('HSET', KEYS[2], key, drawn .. expires .. ARGV[position + 3])
+  if not raw then redis.call('ZADD', KEYS[3], 0, key) end
+  if expires ~= NEVER then
+    redis.call('ZADD', KEYS[4], expires, key)
+  elseif expires_some_time(raw) then
+    redis.call('ZREM', KEYS[4], key)
+  end
+end
+if puts == 0 then keep_head() end
+redis.call('HSET', KEYS[5], handle, string.format('%016.0f%016.0f%016.0f%016.0f', attempt_number, now, first, draws))
+for position = first_message, #ARGV, 2 do
+  redis.pcall('PUBLISH', ARGV[position], ARGV[position + 1]) -- a hint that is not allowed undoes nothing
+end
+return { 0, now, version, first, generation }
