@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from tests.conformance.differential import compare_with_the_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,3 +52,8 @@ class TestLibsqlRunLocks(Libsql, RunLockConformance):
 
 class TestLibsqlWorkflows(Libsql, WorkflowConformance):
     """The promises of workflows."""
+
+
+def test_libsql_is_as_the_model(libsql_url: str) -> None:
+    """After any program, the server and the model say the same."""
+    compare_with_the_model(lambda _: lambda: open_store(libsql_url), full=100, quick=5)

@@ -103,12 +103,8 @@ async def test_a_token_that_ran_out_is_asked_for_again(
     guarded_server: Server, tokens: Tokens, key: Callable[..., RecordKey]
 ) -> None:
     """Where the token comes from a function, a newer one is taken up when the old one is refused."""
-    present = [tokens.token(a="rw")]
-    credentials = hf.Credentials(lambda: present[0])
-    async with opened(guarded_server.url, credentials=credentials) as store:
-        present[0] = tokens.token(a="rw", exp=4_000_000_000)
-        guarded_server.restart()
-        store._backend.server._caller._authorization = "Bearer stale"  # type: ignore[attr-defined]  # noqa: SLF001 -- a token that ran out
+    given = iter([tokens.token(a="rw", exp=1), tokens.token(a="rw")])
+    async with opened(guarded_server.url, credentials=hf.Credentials(lambda: next(given))) as store:
         assert isinstance(await store.commit(Put(key("a"), b"")), Commit)
 
 
