@@ -30,13 +30,40 @@ ROUND_TRIP: Final = 0.0005
 """Seconds that every call takes."""
 
 
+POLL_EVERY: Final = 0.05
+"""Seconds until somebody who listens finds out that something has happened."""
+
+
+@final
+class _LateEar:
+    """Hears as one who polls does: late, and only that there is something to look at."""
+
+    def __init__(self, ear: Ear) -> None:
+        self._ear, self._loop, self._is_told = ear, asyncio.get_running_loop(), False
+
+    def hear(self, about: RecordKey | None) -> None:  # noqa: ARG002 -- a poll does not tell
+        """Pass it on at the next poll."""
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_later(POLL_EVERY, self._pass_on)
+
+    def _pass_on(self) -> None:
+        self._is_told = False
+        self._ear.hear(None)
+
+
 @final
 class ModestBackend:
     """The store in memory as seen from afar."""
 
-    def __init__(self, memory: Memory, capabilities: Capabilities = MODEST) -> None:
-        self._memory, self._backend, self.capabilities = memory, MemoryBackend(memory), capabilities
+    def __init__(self, memory: Memory) -> None:
+        self._memory, self._backend = memory, MemoryBackend(memory)
         self.name: Final = "modest://"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of its memory."""
+        return self._memory.capabilities
 
     def apply_now(self, batch: Batch) -> Applied | None:
         """Nothing is done at once."""
@@ -63,17 +90,18 @@ class ModestBackend:
         await asyncio.sleep(ROUND_TRIP)
         return await self._backend.scan(start, end, limit=limit, reverse=reverse)
 
-    def listen(self, _prefixes: tuple[RecordKey, ...], _ear: Ear) -> Callable[[], None]:
-        """Hear nothing."""
-        return lambda: None
+    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+        """Find out a while later that something has happened, but not what."""
+        return self._backend.listen(prefixes, _LateEar(ear))
 
     def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        """Tell nobody."""
+        """Send hints, which arrive late."""
+        self._backend.ring(changed, wakes)
 
     async def another(self) -> ModestBackend:
         """Open another handle."""
         await asyncio.sleep(ROUND_TRIP)
-        return ModestBackend(self._memory, self.capabilities)
+        return ModestBackend(self._memory)
 
     def lifeline(self) -> str:
         """Nobody sees a process die."""

@@ -11,7 +11,7 @@ from holdfast.stores import GroupedStore
 from holdfast.stores.memory import Memory, MemoryBackend
 from holdfast.testing import VirtualClock
 from holdfast.testing.conformance import WorkflowConformance
-from tests.conformance.modest import ModestBackend
+from tests.conformance.modest import MODEST, ModestBackend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ class TestModestWorkflows(WorkflowConformance):
     @pytest.fixture
     def open_another(self) -> Callable[[], Awaitable[GroupedStore]]:
         """Handles on the same data."""
-        memory = Memory()
+        memory = Memory(capabilities=MODEST)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(ModestBackend(memory))

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
+from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
 SUITES: dict[str, tuple[type, str]] = {
     "cases": (StoreConformance, "##"),
     "lock cases": (LockConformance, "###"),
     "run lock cases": (RunLockConformance, "###"),
+    "workflow cases": (WorkflowConformance, "###"),
 }
 
 

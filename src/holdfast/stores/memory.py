@@ -36,10 +36,11 @@ REMEMBERED_VERDICTS: Final = 10_000
 
 @final
 class Memory:
-    """Records in memory, shared by the handles that are given it."""
+    """Records in memory, shared by the handles that are given it; with ``capabilities``, it plays a lesser store."""
 
-    def __init__(self, name: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, name: str = "", clock: Clock = SYSTEM_CLOCK, capabilities: Capabilities = CAPABILITIES) -> None:
         self.name: Final = f"memory://{name}"
+        self.capabilities: Final = capabilities
         self.lock: Final = threading.Lock()
         self.bells: Final = Bells()
         self._clock: Final = clock
@@ -62,7 +63,7 @@ class Memory:
             raise AttemptClosedError(self.name, f"attempt {batch.attempt} was settled as never written")
         records = {key: record for key in keys_of(batch.riders) if (record := self._records.get(key)) is not None}
         folded = fold(
-            batch.riders, at=self.now(), last_version=self._last_version, records=records, limits=CAPABILITIES
+            batch.riders, at=self.now(), last_version=self._last_version, records=records, limits=self.capabilities
         )
         self._write(folded)
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
@@ -126,7 +127,7 @@ class MemoryBackend:
     @property
     def capabilities(self) -> Capabilities:
         """Atomic, for one process, and gone with it."""
-        return CAPABILITIES
+        return self._memory.capabilities
 
     @property
     def name(self) -> str:

@@ -40,13 +40,10 @@ SLACK: Final = 24
 """By how many tickets a line may move on between two tries of a step before the second fails like the first."""
 
 MOST_KEYS: Final = 100
-"""The most keys of one step: what a store takes in one commit."""
+"""The most keys of one step, unless the store takes fewer in one commit."""
 
 KEYS_EACH: Final = 4
 """How many keys of the line a request needs at the most: its ticket and its marker, a grant, and a run to tell."""
-
-ROOM: Final = MOST_KEYS - WINDOW - 2
-"""How many keys the requests of one step may need together, what they bring along included."""
 
 FEW_SLOTS: Final = 8
 """Of how many slots the grants are read in any case."""
@@ -131,6 +128,7 @@ class LineDriver:
         self._next_runs: tuple[str, ...] = ()
         self.dead: set[str] = set()
         self.disagreement: Head | None = None
+        self._most: Final = min(MOST_KEYS, scope.store.capabilities.max_changes)
 
     @property
     def is_idle(self) -> bool:
@@ -181,10 +179,10 @@ class LineDriver:
     def _take(self) -> list[_Queued]:
         """Take what can share a step: requests that agree about what the line is, as far as their keys fit."""
         queue, taken = self._queue, [self._queue.popleft()]
-        brought = set(_brought(taken[0].request))
+        brought, room = set(_brought(taken[0].request)), self._most - WINDOW - 2
         while queue and len(taken) < MOST_AT_ONCE and queue[0].site == taken[0].site:
             brought.update(_brought(queue[0].request))
-            if len(brought) + KEYS_EACH * (len(taken) + 1) > ROOM:
+            if len(brought) + KEYS_EACH * (len(taken) + 1) > room:
                 break
             taken.append(queue.popleft())
         return taken
@@ -224,13 +222,14 @@ class LineDriver:
         ``also`` are further entries whose fences are to be told.
         """
         keys = frozenset((self.keys.head, *self._likely_keys((), self._head, 1)))
+        most = min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4)
         while True:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
             view = View(self.keys, seen, keys, _NO_SITE, Facts())
             ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
             ours.sort(key=lambda holder: holder.entry.id not in also)
-            fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:MOST_FENCES]}
+            fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
             if not view.missing:
                 self._remember(view.line)
                 return Sight(view.line, view.head.life, fences, seen.at, asked_at)
@@ -251,7 +250,7 @@ class LineDriver:
             await self.look()
         limits = self._scope.store.capabilities
         needed = self._sure_keys(requests)
-        keys = needed | self._likely_keys(requests, self._head, 1)
+        keys = self._within(needed, self._likely_keys(requests, self._head, 1))
         for _ in range(TRIES):
             asked_at = self._clock.elapsed()
             try:
@@ -266,13 +265,12 @@ class LineDriver:
                 return self._finish(decided, asked_at), found.outcomes
             self._is_crowded = True  # from now on it is worth a look before joining
             needed |= found.missing
-            keys = needed | self._likely_keys(requests, found.head, SLACK)
-            if len(keys) > MOST_KEYS:
-                keys = needed
-            if len(keys) > MOST_KEYS and len(requests) > 1:
+            keys = self._within(needed, self._likely_keys(requests, found.head, SLACK))
+            if len(keys) > self._most and len(requests) > 1:
                 requests = requests[: len(requests) // 2]
-                keys = needed = self._sure_keys(requests) | self._likely_keys(requests, found.head, 1)
-            elif len(keys) > MOST_KEYS:
+                needed = self._sure_keys(requests)
+                keys = needed = self._within(needed, self._likely_keys(requests, found.head, 1))
+            elif len(keys) > self._most:
                 keys = needed = found.missing | self._sure_keys(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
 
@@ -304,6 +302,11 @@ class LineDriver:
     def likely_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
         """Return the keys that a step is likely to need, from what was last seen of the line."""
         return self._sure_keys(requests) | self._likely_keys(requests, self._head, 1)
+
+    def _within(self, needed: frozenset[RecordKey], likely: frozenset[RecordKey]) -> frozenset[RecordKey]:
+        """Return all of these keys, if a step can have so many; else those that are needed."""
+        keys = needed | likely
+        return keys if len(keys) <= self._most else needed
 
     def _sure_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
         keys = {self.keys.head}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pytest
 
-from holdfast.clock import Instant, seconds_between
+from holdfast.clock import Instant, monotonic, seconds_between
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Conflict, Decision, Put
 
@@ -30,6 +30,18 @@ TRIES = 20
 
 MOMENT = 0.05
 """How long the expiries and windows of these tests are, in seconds, where the clock is a real one."""
+
+
+PATIENCE = 2.0
+"""How long most cases wait for a lease, in seconds. If the shortest is longer, one case of each suite waits for it."""
+
+
+def shortest_lease(store: Store, wanted: float, patience: float) -> float:
+    """Return a lease to wait for: as wanted, or the shortest of the store; skip the test if that takes too long."""
+    lease = max(wanted, store.capabilities.shortest_lease)
+    if wanted < lease > patience:
+        pytest.skip(f"the shortest lease here is {lease:g} s, and tests wait for at most {patience:g} s: see patience")
+    return lease
 
 
 class MakeKey(Protocol):
@@ -54,6 +66,11 @@ class Ground:
         return None
 
     @pytest.fixture
+    def patience(self) -> float:
+        """Return how long a case may wait for a lease in real time, in seconds; see :data:`PATIENCE`."""
+        return PATIENCE
+
+    @pytest.fixture
     def key(self) -> MakeKey:
         """Return a function that makes keys in a namespace that no other test uses."""
         return functools.partial(RecordKey, f"conformance-{uuid.uuid4().hex}")
@@ -73,7 +90,9 @@ async def another(open_another: OpenAnother) -> AsyncGenerator[Store]:
 
 async def reach(store: Store, instant: Instant, clock: VirtualClock | None, key: RecordKey) -> None:
     """Return when the store's time is ``instant`` or later: the test's clock is advanced, a real one waited for."""
-    for _ in range(TRIES):
+    at, deadline = (await store.read(key)).at, monotonic() + SOON
+    deadline += max(0.0, seconds_between(at, instant)) + 2 * store.capabilities.clock_resolution
+    while monotonic() < deadline:
         at = (await store.read(key)).at
         if at >= instant:
             return

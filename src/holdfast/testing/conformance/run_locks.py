@@ -10,5 +10,7 @@ class RunLockConformance(LeasingCases, TokenCases, LapsingCases, FencingCases, I
     """The promises of run locks as tests: subclass it and provide a ``store`` fixture.
 
     A store that passes :class:`~holdfast.testing.conformance.StoreConformance` passes it too. It takes the same
-    fixtures: ``store``, and if it can be, ``open_another`` and ``clock``. The data need not be empty.
+    fixtures: ``store``, and if it can be, ``open_another`` and ``clock``. The data need not be empty. Where the
+    shortest lease is longer than the ``patience`` fixture says, 2 seconds by default, one test waits for it, and the
+    others are skipped.
     """

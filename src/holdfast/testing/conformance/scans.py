@@ -115,8 +115,9 @@ class ScanCases(Ground):
     async def test_a_long_range_is_found_page_by_page(self, store: Store, key: MakeKey) -> None:
         """More records than fit on a page, both ways."""
         keys = [key(f"{n:04}") for n in range(1_100)]
-        for at in range(0, len(keys), 100):
-            await committed(store, *(Put(each, b"") for each in keys[at : at + 100]))
+        step = store.capabilities.max_changes
+        for at in range(0, len(keys), step):
+            await committed(store, *(Put(each, b"") for each in keys[at : at + step]))
 
         assert await pages(store, *key().within(), limit=1_000) == [keys[:1_000], keys[1_000:]]
         assert await pages(store, *key().within(), limit=600, reverse=True) == [keys[:499:-1], keys[499::-1]]

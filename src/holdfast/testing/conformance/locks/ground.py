@@ -14,9 +14,11 @@ from msgspec import Struct
 from holdfast.clock import SYSTEM_CLOCK, monotonic
 from holdfast.events import Hooks
 from holdfast.keys import RecordKey
+from holdfast.locks.driving import lines
 from holdfast.locks.driving.records import HEADS, WAITERS, LineKeys
 from holdfast.scope import address_of
 from holdfast.space import Space
+from holdfast.testing.conformance.ground import PATIENCE, shortest_lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable
@@ -28,13 +30,16 @@ if TYPE_CHECKING:
     from holdfast.stores import Store
     from holdfast.testing.clock import VirtualClock
 
-SOON: Final = 5.0
+SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""
 
 SHORT: Final = 0.3
 """A lease that tests wait for, in seconds of real time: losing it is what they are about."""
 
 KEY: Final = "account-42"
+
+LOOKS: Final = {"LOOK_EVERY": lines.LOOK_EVERY, "FIRST_LOOK": lines.FIRST_LOOK}
+"""How often a process looks at a line by itself, where hints arrive."""
 
 
 class OpenSpace(Protocol):
@@ -111,6 +116,11 @@ class LockGround:
         """Return the clock that the store goes by, if it is one that follows the loop; None: it goes by a real one."""
         return None
 
+    @pytest.fixture
+    def patience(self) -> float:
+        """Return how long a case may wait for a lease in real time, in seconds."""
+        return PATIENCE
+
     @pytest.fixture(params=KINDS, ids=lambda kind: str(kind.name))
     def kind(self, request: pytest.FixtureRequest) -> Kind:
         """Each kind of lock."""
@@ -119,7 +129,11 @@ class LockGround:
 
     @pytest.fixture
     async def open_space(
-        self, open_another: Callable[[], Awaitable[Store]], clock: VirtualClock | None
+        self,
+        open_another: Callable[[], Awaitable[Store]],
+        clock: VirtualClock | None,
+        patience: float,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> AsyncGenerator[OpenSpace]:
         """Open spaces on one store, in a namespace that no other test uses, and close them in the end."""
         namespace = f"locks-{uuid.uuid4().hex}"
@@ -129,6 +143,11 @@ class LockGround:
                 *, through: Callable[[Store], Store] | None = None, told: list[Event] | None = None, **options: Any
             ) -> Space:
                 store = await open_another()
+                opened.push_async_callback(store.aclose)
+                if store.capabilities.wakes == "poll":
+                    look_often(monkeypatch)
+                if "lease" in options:
+                    options["lease"] = shortest_lease(store, options["lease"], patience)
                 hooks = Hooks([] if told is None else [told.append])
                 names: dict[str, Any] = {"namespace": namespace, "clock": clock or SYSTEM_CLOCK, "hooks": hooks}
                 space = Space(store if through is None else through(store), **(names | options))
@@ -146,6 +165,13 @@ class LockGround:
     async def other(self, open_space: OpenSpace) -> Space:
         """Another process on the same data."""
         return await open_space()
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes look at their lines more often than usual, unless the test has said how often already."""
+    for name, usual in LOOKS.items():
+        if getattr(lines, name) == usual:
+            monkeypatch.setattr(lines, name, 0.02)
 
 
 # --- what can be seen of a line -------------------------------------------------------------------------------------

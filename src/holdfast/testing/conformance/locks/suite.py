@@ -47,4 +47,7 @@ class LockConformance(
     ``clock``
         returns the :class:`~holdfast.testing.VirtualClock` that the store goes by, made with the running loop, so
         that it follows real time and tests can let more of it pass.
+
+    Where the shortest lease is longer than the ``patience`` fixture says, 2 seconds by default, one test waits for it,
+    and the others are skipped.
     """

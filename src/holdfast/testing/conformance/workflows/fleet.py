@@ -154,14 +154,14 @@ class TakingOverCases(WorkflowGround):
         assert done == ["before"]
 
     async def test_what_a_lost_worker_writes_is_refused(
-        self, doomed: Doomed, open_engine: OpenEngine, done: list[str]
+        self, short_lived: Doomed, open_engine: OpenEngine, done: list[str]
     ) -> None:
         """When it is back, its runs are in other hands: it cannot record anything for them."""
-        run = await doomed.engine.start(collects, 2)
+        run = await short_lived.engine.start(collects, 2)
         other = await open_engine()
-        await doomed.lose()
+        await short_lived.lose()
         await other.recover_all()
-        doomed.find()
+        short_lived.find()
         for value in ("x", "y"):
             await other.signal(run.id, "item", value)
 
@@ -170,27 +170,27 @@ class TakingOverCases(WorkflowGround):
         assert done == []
 
     async def test_an_interrupted_step_of_at_most_once_is_not_run_again(
-        self, open_engine: OpenEngine, doomed: Doomed, done: list[str]
+        self, open_engine: OpenEngine, short_lived: Doomed, done: list[str]
     ) -> None:
         """Nobody knows whether it happened; the run is told."""
-        doomed.engine.register(dares)
-        run = await doomed.engine.start(dares)
+        short_lived.engine.register(dares)
+        run = await short_lived.engine.start(dares)
         await eventually(lambda: _is(done == ["risky"]))
-        await doomed.lose()
+        await short_lived.lose()
         other = await open_engine(dares)
 
         assert await other.result(run.id, timeout=SOON) == "interrupted"
         assert done == ["risky"]
 
     async def test_locks_and_slots_outlive_a_lost_worker(
-        self, doomed: Doomed, open_engine: OpenEngine, done: list[str]
+        self, short_lived: Doomed, open_engine: OpenEngine, done: list[str]
     ) -> None:
         """They belong to the runs: nobody gets in before those have ended."""
-        first = await doomed.engine.start(enters, "k", "a")
+        first = await short_lived.engine.start(enters, "k", "a")
         await waits(first)
-        slot = await doomed.engine.start(takes_turns, "t")
+        slot = await short_lived.engine.start(takes_turns, "t")
         await waits(slot)
-        await doomed.lose()
+        await short_lived.lose()
         other = await open_engine()
         second, next_slot = await other.start(enters, "k", "b"), await other.start(takes_turns, "t")
         for run_id in (first.id, slot.id, second.id, next_slot.id):

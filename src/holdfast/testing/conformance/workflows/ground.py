@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.clock import SYSTEM_CLOCK, monotonic
 from holdfast.space import Space
+from holdfast.testing.conformance.ground import PATIENCE, shortest_lease
 from holdfast.testing.conformance.locks.wire import Wire
 from holdfast.testing.conformance.workflows.samples import DONE, WORKFLOWS
 from holdfast.workflows.engine import Engine
@@ -72,6 +73,11 @@ class WorkflowGround:
         return None
 
     @pytest.fixture
+    def patience(self) -> float:
+        """Return how long a case may wait for a lease in real time, in seconds."""
+        return PATIENCE
+
+    @pytest.fixture
     def done(self) -> list[str]:
         """What the steps of the sample workflows did, in order."""
         DONE.clear()
@@ -98,6 +104,7 @@ class WorkflowGround:
                 store = await open_another()
                 if store.capabilities.wakes == "poll":
                     look_often(monkeypatch)
+                opened.push_async_callback(store.aclose)
                 seen = store if through is None else through(store)
                 space = Space(seen, namespace=namespace, lease=lease, clock=clock or SYSTEM_CLOCK)
                 opened.push_async_callback(space.aclose)
@@ -120,15 +127,22 @@ class WorkflowGround:
         return await open_engine(drive=False)
 
     @pytest.fixture
-    async def doomed(self, open_engine: OpenEngine, clock: VirtualClock | None) -> AsyncGenerator[Doomed]:
+    async def doomed(
+        self, open_engine: OpenEngine, client: Engine, clock: VirtualClock | None
+    ) -> AsyncGenerator[Doomed]:
         """A worker that the test loses."""
-        wire = Wire()
-        probe = await open_engine(drive=False)
-        shortest = probe.space.store.capabilities.shortest_lease
-        lease = max(BRIEF, shortest) if clock is None else max(LEASE, shortest)
+        wire, store = Wire(), client.space.store
+        lease = max(BRIEF if clock is None else LEASE, store.capabilities.shortest_lease)
         engine = await open_engine(through=wire.around, lease=lease)
         yield Doomed(engine, wire, lease, clock)
         wire.mend()
+
+    @pytest.fixture
+    async def short_lived(self, doomed: Doomed, clock: VirtualClock | None, patience: float) -> Doomed:
+        """A worker that the test loses, unless that takes too long on this store."""
+        if clock is None:
+            shortest_lease(doomed.engine.space.store, BRIEF, patience)
+        return doomed
 
 
 class Doomed:
