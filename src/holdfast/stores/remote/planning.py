@@ -230,8 +230,9 @@ class _Planning:
         if (self._blocked and not self._blocked.isdisjoint(keys)) or (reads_own and not self._reserved):
             self._blocked.update(keys)
             return DEFERRED
+        was_shown = self._shown.issuperset(keys) and self._fold.writes.keys().isdisjoint(keys)
         outcome = self._fold.commit(rider) if isinstance(rider, CommitRider) else self._fold.ride(rider)
-        if not (isinstance(outcome, Conflict) and outcome.current and self._shown.issuperset(keys)):
+        if not (isinstance(outcome, Conflict) and outcome.current and was_shown):
             self._guarded.update(keys)
         return outcome
 

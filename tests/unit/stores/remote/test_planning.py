@@ -68,6 +68,25 @@ def test_commits_that_disagree_need_the_record() -> None:
     assert planned(CommitRider((Put(A, b""),)), CommitRider((Check(A, 8),))).unknown == {A}
 
 
+def test_a_conflict_with_what_a_neighbour_writes_is_guarded_whole() -> None:
+    """The neighbour writes later than the server was looked at: what else the conflict shows must still be so then."""
+    fresh: dict[RecordKey, Record | None] = {A: Record(A, b"", 1), B: Record(B, b"", 2)}
+    riders = CommitRider((Delete(A, 1),)), CommitRider((Check(A, 1), Check(B, 1)))
+
+    made = planned(*riders, fresh=fresh, shown=frozenset({A, B}))
+
+    assert isinstance(made.outcomes[1], Conflict)
+    assert made.guards == {A: 1, B: 2}
+
+
+def test_a_conflict_that_the_server_has_shown_whole_needs_no_guard() -> None:
+    """It was true at one moment since it was asked for, and that is enough."""
+    made = planned(CommitRider((Check(A, 1),)), fresh={A: Record(A, b"", 2)}, shown=frozenset({A}))
+
+    assert isinstance(made.outcomes[0], Conflict)
+    assert made.guards == {}
+
+
 def test_an_update_that_reads_what_a_neighbour_writes_is_put_off() -> None:
     """Its neighbour's version is not drawn yet, and nobody may see it before."""
     made = planned(append(A, b"1"), append(A, b"2"), append(B, b"3"))
