@@ -258,6 +258,9 @@ class RedisServer:
 
 
 def _current(intent: Intent, lost: list[Any], at: Instant) -> dict[RecordKey, Record | None]:
-    keys: tuple[RecordKey, ...] = tuple(intent.guards)
-    pairs: Iterable[tuple[int, bytes | None]] = zip(lost[::2], lost[1::2], strict=True)
-    return {keys[index]: unpack(keys[index], raw, at) for index, raw in pairs}
+    keys = tuple(intent.guards)
+    found: dict[RecordKey, Record | None] = {}
+    for index, raw in zip(lost[::2], lost[1::2], strict=True):
+        key = keys[int(index)]
+        found[key] = unpack(key, raw, at)
+    return found
