@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MOST_CHANGES: Final = 99
 """A transaction has a hundred items, and the attempt is one of them."""
 
-BATCHING: Final = Batching(max_riders=MOST_CHANGES, max_weight=MOST_CHANGES, max_bytes=1_000_000, groups_reads=False)
+BATCHING: Final = Batching(max_weight=MOST_CHANGES, max_bytes=1_000_000, max_reads=100)
 
 ASKED_FOR_TIME: Final = 5
 """How often the service is asked for the time before it is held to be unusable."""

@@ -13,6 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.events import NO_HOOKS, Swept
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.grouped import GroupedStore
+from holdfast.stores.joining import joining_of
 from holdfast.stores.remote.guarding import Guarding
 from holdfast.stores.remote.hearing import Hearing
 from holdfast.stores.remote.reading import ReadGroup
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Applied, Batch, Ear
+    from holdfast.stores.joining import Joining
     from holdfast.stores.protocol import Capabilities, Snapshot, Wake
     from holdfast.stores.remote.server import Server
 
@@ -48,7 +50,7 @@ class RemoteBackend:
         self._loop: Final = asyncio.get_running_loop()
         self._hearing: Final = Hearing(server)
         self._guarding: Final = Guarding(server, self._limits, self._hearing.address)
-        self._reads: Final = ReadGroup(server.read, spans_namespaces=server.batching.spans_namespaces)
+        self._reads: Final = ReadGroup(server.read, server.batching)
         self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes
         self._sweep_at = self._loop.time() + self._random.uniform(0, SWEEP_EVERY)
         self._sweeping: asyncio.Task[None] | None = None
@@ -94,13 +96,15 @@ class RemoteBackend:
         """Close an attempt."""
         return await self._guarding.settle(attempt)
 
+    async def joining(self) -> Joining:
+        """Return what the server can do over connections of the user's."""
+        return await joining_of(self._server, self.name)
+
     # --- reading -----------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot."""
-        if self._server.batching.groups_reads:
-            return await self._reads.read(keys)
-        return await self._server.read(keys)
+        return await self._reads.read(keys)
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""

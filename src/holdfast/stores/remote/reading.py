@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.stores.group import own_copy
@@ -13,23 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.keys import RecordKey
+    from holdfast.stores.backend import Batching
 
     Read = Callable[[Sequence[RecordKey]], Awaitable[Snapshot]]
     Asked = tuple[Sequence[RecordKey], asyncio.Future[Snapshot]]
-
-MOST_AT_ONCE: Final = 1_000
-"""About how many keys are read in one round trip at most."""
 
 
 @final
 class ReadGroup:
     """Reads of one handle, on one event loop."""
 
-    __slots__ = ("_asked", "_loop", "_read", "_spans_namespaces", "_task")
+    __slots__ = ("_asked", "_batching", "_loop", "_read", "_task")
 
-    def __init__(self, read: Read, *, spans_namespaces: bool) -> None:
-        self._read: Final = read
-        self._spans_namespaces: Final = spans_namespaces
+    def __init__(self, read: Read, batching: Batching) -> None:
+        self._read, self._batching = read, batching
         self._loop: Final = asyncio.get_running_loop()
         self._asked: list[Asked] = []
         self._task: asyncio.Task[None] | None = None
@@ -52,13 +48,17 @@ class ReadGroup:
             self._task = None
 
     def _packed(self, asked: list[Asked]) -> list[list[Asked]]:
-        packs: dict[tuple[bytes, int], list[Asked]] = {}
-        sizes: Counter[bytes] = Counter()
+        packs: list[_Pack] = []
+        latest: dict[bytes, _Pack] = {}
         for each in asked:
-            namespace = b"" if self._spans_namespaces else each[0][0].namespace
-            sizes[namespace] += len(each[0])
-            packs.setdefault((namespace, sizes[namespace] // MOST_AT_ONCE), []).append(each)
-        return list(packs.values())
+            namespace = b"" if self._batching.spans_namespaces else each[0][0].namespace
+            pack = latest.get(namespace)
+            if pack is None or pack.size_with(each[0]) > self._batching.max_reads:
+                pack = latest[namespace] = _Pack()
+                packs.append(pack)
+            pack.asked.append(each)
+            pack.keys.update(each[0])
+        return [pack.asked for pack in packs]
 
     async def _read_together(self, asked: list[Asked]) -> None:
         keys = list({key: None for each in asked for key in each[0]})
@@ -82,3 +82,16 @@ class ReadGroup:
         """Wait until nothing is under way."""
         while self._task is not None:
             await asyncio.wait({self._task})
+
+
+class _Pack:
+    """Calls that travel together, and the keys that they name."""
+
+    __slots__ = ("asked", "keys")
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.keys: set[RecordKey] = set()
+
+    def size_with(self, more: Sequence[RecordKey]) -> int:
+        return len(self.keys) + sum(key not in self.keys for key in more)

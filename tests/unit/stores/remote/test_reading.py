@@ -10,6 +10,7 @@ import pytest
 from holdfast.clock import Instant
 from holdfast.errors import StoreUnavailableError
 from holdfast.keys import RecordKey
+from holdfast.stores.backend import Batching
 from holdfast.stores.protocol import Record, Snapshot
 from holdfast.stores.remote.reading import ReadGroup
 
@@ -38,7 +39,7 @@ class Reads:
 async def test_reads_of_one_moment_are_one_round_trip() -> None:
     """Each gets what it asked for, and no more."""
     reads = Reads()
-    group = ReadGroup(reads.read, spans_namespaces=True)
+    group = ReadGroup(reads.read, Batching())
 
     found = await asyncio.gather(*(group.read(KEYS[n : n + 2]) for n in range(50)))
 
@@ -49,7 +50,7 @@ async def test_reads_of_one_moment_are_one_round_trip() -> None:
 async def test_a_round_trip_is_not_longer_than_a_server_likes() -> None:
     """Very many keys take several."""
     reads = Reads()
-    group = ReadGroup(reads.read, spans_namespaces=True)
+    group = ReadGroup(reads.read, Batching())
 
     await asyncio.gather(*(group.read(KEYS[n : n + 100]) for n in range(0, 3_000, 100)))
 
@@ -57,10 +58,21 @@ async def test_a_round_trip_is_not_longer_than_a_server_likes() -> None:
     assert sum(reads.trips) == 3_000
 
 
+async def test_no_round_trip_has_more_keys_than_a_server_takes() -> None:
+    """However the calls of one moment fit together, none is torn apart and no trip is too long."""
+    reads = Reads()
+    group = ReadGroup(reads.read, Batching(max_reads=100))
+
+    await asyncio.gather(*(group.read(KEYS[n : n + 60]) for n in range(0, 600, 60)), group.read(KEYS[:99]))
+
+    assert max(reads.trips) <= 100
+    assert min(reads.trips) >= 60
+
+
 async def test_namespaces_are_read_apart_where_they_live_apart() -> None:
     """On a cluster each is on a server of its own."""
     reads = Reads()
-    group = ReadGroup(reads.read, spans_namespaces=False)
+    group = ReadGroup(reads.read, Batching(spans_namespaces=False))
 
     await asyncio.gather(*(group.read([RecordKey(name, "a")]) for name in ("x", "y", "x")))
 
@@ -71,7 +83,7 @@ async def test_each_reader_gets_its_own_error() -> None:
     """What is raised in one task does not collect the tracebacks of others."""
     reads = Reads()
     reads.problem = StoreUnavailableError("table://", "gone")
-    group = ReadGroup(reads.read, spans_namespaces=True)
+    group = ReadGroup(reads.read, Batching())
 
     answers = await asyncio.gather(*(group.read(KEYS[:1]) for _ in range(3)), return_exceptions=True)
 
@@ -81,7 +93,7 @@ async def test_each_reader_gets_its_own_error() -> None:
 
 async def test_a_cancelled_reader_leaves_the_others() -> None:
     """And the group serves on."""
-    group = ReadGroup(Reads().read, spans_namespaces=True)
+    group = ReadGroup(Reads().read, Batching())
     first, second = (asyncio.create_task(group.read(KEYS[:1])) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()

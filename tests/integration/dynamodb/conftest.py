@@ -1,0 +1,110 @@
+"""A table on an emulator of DynamoDB, and what happens to requests on their way to it."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.keys import RecordKey
+from holdfast.stores.dynamodb import DynamoServer
+from holdfast.stores.opening import open_store
+from holdfast.stores.remote import RemoteBackend
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from holdfast.stores import GroupedStore
+
+    Operation = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def url(dynamodb_url: str) -> str:
+    """The table that tests share, each in a namespace of its own."""
+    return f"{dynamodb_url}&create=true&shortest_lease=200ms"
+
+
+@pytest.fixture
+def fresh_url(dynamodb_url: str) -> str:
+    """A table of the test's own, which does not exist yet."""
+    return dynamodb_url.replace("/holdfast?", f"/t-{uuid.uuid4().hex}?")
+
+
+@pytest.fixture
+def key() -> Callable[..., RecordKey]:
+    """Makes keys in a namespace that no other test uses."""
+    return functools.partial(RecordKey, f"dynamodb-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[GroupedStore]:
+    """A handle on the table."""
+    store = await open_store(url)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def wire(store: GroupedStore) -> Wire:
+    """What happens to the requests of ``store``."""
+    return Wire(server_of(store))
+
+
+def server_of(store: GroupedStore) -> DynamoServer:
+    """Return what is below a store."""
+    backend = store.backend
+    assert isinstance(backend, RemoteBackend)
+    assert isinstance(backend.server, DynamoServer)
+    return backend.server
+
+
+class Wire:
+    """The way between a handle and the service: what was sent, and what goes wrong with it.
+
+    Attributes:
+        sent: The operations and requests so far.
+    """
+
+    def __init__(self, server: DynamoServer) -> None:
+        self._client: Any = server.link.client
+        self.sent: list[tuple[str, Mapping[str, Any]]] = []
+        for operation in ("get_item", "transact_get_items", "query", "put_item", "transact_write_items", "delete_item"):
+            self._tap(operation)
+
+    def _tap(self, operation: str) -> None:
+        send = getattr(self._client, operation)
+
+        async def tapped(**request: Any) -> Any:
+            self.sent.append((operation, request))
+            return await send(**request)
+
+        setattr(self._client, operation, tapped)
+
+    def disturb(self, operation: str, *problems: Exception, after: bool = False) -> None:
+        """Raise these, one after the other, in place of the request; ``after``: it is done, and the answer is lost."""
+        send, left = getattr(self._client, operation), list(problems)
+
+        async def disturbed(**request: Any) -> Any:
+            answer = await send(**request) if after or not left else None
+            if left:
+                raise left.pop(0)
+            return answer
+
+        setattr(self._client, operation, disturbed)
+
+    def double(self, operation: str) -> None:
+        """Let something on the way send the request twice, long enough apart that its token is forgotten."""
+        send = getattr(self._client, operation)
+
+        async def doubled(**request: Any) -> Any:
+            await send(**{name: value for name, value in request.items() if name != "ClientRequestToken"})
+            return await send(**{name: value for name, value in request.items() if name != "ClientRequestToken"})
+
+        setattr(self._client, operation, doubled)
+
+    def requests(self, operation: str) -> list[Mapping[str, Any]]:
+        """Return what was sent."""
+        return [request for name, request in self.sent if name == operation]
