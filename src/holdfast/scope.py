@@ -67,6 +67,10 @@ class Scope:
         """The store underneath, which knows nothing of namespaces and tenants."""
         return self._store
 
+    def at_most(self, many: int) -> int:
+        """Return how many records one read or commit takes in this store, but no more than so many."""
+        return min(many, self._store.capabilities.max_changes)
+
     def key(self, kind: str, *parts: str) -> RecordKey:
         """Return the record key of ``parts`` among the records of one ``kind``, in this space."""
         return self._root.child(kind, *parts)

@@ -210,8 +210,9 @@ class Lines:
         """Return the presences that still count, and until when. One whose process has died is ended here."""
         alive: dict[str, Instant] = {}
         lifelines: dict[str, str] = {}
-        for start in range(0, len(names), MOST_READ):
-            keys = {name: line.driver.keys.presence(name) for name in names[start : start + MOST_READ]}
+        most = self.scope.at_most(MOST_READ)
+        for start in range(0, len(names), most):
+            keys = {name: line.driver.keys.presence(name) for name in names[start : start + most]}
             seen = await self.scope.read(*keys.values())
             for name, key in keys.items():
                 record = seen.get(key)

@@ -177,8 +177,9 @@ class _Search:
         """Return the ids of those that still count: the dead have not fallen yet, and keep nobody for long."""
         names = sorted(presences_of(entries))
         present: set[str] = set()
-        for start in range(0, len(names), MOST_READ):
-            some = {name: keys.presence(name) for name in names[start : start + MOST_READ]}
+        most = self._scope.at_most(MOST_READ)
+        for start in range(0, len(names), most):
+            some = {name: keys.presence(name) for name in names[start : start + most]}
             seen = await self._scope.read(*some.values())
             present.update(name for name, key in some.items() if self._is_present(seen.get(key)))
         return frozenset(

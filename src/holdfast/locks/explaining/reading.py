@@ -129,11 +129,12 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _Seen:
 
 
 async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[RecordKey, Record], Instant]:
-    """Read any number of records; beyond a hundred they are not one snapshot."""
+    """Read any number of records; beyond what one read takes they are not one snapshot."""
     records: dict[RecordKey, Record] = {}
     at = Instant(0)
-    for start in range(0, len(keys), PAGE):
-        seen = await scope.read(*keys[start : start + PAGE])
+    page = scope.at_most(PAGE)
+    for start in range(0, len(keys), page):
+        seen = await scope.read(*keys[start : start + page])
         records |= seen.records
         at = seen.at
     return records, at

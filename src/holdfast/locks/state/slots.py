@@ -122,9 +122,9 @@ class Slots:
 
     async def _clear(self, owner: RecordKey) -> int:
         start, end = owner.within()
-        removed = 0
+        removed, page = 0, self._scope.at_most(_PAGE)
         # A page that somebody wrote to meanwhile is read again, so what is removed was there and nothing is missed.
-        while records := (await self._scope.scan(start, end, limit=_PAGE)).records.values():
+        while records := (await self._scope.scan(start, end, limit=page)).records.values():
             answer = await self._scope.commit(*(Delete(record.key, record.version) for record in records))
             removed += len(records) if isinstance(answer, Commit) else 0
         return removed

@@ -125,7 +125,7 @@ async def ride(
             raise_lost(activation, branch, operation)
         activation.check_may_act()
         conflict: Conflict | None = None
-        if journal.is_heavy(MOST_ALONG):
+        if journal.is_heavy(min(MOST_ALONG, activation.host.space.at_most(100) // 4)):
             await activation.flush()
         taken = await journal.begin()
         sent = Ride(journal, activation.keys, taken, line)

@@ -41,7 +41,7 @@ async def leave_lines(
     host, claim = activation.host, activation.claim
     if claim is None:
         return Conflict(host.now(), {})
-    if len(last) > MOST_LAST:
+    if len(last) > min(MOST_LAST, host.space.at_most(100) // 4):
         written = await host.space.commit(Check(claim.key, claim.fence), *last)
         if isinstance(written, Conflict):
             activation.depose()

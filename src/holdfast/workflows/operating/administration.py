@@ -92,7 +92,7 @@ async def _reserve(host: Host, new_run_id: str, run_id: str) -> Check:
 
 async def _clear(host: Host, keys: RunKeys, reserved: Check) -> None:
     """Delete what a fork has left that was not finished."""
-    while records := (await host.space.scan(*keys.history(), limit=PAGE)).records:
+    while records := (await host.space.scan(*keys.history(), limit=_page(host))).records:
         await _commit(host, keys, reserved, *(Delete(key, record.version) for key, record in records.items()))
 
 
@@ -187,8 +187,9 @@ async def _rewritten(
     same = next((n for n, mark in enumerate(kept) if mark is not marks[n]), len(kept))
     records = await _chunks_from(host, keys, same)
     last = max((n for n, mark in enumerate(marks) if any(mark is each for each in kept[-1:])), default=-1)
-    while len(records) > PAGE and _position(records[-1]) > last:
-        some = [record for record in records[-PAGE:] if _position(record) > last]
+    most = _page(host)
+    while len(records) > most and _position(records[-1]) > last:
+        some = [record for record in records[-most:] if _position(record) > last]
         deletes = (Delete(record.key, record.version) for record in some)
         if isinstance(await host.space.commit(Check(keys.life, run.life_version), *deletes), Conflict):
             return None
@@ -216,6 +217,11 @@ async def _chunks_from(host: Host, keys: RunKeys, position: int) -> list[Record]
         if page.more is None:
             return found
         start = page.more
+
+
+def _page(host: Host) -> int:
+    """Return how many records are written together: half of what a commit takes, for there may be as many others."""
+    return min(PAGE, host.space.at_most(100) // 2)
 
 
 def _position(record: Record) -> int:

@@ -120,8 +120,9 @@ class Endings:
 
     async def _read(self, run_ids: list[str]) -> dict[str, Life | None]:
         found: dict[str, Life | None] = {}
-        for first in range(0, len(run_ids), PAGE):
-            keys = {run_id: RunKeys(self._scope, run_id).life for run_id in run_ids[first : first + PAGE]}
+        page = self._scope.at_most(PAGE)
+        for first in range(0, len(run_ids), page):
+            keys = {run_id: RunKeys(self._scope, run_id).life for run_id in run_ids[first : first + page]}
             seen = await self._scope.read(*keys.values())
             for run_id, key in keys.items():
                 record = seen.get(key)

@@ -53,7 +53,7 @@ async def descendants(scope: Scope, run: Found) -> list[Found]:
     start, end = scope.key("life", f"{run.id}."), scope.key("life", f"{run.id}/")
     found: list[Found] = []
     while True:
-        page = await scope.scan(start, end, limit=PAGE)
+        page = await scope.scan(start, end, limit=scope.at_most(PAGE))
         names = [key.parts[-1] for key in page.records]
         headers = await scope.read(*(scope.key("run", name) for name in names)) if names else page
         for name, life in zip(names, page.records.values(), strict=True):

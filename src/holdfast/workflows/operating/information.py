@@ -164,7 +164,7 @@ async def list_runs(
         start, end = (start, own) if newest_first else (own.within()[1], end)
     found: list[RunInfo] = []
     while True:
-        page = await scope.scan(start, end, limit=PAGE, reverse=newest_first)
+        page = await scope.scan(start, end, limit=scope.at_most(PAGE), reverse=newest_first)
         lives = {key.parts[-1]: LIVES.decode(record.value) for key, record in page.records.items()}
         chosen = {
             run_id: life

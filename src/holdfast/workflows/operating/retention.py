@@ -108,6 +108,11 @@ async def purge_all(host: Host, chosen: Chosen) -> int:
     return purged
 
 
+def _page(host: Host) -> int:
+    """Return how many records are deleted together: what a commit takes, with room for those that go with them."""
+    return min(PAGE, host.space.at_most(100) - 10)
+
+
 async def _exists(host: Host, run_id: str) -> bool:
     key = host.space.key("life", run_id)
     return bool((await host.space.read(key)).version(key))
@@ -117,7 +122,7 @@ async def _lives(host: Host, chosen: Chosen) -> AsyncIterator[Found]:
     space = host.space
     start, end = space.key("life").within()
     while True:
-        page = await space.scan(start, end, limit=PAGE)
+        page = await space.scan(start, end, limit=_page(host))
         names = [key.parts[-1] for key in page.records]
         headers = await space.read(*(space.key("run", name) for name in names)) if names else page
         for name, record in zip(names, page.records.values(), strict=True):
@@ -156,7 +161,7 @@ async def _delete(host: Host, run_id: str, *, keep_markers: bool = False) -> Non
             await let_go(host, run)
             continue
         records = await _leavings(host, keys, keep_markers=keep_markers)
-        if len(records) < PAGE - len(_beside(host, keys, run)):
+        if len(records) < _page(host) - len(_beside(host, keys, run)):
             if await _is_gone(host, keys, run, records):
                 await clear_states(host, run)
                 return
@@ -171,9 +176,10 @@ async def _delete(host: Host, run_id: str, *, keep_markers: bool = False) -> Non
 async def _leavings(host: Host, keys: RunKeys, *, keep_markers: bool) -> list[Record]:
     """Return what a run has left behind; as many records as one commit deletes, if there are more."""
     found: list[Record] = []
+    most = _page(host)
     for start, end in keys.leavings(markers=not keep_markers):
-        if len(found) < PAGE:
-            page = await host.space.scan(start, end, limit=PAGE - len(found))
+        if len(found) < most:
+            page = await host.space.scan(start, end, limit=most - len(found))
             found.extend(page.records.values())
     return found
 
@@ -181,7 +187,7 @@ async def _leavings(host: Host, keys: RunKeys, *, keep_markers: bool) -> list[Re
 async def _delete_some(host: Host, keys: RunKeys, run: Found, records: list[Record], *, keep_markers: bool) -> None:
     """Delete page after page of a run that nobody can bring back any more."""
     guard = Check(keys.life, run.life_version)
-    while len(records) == PAGE:
+    while len(records) == _page(host):
         deletes = (Delete(record.key, record.version) for record in records)
         if isinstance(await host.space.commit(guard, *deletes), Conflict):
             return
@@ -230,7 +236,7 @@ async def erase(host: Host, tenant: str) -> int:
     erased = 0
     start, end = RecordKey(space.namespace, space.tenant).within()
     while True:
-        page = await space.scan(start, end, limit=PAGE)
+        page = await space.scan(start, end, limit=_page(host))
         doomed = [record for key, record in page.records.items() if key.parts[2] not in KEPT]
         if doomed and isinstance(await space.commit(*(Delete(each.key, each.version) for each in doomed)), Conflict):
             continue  # something was written meanwhile: look again

@@ -107,7 +107,7 @@ class Mail:
     async def write_if_much(self) -> None:
         """Write down what was taken and answered when there is nearly as much of it as a commit takes."""
         journal = self._activation.journal
-        if journal is not None and journal.is_heavy(MOST_UNWRITTEN):
+        if journal is not None and journal.is_heavy(self._activation.host.space.at_most(100) * MOST_UNWRITTEN // 100):
             await self._activation.flush()
 
     # --- signals -------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TRIES: Final = 1_000
 MOST_TOGETHER: Final = 40
-"""How many items one commit takes: each may bring a marker along, and a commit has room for a hundred changes."""
+"""How many items one commit takes at most: each may bring a marker along, and three records come with them."""
 
 MOST_BYTES: Final = 1_000_000
 """How many bytes one commit takes, unless a single item has more."""
@@ -99,7 +99,8 @@ class Posts:
     async def _serve(self, run_id: str) -> None:
         queue = self._queues[run_id]
         try:
-            while some := _cut(queue):
+            most = min(MOST_TOGETHER, (self._host.space.at_most(100) - 3) // 2)
+            while some := _cut(queue, most):
                 await self._settle(run_id, some)
         finally:
             del self._queues[run_id]
@@ -119,11 +120,11 @@ class Posts:
             _tell(each.answer, answer)
 
 
-def _cut(queue: list[_Waiting]) -> list[_Waiting]:
+def _cut(queue: list[_Waiting], most: int) -> list[_Waiting]:
     """Take the next ones out, without those who have gone meanwhile."""
     some: list[_Waiting] = []
     size = 0
-    while queue and len(some) < MOST_TOGETHER:
+    while queue and len(some) < most:
         size += len(queue[0].sending.packed)
         if some and size > MOST_BYTES:
             break

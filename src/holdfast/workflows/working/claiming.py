@@ -203,8 +203,9 @@ async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str
     """Return which presences are gone, and the lifelines of those that are not."""
     dead: list[str] = []
     lifelines: dict[str, str] = {}
-    for first in range(0, len(names), 100):
-        keys = {name: presence_key(scope, name) for name in names[first : first + 100]}
+    page = scope.at_most(100)
+    for first in range(0, len(names), page):
+        keys = {name: presence_key(scope, name) for name in names[first : first + page]}
         seen = await scope.read(*keys.values())
         for name, key in keys.items():
             record = seen.get(key)

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from holdfast.testing.conformance.workflows.ground import OpenEngine
 
 
+def initial(name: str) -> str:
+    """Return what runs have in common whose names begin alike."""
+    return name[0]
+
+
 def limited(name: str, *limits: hf.Limit) -> hf.Workflow[..., str]:
     """Return a workflow with limits, that waits for a signal."""
 
@@ -28,12 +33,12 @@ def limited(name: str, *limits: hf.Limit) -> hf.Workflow[..., str]:
 
 
 TWO = limited("two", hf.Limit(2))
-BY_NAME = limited("by-name", hf.Limit(1, key=lambda name: name[0]))
-BOTH = limited("both", hf.Limit(1, key=lambda name: name[0], on_limit="queue"), hf.Limit(2, on_limit="queue"))
+BY_NAME = limited("by-name", hf.Limit(1, key=initial))
+BOTH = limited("both", hf.Limit(1, key=initial, on_limit="queue"), hf.Limit(2, on_limit="queue"))
 QUEUED = limited("queued", hf.Limit(1, on_limit="queue", max_queued=2))
 BRIEFLY = limited("briefly", hf.Limit(1, on_limit="queue", ttl=0.02))
 LATEST = limited("latest", hf.Limit(1, on_limit="cancel_running"))
-JOINED = limited("joined", hf.Limit(1, key=lambda name: name, on_limit="join"))
+JOINED = limited("joined", hf.Limit(1, key=str, on_limit="join"))
 LIMITED = (TWO, BY_NAME, BOTH, QUEUED, BRIEFLY, LATEST, JOINED)
 
 

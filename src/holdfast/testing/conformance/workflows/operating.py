@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -211,8 +211,8 @@ class PurgingCases(WorkflowGround):
         assert await _records(engine) == []
 
 
-async def _ids(engine: hf.Engine, **options: object) -> list[str]:
-    page = await engine.list(**options)  # type: ignore[arg-type]
+async def _ids(engine: hf.Engine, **options: Any) -> list[str]:
+    page = await engine.list(**options)
     return [run.id for run in page.runs]
 
 

@@ -134,7 +134,7 @@ async def cleans_up(ctx: hf.Context) -> None:
         raise
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda name: name, on_limit="queue"))
+@hf.workflow(concurrency=hf.Limit(1, key=str, on_limit="queue"))
 async def takes_turns(ctx: hf.Context, name: str) -> str:
     """Wait for a signal, one run of each name at a time."""
     await ctx.step(act, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 HOUR = timedelta(hours=1)
 
 
-def hourly(schedule_id: str = "hourly", **options: object) -> hf.Schedule:
+def hourly(schedule_id: str = "hourly", **options: Any) -> hf.Schedule:
     """Return a schedule that does not fire by itself while a test runs."""
-    return hf.Schedule(acts, ["tick"], id=schedule_id, every="1 hour", **options)  # type: ignore[arg-type]
+    return hf.Schedule(acts, ["tick"], id=schedule_id, every="1 hour", **options)
 
 
-def waiting(**options: object) -> hf.Schedule:
+def waiting(**options: Any) -> hf.Schedule:
     """Return a schedule whose runs wait for a signal."""
-    return hf.Schedule(collects, 1, id="waiting", every="1 hour", **options)  # type: ignore[arg-type]
+    return hf.Schedule(collects, 1, id="waiting", every="1 hour", **options)
 
 
 async def now(engine: hf.Engine) -> datetime:
