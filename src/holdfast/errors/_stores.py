@@ -94,6 +94,22 @@ class UnsuitableStoreError(StoreError):
     """The store cannot give the guarantee that was asked for, so it is refused rather than half kept."""
 
 
+class UnsuitableConnectionError(HoldfastError, ValueError):
+    """A connection of yours cannot take records of the store along in its transaction. Nothing was written over it.
+
+    The message says what to do: begin a transaction on it, connect it to the database of the store, or pass another one.
+    Roll back what you have begun.
+    """
+
+    def __init__(self, connection: str, problem: str) -> None:
+        connection, problem = mask_url(connection), mask_text(problem)
+        super().__init__(connection, problem)
+        self.connection, self.problem = connection, problem
+
+    def __str__(self) -> str:
+        return f"the connection cannot be used ({self.connection}): {self.problem}"
+
+
 class StoreRewoundError(StoreError):
     """Commits that the store had acknowledged are gone: it restarted without them, failed over, or was restored.
 

@@ -293,6 +293,21 @@ class StepInterruptedError(WorkflowError):
         return f"the step {self.step_id!r} began and was interrupted; it may have happened ({self.idempotency_key})"
 
 
+class StepNotRecordedError(WorkflowError):
+    """A step's record could not go into the step's own transaction, or that transaction was not committed.
+
+    Raised by ``current_step().record_with``: let it pass, so that your transaction is rolled back. As the outcome of a
+    step: the step is taken for one that did nothing, and is tried again as its ``retry`` says.
+    """
+
+    def __init__(self, step_id: str, problem: str) -> None:
+        super().__init__(step_id, problem)
+        self.step_id, self.problem = step_id, problem
+
+    def __str__(self) -> str:
+        return f"the step {self.step_id!r} was not recorded: {self.problem}"
+
+
 class StepFailedError(WorkflowError):
     """What a step or a workflow raised, told in words, because its type is not one that may be made from stored data.
 

@@ -24,6 +24,7 @@ from holdfast.events import NO_HOOKS
 from holdfast.stores.backend import CommitRider, Deferred, UpdateRider, WorkRider
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.group import ANY_NUMBER, Group
+from holdfast.stores.joining import joining_of
 from holdfast.stores.protocol import Commit
 from holdfast.stores.rules import check_commit, check_read, check_scan, check_window, is_plain
 from holdfast.stores.watching import BackendWatch
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Backend, Batching, Outcome
+    from holdfast.stores.joining import Joining
     from holdfast.stores.protocol import (
         Capabilities,
         Change,
@@ -173,6 +175,15 @@ class GroupedStore:
         commit = CommitRider(changes, after, before, tuple(wake))
         rider = WorkRider(commit, work, seconds(timeout, what="timeout"), and_then)
         return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
+
+    async def joining(self) -> Joining:
+        """Return what this store can do over connections of the user's, in transactions of theirs.
+
+        Raises:
+            UnsuitableStoreError: Nothing: it is no PostgreSQL.
+        """
+        self._check_usable()
+        return await joining_of(self._backend, self._backend.name)
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""

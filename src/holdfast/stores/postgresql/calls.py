@@ -45,6 +45,7 @@ class Calls:
         "reserve",
         "scan",
         "scan_back",
+        "store_here",
         "subscribe",
         "sweep",
         "write",
@@ -71,6 +72,7 @@ class Calls:
         # What handles have written is counted in the same transactions; a sequence would run ahead of them.
         self.mark: Final = f"SELECT bit_xor(hashtextextended(handle || number, 0)) FROM {at}.attempts"
         self.raise_versions: Final = f"SELECT {at}.raise_versions()"
+        self.store_here: Final = f"SELECT {at}.store_here()"
 
 
 def _parameters(count: int) -> str:

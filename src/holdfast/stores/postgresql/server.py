@@ -15,6 +15,7 @@ from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
 from holdfast.stores.postgresql.calls import Calls, channel, page, payload, records, write_parameters, written
 from holdfast.stores.postgresql.connecting import Link, Session, dial
+from holdfast.stores.postgresql.joining import PostgresJoining
 from holdfast.stores.postgresql.listening import Ears
 from holdfast.stores.postgresql.trouble import (
     ATTEMPT_CLOSED,
@@ -59,6 +60,7 @@ class PostgresServer:
         self._id: Final = new_id()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._topics: frozenset[bytes] | None = None
+        self._joining: PostgresJoining | None = None
         listening = options.listening or options.target
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)
@@ -137,6 +139,13 @@ class PostgresServer:
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
         """Do the caller's own work and a commit in one transaction, on a connection for that."""
         return await self._working.work(rider, handle, number, note)
+
+    async def joining(self) -> PostgresJoining:
+        """Return what can be done over connections of the user's, in transactions of theirs."""
+        if self._joining is None:
+            [(store,)] = await self._reader.call(self._calls.store_here)
+            self._joining = PostgresJoining(self._options.schema, store, self.name, self.capabilities)
+        return self._joining
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from holdfast.errors import UnsuitableStoreError
 from holdfast.stores.group import verdict_of
+from holdfast.stores.joining import joining_of
 from holdfast.stores.protocol import Conflict, Decision, Put, SharesTransactions, Snapshot
 from holdfast.stores.rules import check_commit
 from holdfast.stores.sealing.keyring import OVERHEAD
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.durations import Duration
     from holdfast.keys import RecordKey
+    from holdfast.stores.joining import Joining, Talk
     from holdfast.stores.protocol import (
         Capabilities,
         Change,
@@ -61,7 +63,7 @@ class SealedStore:
 
     # --- sealing -------------------------------------------------------------------------------------------------
 
-    def _sealed(self, changes: Sequence[Change]) -> tuple[Change, ...]:
+    def sealed(self, changes: Sequence[Change]) -> tuple[Change, ...]:
         """Return changes with their values sealed, once they are such as the store would take."""
         check_commit(changes, (), self._limits)
         seal = self._keyring.seal
@@ -73,10 +75,12 @@ class SealedStore:
     def _opened(self, record: Record) -> Record:
         return structs.replace(record, value=self._keyring.open(record.value, record.key))
 
-    def _snapshot(self, seen: Snapshot) -> Snapshot:
+    def opened(self, seen: Snapshot) -> Snapshot:
+        """Return a snapshot with its values opened."""
         return Snapshot(seen.at, {key: self._opened(record) for key, record in seen.records.items()}, seen.more)
 
-    def _answer(self, answer: Any) -> Any:  # noqa: ANN401 -- any verdict, or an exception
+    def answered(self, answer: Any) -> Any:  # noqa: ANN401 -- any verdict, or an exception
+        """Return a verdict with the values in it opened."""
         if not isinstance(answer, Conflict):
             return answer
         current = {key: None if record is None else self._opened(record) for key, record in answer.current.items()}
@@ -84,20 +88,20 @@ class SealedStore:
 
     async def _told(self, work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 -- any verdict
         try:
-            return self._answer(await work)
+            return self.answered(await work)
         except asyncio.CancelledError as cancelled:
-            cancelled.verdict = self._answer(verdict_of(cancelled))  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
+            cancelled.verdict = self.answered(verdict_of(cancelled))  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
             raise
 
     # --- the store -----------------------------------------------------------------------------------------------
 
     async def read(self, *keys: RecordKey) -> Snapshot:
         """Read records in one snapshot."""
-        return self._snapshot(await self._store.read(*keys))
+        return self.opened(await self._store.read(*keys))
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
         """Read a page of a range."""
-        return self._snapshot(await self._store.scan(start, end, limit=limit, reverse=reverse))
+        return self.opened(await self._store.scan(start, end, limit=limit, reverse=reverse))
 
     async def commit(
         self,
@@ -107,17 +111,17 @@ class SealedStore:
         wake: Sequence[Wake] = (),
     ) -> Commit | Conflict:
         """Do all of ``changes`` or none."""
-        work = self._store.commit(*self._sealed(changes), after=after, before=before, wake=wake)
+        work = self._store.commit(*self.sealed(changes), after=after, before=before, wake=wake)
         return cast("Commit | Conflict", await self._told(work))
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Decide and commit."""
 
         def sealed(seen: Snapshot) -> Decision[T]:
-            decision = decide(self._snapshot(seen))
+            decision = decide(self.opened(seen))
             if not isinstance(decision, Decision) or not decision.changes:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 return decision
-            return structs.replace(decision, changes=self._sealed(decision.changes))
+            return structs.replace(decision, changes=self.sealed(decision.changes))
 
         return cast("Decided[T]", await self._told(self._store.update(keys, sealed)))
 
@@ -138,12 +142,16 @@ class SealedStore:
 
         def sealed(answer: T) -> Sequence[Change]:
             more = () if and_then is None else tuple(and_then(answer))
-            return self._sealed(more) if more else ()
+            return self.sealed(more) if more else ()
 
         done = store.commit_with(
-            work, *self._sealed(changes), after=after, before=before, wake=wake, timeout=timeout, and_then=sealed
+            work, *self.sealed(changes), after=after, before=before, wake=wake, timeout=timeout, and_then=sealed
         )
         return cast("Worked[T] | Conflict", await self._told(done))
+
+    async def joining(self) -> Joining:
+        """Return what this store can do over connections of the user's; what it writes there is sealed as well."""
+        return _SealedJoining(await joining_of(self._store, self._limits.backend), self)
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints."""
@@ -151,7 +159,7 @@ class SealedStore:
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt."""
-        return cast("Verdict | None", self._answer(await self._store.settle(attempt)))
+        return cast("Verdict | None", self.answered(await self._store.settle(attempt)))
 
     async def another(self) -> SealedStore:
         """Open another handle on the same store, with the same keys."""
@@ -168,3 +176,21 @@ class SealedStore:
     async def aclose(self) -> None:
         """Close the store underneath."""
         await self._store.aclose()
+
+
+@final
+class _SealedJoining:
+    """What a sealed store does over connections of the user's."""
+
+    def __init__(self, joining: Joining, store: SealedStore) -> None:
+        self._joining, self._store = joining, store
+
+    def write(
+        self, changes: Sequence[Change], *, before: Instant | None = None, idle: float | None = None
+    ) -> Talk[Commit | Conflict]:
+        answer = yield from self._joining.write(self._store.sealed(changes), before=before, idle=idle)
+        return cast("Commit | Conflict", self._store.answered(answer))
+
+    def read(self, keys: Sequence[RecordKey]) -> Talk[Snapshot]:
+        seen = yield from self._joining.read(keys)
+        return self._store.opened(seen)
