@@ -51,7 +51,17 @@ class Line(Connection):
 
     async def receive(self) -> Reply:
         """Return the next reply; a refusal is raised."""
-        return await cast("Any", self).read_response(disable_decoding=True)
+        return await cast("Any", self).read_response(disable_decoding=True, disconnect_on_error=False)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether nobody has been seen to close it: a server that stopped since the last call is met here."""
+        return self._reader is not None and not self._reader.at_eof()
+
+    def abort(self) -> None:
+        """Close it without sending what is left to send."""
+        if self._writer is not None:
+            self._writer.transport.abort()
 
 
 @final
@@ -111,9 +121,10 @@ class Dialer:
 
 async def hang_up(line: Line) -> None:
     """Close a connection, whatever state it is in."""
+    line.abort()
     with contextlib.suppress(*LOSSES, TimeoutError):
         async with asyncio.timeout(_CLOSED_WITHIN):
-            await line.disconnect(nowait=True)
+            await line.disconnect()
 
 
 @final
@@ -163,7 +174,7 @@ class Pool:
         async with self._room:
             try:
                 async with asyncio.timeout(self._dialer.timeout):
-                    line = self._idle.pop() if self._idle else await self._dial()
+                    line = await self._take()
                     is_sent = True
                     await line.send(command)
                     answers = [await _answer(line) for _ in range(replies)]
@@ -177,6 +188,14 @@ class Pool:
             await self._give_back(line)
             return answers
 
+    async def _take(self) -> Line:
+        while self._idle:
+            line = self._idle.pop()
+            if line.is_alive:
+                return line
+            await hang_up(line)
+        return await self._dial()
+
     async def _dial(self) -> Line:
         await self._pauses.wait()
         try:
@@ -188,7 +207,7 @@ class Pool:
         return line
 
     async def _give_back(self, line: Line) -> None:
-        if line.is_connected and not self._is_closed:
+        if line.is_alive and not self._is_closed:
             self._idle.append(line)
         else:
             await hang_up(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from holdfast.errors import StoreError, StoreUnavailableError
 from holdfast.stores.redis.connecting import Pauses, hang_up
 from holdfast.stores.redis.scripts import pack
-from holdfast.stores.redis.trouble import LOSSES
+from holdfast.stores.redis.trouble import LOSSES, REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +36,7 @@ class Listening:
         self._task: asyncio.Task[None] | None = None
         self._pauses: Final = Pauses()
         self._heard_at = 0.0
+        self._was_cut = False
 
     def listen(self, listener: Listener) -> None:
         """Hand everything to ``listener``. The connection is opened now: the first who waits shall not wait for it."""
@@ -68,18 +69,15 @@ class Listening:
     # --- the connection ----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        is_first = True
         while True:
             await self._pauses.wait()
             try:
                 self._line = await self._dialer.dial(*self._routes.place())
                 await self._send(self._line, list(self._channels), [])
-                if not is_first and self._listener is not None:
-                    self._listener.take_loss()
-                is_first = False
                 await self._hear(self._line)
-            except (*LOSSES, StoreError, TimeoutError):
+            except (*REFUSALS, *LOSSES, StoreError, TimeoutError):
                 self._pauses.note(connected=False)
+                self._was_cut = True
                 await self._routes.look_again()
             finally:
                 line, self._line = self._line, None
@@ -121,6 +119,13 @@ class Listening:
             async with self._moved:
                 (self._confirmed.add if kind == b"subscribe" else self._confirmed.discard)(message[1])
                 self._moved.notify_all()
+            self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        """After a cut, once everything is listened to again: messages may have been missed meanwhile."""
+        if self._was_cut and self._channels <= self._confirmed and self._listener is not None:
+            self._was_cut = False
+            self._listener.take_loss()
 
     async def aclose(self) -> None:
         """Hear nothing any more."""
