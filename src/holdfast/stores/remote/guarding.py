@@ -149,6 +149,7 @@ class Guarding:
         if race.losses > TOGETHER:
             longest = min(LONGEST_PAUSE, PAUSE * 2 ** (race.losses - TOGETHER))
             await asyncio.sleep(self._random.uniform(0, longest))
+            race.at = None  # look again: what the server showed is old by now, and would lose again
 
     async def _work(self, batch: Batch, rider: WorkRider) -> tuple[Applied, int]:
         handle, number = split(batch.attempt)
