@@ -35,7 +35,8 @@ class Options(Struct, frozen=True):
         connect_timeout: How many seconds connecting may take.
         pool: How many connections there are at most.
         create: Whether the table is created if it is missing.
-        shortest_lease: The shortest lease, in seconds, that locks accept on this store.
+        shortest_lease: The shortest lease, in seconds, that locks accept on this store. If it is short, opening the
+            first handle of a process takes a second longer: the time must be known better.
     """
 
     table: str

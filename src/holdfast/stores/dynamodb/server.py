@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
-from holdfast.clock import Instant
+from holdfast.clock import MICROSECONDS, Instant, monotonic
 from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError, UnsuitableStoreError
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
@@ -22,6 +22,7 @@ from holdfast.stores.dynamodb.items import (
 )
 from holdfast.stores.dynamodb.pacing import Pace
 from holdfast.stores.dynamodb.scanning import scan
+from holdfast.stores.dynamodb.store_time import SLACK
 from holdfast.stores.dynamodb.tables import prepare, probe
 from holdfast.stores.dynamodb.trouble import CancelledTransactionError, ConditionError, TurnedAwayError
 from holdfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot
@@ -46,6 +47,11 @@ ASKED_FOR_TIME: Final = 5
 """How often the service is asked for the time before it is held to be unusable."""
 
 REMOVED_AT_ONCE: Final = 8
+
+ASK_EVERY: Final = 0.01
+SHARPENED_WITHIN: Final = 2.0
+SHARP: Final = 4 * SLACK / MICROSECONDS
+"""How well the time can be known, in seconds, where round trips are short."""
 
 
 @final
@@ -74,6 +80,7 @@ class DynamoServer:
         link = await Link.open(options)
         try:
             await prepare(link, options)
+            await _sharpen(link, options)
         except BaseException:
             await link.aclose()
             raise
@@ -287,3 +294,12 @@ class DynamoServer:
     async def aclose(self) -> None:
         """Close every connection."""
         await self._link.aclose()
+
+
+async def _sharpen(link: Link, options: Options) -> None:
+    """Where leases may be short, ask for the time around the turn of a second, until it is known well enough."""
+    goal = max(options.shortest_lease / 4, SHARP)
+    deadline = monotonic() + SHARPENED_WITHIN
+    while link.time.error > goal and monotonic() < deadline:
+        await asyncio.sleep(ASK_EVERY)
+        await probe(link, options.table)

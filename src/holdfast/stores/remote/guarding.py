@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec import structs
 
 from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreBusyError, StoreError
+from holdfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
 from holdfast.stores.backend import Applied, UpdateRider, WorkRider
 from holdfast.stores.remote.believing import Beliefs
 from holdfast.stores.remote.planning import DEFERRED, plan, wants_reserve
@@ -127,6 +127,11 @@ class Guarding:
         except OutcomeUnknownError:
             self.beliefs.forget(plan_.changed)
             raise
+        except InvalidChangeError:  # it is too large for the server: by itself, each may fit
+            if len(race.riders) == 1:
+                raise
+            race.riders = race.riders[:1]
+            return None
         self.beliefs.hear_time(answer.at)
         if isinstance(answer, Refused):
             self.beliefs.learn(answer.current)
