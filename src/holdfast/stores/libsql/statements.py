@@ -25,9 +25,12 @@ UPDATE "{p}clock" SET (at, count) = (
       AND (?3 IS NULL OR c.at >= ?3) AND (?4 IS NULL OR c.at < ?4) AND (?5 IS NULL OR c.count = ?5)
       AND NOT EXISTS (SELECT 1 FROM {guarded})
     THEN CASE WHEN ?6 = 0 THEN c.count + 1 ELSE max(c.count + 1, c.at) + ?6 - 1 END END
-  FROM (SELECT max(at, {now}) AS at, count FROM "{p}clock") AS c)
+  FROM (SELECT max(at, {now}) AS at, count FROM "{p}clock" LIMIT 1) AS c)
 RETURNING at, count"""
-"""Guards, window and attempt; then the time and the versions. What does not hold makes the count NULL, an error."""
+"""Guards, window and attempt; then the time and the versions. What does not hold makes the count NULL, an error.
+
+The ``LIMIT`` keeps SQLite from working the time out anew for each place where it is used.
+"""
 
 _DIAGNOSE: Final = """\
 WITH c AS MATERIALIZED (SELECT max(at, {now}) AS at, count FROM "{p}clock")
