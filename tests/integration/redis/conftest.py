@@ -45,7 +45,7 @@ async def admin(server: Server) -> AsyncIterator[redis.asyncio.Redis]:
     """Return a plain client of that server; what it sets is set back after the test."""
     async with redis.asyncio.Redis.from_url(server.url) as client:
         names = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "busy-reply-threshold")
-        before = {name: (await client.config_get(name))[name] for name in names}
+        before = {name: str((await client.config_get(name))[name]) for name in names}
         yield client
         for name, value in before.items():
             await client.config_set(name, value)

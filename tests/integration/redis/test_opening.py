@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import traceback
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-import redis.asyncio
 
 from holdfast.errors import (
     HoldfastError,
@@ -25,6 +24,8 @@ from holdfast.stores.redis import NotDurableWarning
 from tests import services
 
 if TYPE_CHECKING:
+    import redis.asyncio
+
     from holdfast.events import Event
     from tests.integration.redis.conftest import Open
     from tests.services.server import Server
@@ -41,7 +42,7 @@ COMMANDS = (
 async def enlist(admin: redis.asyncio.Redis, prefix: str, *rules: str) -> None:
     """Make a user with the rights of the how-to, and other rules after them."""
     least = ("reset", "on", ">s3cret", f"~{{{prefix}:*", f"~{prefix}:*", f"&{{{prefix}:*", *COMMANDS.split())
-    await admin.execute_command("ACL", "SETUSER", prefix, *least, *rules)
+    await cast("Any", admin).execute_command("ACL", "SETUSER", prefix, *least, *rules)
 
 
 def as_user(server: Server, prefix: str) -> str:
@@ -186,9 +187,13 @@ async def test_a_replica_is_refused(server: Server, prefix: str) -> None:
     """Its records may be old, and it cannot be written to."""
     secret = server.url.partition("//:")[2].partition("@")[0]
     port = server.url.rpartition(":")[2].partition("/")[0]
-    with services.private("redis", arguments=["--replicaof", f"127.0.0.1 {port}", "--masterauth", secret]) as replica:
-        with pytest.raises(StoreReadOnlyError, match="primary"):
-            await open_store(f"{replica.url}?prefix={prefix}")
+    following = ["--replicaof", f"127.0.0.1 {port}", "--masterauth", secret]
+
+    with (
+        services.private("redis", arguments=following) as replica,
+        pytest.raises(StoreReadOnlyError, match="primary"),
+    ):
+        await open_store(f"{replica.url}?prefix={prefix}")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def test_a_server_that_is_busy_with_a_script_says_so(open_it: Open, admin:
     """Somebody's endless script is named as the reason; nothing was written, and after it all goes on."""
     store = await open_it(timeout="30s")
     await admin.config_set("busy-reply-threshold", 1)
-    endless = asyncio.create_task(admin.eval("while true do end", 0))
+    endless: asyncio.Future[Any] = asyncio.ensure_future(admin.eval("while true do end", 0))
     async with asyncio.timeout(20):
         while True:
             try:

@@ -72,7 +72,7 @@ class Listening:
         while True:
             await self._pauses.wait()
             try:
-                self._line = await self._dialer.dial(*self._routes.place())
+                self._line = await self._dialer.dial(*await self._routes.place())
                 await self._send(self._line, list(self._channels), [])
                 await self._hear(self._line)
             except (*REFUSALS, *LOSSES, StoreError, TimeoutError):

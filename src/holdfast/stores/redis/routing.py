@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from holdfast.errors import StoreError, StoreUnavailableError
@@ -30,8 +31,8 @@ class Routes(Protocol):
         """Find out anew, at the next call, who has what: something has moved."""
         ...
 
-    def place(self) -> Place:
-        """Return a server where messages can be heard."""
+    async def place(self) -> Place:
+        """Return a server where messages can be heard: perhaps another one each time, as one may be down."""
         ...
 
     async def aclose(self) -> None:
@@ -61,7 +62,7 @@ class OneServer:
         """Open new connections: after a failover the name stands for another server."""
         await self._pool.drop_idle()
 
-    def place(self) -> Place:
+    async def place(self) -> Place:
         """Return the one server."""
         return self._place
 
@@ -78,6 +79,7 @@ class Cluster:
         self._dialer, self._seeds, self._size = dialer, seeds, size
         self._pools: Final[dict[Place, Pool]] = {}
         self._ranges: list[tuple[int, int, Place]] = []
+        self._turn = random.randrange(1_000)  # noqa: S311 -- spreads who listens where
 
     async def pool(self, slot: int) -> Pool:
         """Return the connections to the primary that has ``slot``."""
@@ -99,9 +101,13 @@ class Cluster:
         """Forget the map."""
         self._ranges = []
 
-    def place(self) -> Place:
-        """Return the node to hear messages at: the first that has slots, else the first that was named."""
-        return self._ranges[0][2] if self._ranges else self._seeds[0]
+    async def place(self) -> Place:
+        """Return one node after the other: what is published at one is heard at all."""
+        if not self._ranges:
+            await self._fetch()
+        places = sorted({each[2] for each in self._ranges})
+        self._turn += 1
+        return places[self._turn % len(places)]
 
     async def _fetch(self) -> None:
         problem: Exception = StoreUnavailableError(self._dialer.name, "no node of the cluster answers")
@@ -114,7 +120,8 @@ class Cluster:
             if isinstance(answer, BaseException):
                 raise translate(self._dialer.name, answer)
             self._ranges = [_range(each, place) for each in answer]
-            return
+            if self._ranges:
+                return
         raise StoreUnavailableError(self._dialer.name, f"no node of the cluster answers: {problem}")
 
     async def aclose(self) -> None:

@@ -1,0 +1,102 @@
+"""A cluster: each namespace lies on one node, and is found there when it moves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis.asyncio
+
+from holdfast.errors import OutcomeUnknownError, StoreUnavailableError
+from holdfast.keys import RecordKey
+from holdfast.stores import Commit, Put
+from holdfast.stores.opening import open_store
+from holdfast.stores.redis.names import Names
+from tests.integration.redis.clusters import SLOTS, address, cluster, unlock
+
+if TYPE_CHECKING:
+    from holdfast.stores import GroupedStore
+    from tests.services.server import Server
+
+pytestmark = pytest.mark.services
+
+
+def space_on(node: int, prefix: str, nodes: int = 3) -> str:
+    """Return a namespace whose slot that node has."""
+    for number in range(1_000):
+        slot = Names(RecordKey(f"s{number}"), prefix, 0, one_slot=True).slot
+        if SLOTS * node // nodes <= slot < SLOTS * (node + 1) // nodes:
+            return f"s{number}"
+    raise AssertionError
+
+
+async def everywhere(servers: list[Server], *command: str | int) -> list[str]:
+    """Send a command to all nodes."""
+    async with AsyncExitStack() as stack:
+        places = [address([server]) for server in servers]
+        clients: list[Any] = [await stack.enter_async_context(redis.asyncio.Redis.from_url(each)) for each in places]
+        return [(await client.execute_command(*command)).decode() for client in clients]
+
+
+async def put(store: GroupedStore, *parts: str) -> None:
+    """Create a record."""
+    assert isinstance(await store.commit(Put(RecordKey(*parts), b"")), Commit)
+
+
+async def test_a_cluster_serves_each_namespace_from_its_node(prefix: str) -> None:
+    """Commits, reads, scans and hints, of namespaces on every node, whichever node is named."""
+    async with cluster() as servers, AsyncExitStack() as stack:
+        store = await open_store(f"{address(servers[:1])}?prefix={prefix}")
+        stack.push_async_callback(store.aclose)
+        other = await open_store(f"{address(servers[1:])}?prefix={prefix}")
+        stack.push_async_callback(other.aclose)
+        for node in range(3):
+            name = space_on(node, prefix)
+            async with other.watch(RecordKey(name)) as watch:
+                await put(store, name, "a")
+                assert await watch.wait(10) is not None
+            assert list((await other.read(RecordKey(name, "a"))).records) == [RecordKey(name, "a")]
+            assert len((await other.scan(*RecordKey(name).within(), limit=5)).records) == 1
+
+        await _follows_a_slot_that_moves(servers, store, prefix)
+        await _goes_on_without_a_node(servers, store, prefix)
+
+
+async def _follows_a_slot_that_moves(servers: list[Server], store: GroupedStore, prefix: str) -> None:
+    """While its keys are on their way nothing is written, and when it has moved it is found at once."""
+    name = f"{space_on(0, prefix)}-moving"
+    while not Names(RecordKey(name), prefix, 0, one_slot=True).slot < SLOTS // 3:
+        name += "-"
+    slot = Names(RecordKey(name), prefix, 0, one_slot=True).slot
+    ids = await everywhere(servers, "CLUSTER", "MYID")
+    await everywhere(servers[1:2], "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+    await everywhere(servers[:1], "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+
+    with pytest.raises(StoreUnavailableError, match="moved"):
+        await put(store, name, "while it moves")
+    await everywhere(servers[1::-1], "CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+    await put(store, name, "when it has moved")
+
+    assert len((await store.scan(*RecordKey(name).within(), limit=5)).records) == 1
+
+
+async def _goes_on_without_a_node(servers: list[Server], store: GroupedStore, prefix: str) -> None:
+    """What the lost node had is unavailable, the rest goes on; and when it is back, so is the rest."""
+    servers[2].kill()
+    lost = RecordKey(space_on(2, prefix), "b")
+
+    with pytest.raises((StoreUnavailableError, OutcomeUnknownError)):
+        await store.commit(Put(lost, b""))
+    assert len((await store.scan(*RecordKey(space_on(1, prefix)).within(), limit=5)).records) == 1
+    servers[2].restart()
+    await unlock(servers[2])
+
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await store.read(lost)
+            except StoreUnavailableError:
+                continue
+            break
