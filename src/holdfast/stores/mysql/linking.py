@@ -15,7 +15,7 @@ from holdfast.errors import StoreClosedError
 from holdfast.stores.mysql.trouble import LOST, code_of, translated
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.stores.mysql.options import Options
 
@@ -65,6 +65,13 @@ class Link:
                 answers.append(await _rows(cursor))
         return answers
 
+    async def undo(self, seconds: float) -> None:
+        """Roll back; if there is nothing left to talk to, the server has done so, or will."""
+        try:
+            await self.run("ROLLBACK", seconds)
+        except TROUBLE:
+            self.drop()
+
     def drop(self) -> None:
         """Cut the connection; the server undoes what was not committed."""
         self.connection.close()
@@ -85,7 +92,8 @@ async def connect(options: Options) -> Link:
     """Open a connection with every setting in place. Raises what the driver raises."""
     wait = min(LONGEST_WAIT, max(1, round(options.timeout * 0.6)))  # the server gives up before the caller does
     async with asyncio.timeout(options.connect_timeout):
-        connection = await asyncmy.connect(
+        open_connection: Any = asyncmy.connect  # pyright: ignore[reportUnknownMemberType] -- typed in name only
+        connection = await open_connection(
             host=options.host,
             port=options.port,
             user=options.user,
@@ -119,7 +127,7 @@ class Links:
         self._is_closed = False
 
     @contextlib.asynccontextmanager
-    async def borrow(self) -> AsyncIterator[Link]:
+    async def borrow(self) -> AsyncGenerator[Link]:
         """Lend a link. One that comes back with an exception is cut: nobody knows what it has in its pipe."""
         async with self._free:
             link = self._idle.pop() if self._idle else await self._open()

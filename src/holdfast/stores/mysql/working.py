@@ -133,7 +133,7 @@ class Working:
                     note(outcome)
                     await self._commit(link, job)
                 else:
-                    await link.run("ROLLBACK", self._options.timeout)
+                    await link.undo(self._options.timeout)
             except TROUBLE as problem:
                 raise translated(problem, self._options.name) from problem
         return outcome

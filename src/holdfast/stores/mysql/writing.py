@@ -83,7 +83,7 @@ class Writing:
             except TROUBLE as problem:
                 if code_of(problem) == NULL_REFUSED and len(answers) == BEFORE_COUNTING:
                     return await see_why(link, intent, self._options)
-                await self._undo(link, problem)
+                await link.undo(self._options.timeout)
                 return problem
         at, first = answers[-2][0]
         return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
@@ -110,16 +110,6 @@ class Writing:
         yield from changes_of(names, intent)
         yield "SELECT @hf_t,@hf_b"
         yield "COMMIT"
-
-    async def _undo(self, link: Link, problem: BaseException) -> None:
-        """Roll back, unless there is nothing left to talk to."""
-        if is_certain(problem):
-            try:
-                await link.run("ROLLBACK", self._options.timeout)
-            except TROUBLE:
-                link.drop()
-        else:
-            link.drop()
 
 
 async def see_why(link: Link, intent: Intent, options: Options) -> Refused:

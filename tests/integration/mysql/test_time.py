@@ -1,0 +1,65 @@
+"""The server's time: UTC whatever its zone, and read when the locks are held."""
+
+# ruff: noqa: S608 -- the names are made up here
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.keys import RecordKey
+from holdfast.stores import Conflict, Put
+from holdfast.stores.mysql.linking import connect
+from holdfast.stores.mysql.options import read_options
+from holdfast.stores.mysql.statements import NOW
+from holdfast.stores.remote.addresses import Address
+from tests import services
+from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
+
+KEY = RecordKey("n", "k")
+
+
+@pytest.mark.parametrize("zone", ["+00:00", "+05:45", "-11:00", "SYSTEM"])
+async def test_the_zone_of_a_session_does_not_matter(mysql_url: str, zone: str) -> None:
+    """The same instant, wherever the session thinks it is."""
+    [[at]] = await run_sql(mysql_url, f"SET time_zone='{zone}'", f"SELECT {NOW}")
+
+    assert abs(at - SYSTEM_CLOCK.wall()) < 60_000_000
+
+
+@pytest.mark.services
+async def test_an_hour_that_comes_twice_comes_once() -> None:
+    """Where clocks are set back in autumn, the server's time is the one of UTC, also in the hour that is repeated."""
+    autumn = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # half past two in Berlin, for the second time
+    offset = (autumn.timestamp() * 1e6 - SYSTEM_CLOCK.wall()) / 1e6
+    environment = services.faketime(f"{offset:+.0f}s") | {"TZ": "Europe/Berlin"}
+
+    with services.private("mysql", environment=environment, arguments=["--default-time-zone=SYSTEM"]) as server:
+        link = await connect(read_options(Address(server.url)))
+        [[[at, local]]] = await link.run(f"SELECT {NOW},HOUR(CONVERT_TZ(NOW(),@@time_zone,'SYSTEM'))", 5)
+        await link.aclose()
+
+    assert abs(at - autumn.timestamp() * 1e6) < 60_000_000
+    assert local == 2
+
+
+async def test_a_deadline_that_passes_while_waiting_for_a_lock_is_missed(mysql_url: str) -> None:
+    """The time is read when the rows are locked, not when the commit set out."""
+    url = place(mysql_url)
+    async with opened(url) as [store]:
+        await store.commit(Put(KEY, b""))
+        seen = await store.read(KEY)
+        rows = f"{prefix_of(url)}_records"
+        holder = asyncio.create_task(
+            run_sql(url, "START TRANSACTION", f"SELECT * FROM {rows} FOR UPDATE", "DO SLEEP(0.5)", "ROLLBACK")
+        )
+        while not await run_sql(url, "SELECT 1 FROM information_schema.processlist WHERE info='DO SLEEP(0.5)'"):  # noqa: ASYNC110 -- nobody tells when it is so
+            await asyncio.sleep(0)
+        answer = await store.commit(Put(KEY, b"late", seen.version(KEY)), before=type(seen.at)(seen.at + 300_000))
+        await holder
+
+    assert isinstance(answer, Conflict)
+    assert answer.current == {}
