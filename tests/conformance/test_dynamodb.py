@@ -28,7 +28,7 @@ class DynamoTable:
         """Open a handle on the table."""
 
         async def open_it() -> GroupedStore:
-            return await open_store(f"{dynamodb_url}&create=true&shortest_lease=200ms")
+            return await open_store(f"{dynamodb_url}&create=true&shortest_lease=1s")
 
         return open_it
 

@@ -20,6 +20,7 @@ from holdfast.testing.conformance.locks.ground import (
     SHORT,
     SOON,
     LockGround,
+    a_while,
     all_of,
     at_rest,
     entered,
@@ -300,7 +301,7 @@ class ExpiryCases(LockGround):
 
     async def test_a_hold_is_taken_away_after_its_longest_time(self, space: Space, other: Space, kind: Kind) -> None:
         """However alive the holder is, the next gets in then; the body is cancelled."""
-        holder = await entered(kind.alone(space, max_hold=0.1))
+        holder = await entered(kind.alone(space, max_hold=await a_while(other, 0.1)))
         waiter = await waiting(other, kind.one(other))
 
         await all_of([waiter])

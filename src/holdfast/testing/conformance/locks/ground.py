@@ -300,6 +300,13 @@ async def passes(holding: Holding, within: float = SOON) -> int:
         return hold.fence
 
 
+async def a_while(space: Space, moment: float) -> float:
+    """Return ``moment``, in seconds; more where a space is so slow that it could not get into a line in it."""
+    started = monotonic()
+    await passes(space.mutex("how quick").hold())
+    return max(moment, 10 * (monotonic() - started))
+
+
 async def all_of(clients: Iterable[Client]) -> None:
     """Let all of them leave, in order."""
     for client in clients:

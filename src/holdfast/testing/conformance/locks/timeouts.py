@@ -13,6 +13,7 @@ from holdfast.errors import HoldTimeoutError
 from holdfast.testing.conformance.locks.ground import (
     KEY,
     LockGround,
+    a_while,
     all_of,
     at_rest,
     entered,
@@ -68,6 +69,7 @@ class TimeoutCases(LockGround):
     ) -> None:
         """When it is told, it is gone already; it is told who was in the way."""
         holder = await entered(kind.alone(space, owner="the holder"))
+        timeout = await a_while(other, timeout) if timeout else 0
 
         with pytest.raises(HoldTimeoutError) as caught:
             await passes(kind.one(other, timeout=timeout))
@@ -90,7 +92,7 @@ class TimeoutCases(LockGround):
     async def test_one_who_gives_up_holds_up_nobody(self, space: Space, other: Space, kind: Kind) -> None:
         """Those behind it move up."""
         holder = await entered(kind.alone(space))
-        impatient = asyncio.create_task(passes(kind.alone(other, timeout=0.05)))
+        impatient = asyncio.create_task(passes(kind.alone(other, timeout=await a_while(other, 0.05))))
         await queued(space, 1)
         patient = await waiting(space, kind.one(space))
 
