@@ -43,9 +43,7 @@ async def open_server(options: Options, name: str) -> PostgresServer:
     """Connect, bring the schema up to date, and make a handle."""
     session = await dial(options.target, options, name)
     try:
-        await ensure_schema(
-            session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout
-        )
+        await ensure_schema(session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout)
         server = PostgresServer(options, name, _capabilities(session, options))
         await server.raise_versions(session)
     except DRIVER_ERRORS as problem:

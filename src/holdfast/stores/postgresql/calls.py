@@ -68,7 +68,9 @@ class Calls:
         self.subscribe: Final = f"SELECT {at}.subscribe($1, $2, $3)"
         self.next_generation: Final = f"SELECT nextval('{at}.generations'::regclass)"
         self.audience: Final = f"SELECT * FROM {at}.audience()"
-        self.notify: Final = "SELECT pg_notify(m.channel, m.payload) FROM unnest($1::text[], $2::text[]) AS m (channel, payload)"
+        self.notify: Final = (
+            "SELECT pg_notify(m.channel, m.payload) FROM unnest($1::text[], $2::text[]) AS m (channel, payload)"
+        )
         # What handles have written is counted in the same transactions; a sequence would run ahead of them.
         self.mark: Final = f"SELECT bit_xor(hashtextextended(handle || number, 0)) FROM {at}.attempts"
         self.raise_versions: Final = f"SELECT {at}.raise_versions()"

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 import asyncpg
 from msgspec import Struct
 
-from holdfast.errors import StoreClosedError, StoreError, StoreReadOnlyError, StoreUnavailableError, UnsuitableStoreError
+from holdfast.errors import (
+    StoreClosedError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
 from holdfast.stores.postgresql.trouble import DRIVER_ERRORS, translate, translate_write
 
 if TYPE_CHECKING:

@@ -51,8 +51,9 @@ async def ensure_schema(connection: Connection, schema: str, name: str, *, migra
 
 
 async def _present(connection: Connection, schema: str, timeout: float) -> int:
-    there = await connection.fetchval("SELECT to_regclass($1)::text", f'"{schema}".migrations', timeout=timeout)
-    if there is None:
+    # Not to_regclass: it may have an outdated answer at hand if somebody else has just created the table.
+    find = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations'"
+    if not await connection.fetchval(find, schema, timeout=timeout):
         return 0
     last = await connection.fetchval(f'SELECT max(number) FROM "{schema}".migrations', timeout=timeout)  # noqa: S608 -- a checked name
     return last or 0
