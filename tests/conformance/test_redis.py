@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from tests.conformance.differential import compare_with_the_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,3 +68,8 @@ class TestRedisRunLocks(OnRedis, RunLockConformance):
 
 class TestRedisWorkflows(OnRedis, WorkflowConformance):
     """Workflows."""
+
+
+def test_programs_fare_as_on_the_model(redis_url: str) -> None:
+    """Whatever is done to Valkey and to the model, both say the same."""
+    compare_with_the_model(lambda _: lambda: open_store(redis_url), full=200, quick=8, steps=30)
