@@ -18,6 +18,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.events import StoreNotDurable
 from holdfast.keys import RecordKey
 from holdfast.stores import Put
 from holdfast.stores.mysql import NotDurableWarning
@@ -28,6 +29,7 @@ from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.events import Event
     from tests.services.server import Server
 
 KEY = RecordKey("n", "k")
@@ -149,10 +151,12 @@ def weak() -> Iterator[Server]:
 @pytest.mark.services
 async def test_settings_of_a_server_are_looked_at(weak: Server) -> None:
     """One that may lose commits is warned of; a replica and a small packet are refused."""
+    told: list[Event] = []
     with pytest.warns(NotDurableWarning, match="innodb_flush_log_at_trx_commit=2"):
-        store = await open_store(weak.url)
+        store = await open_store(weak.url, hooks=[told.append])
     await store.aclose()
     assert not store.capabilities.durable
+    assert [type(event) for event in told] == [StoreNotDurable]
 
     await run_sql(weak.url, "SET GLOBAL innodb_flush_log_at_trx_commit=1", "SET GLOBAL read_only=1")
     with pytest.raises(StoreReadOnlyError):

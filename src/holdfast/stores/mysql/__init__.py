@@ -20,4 +20,4 @@ __all__ = ["NotDurableWarning", "SqlWork", "open_address"]
 
 async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     """Open the store at ``address``, on the running loop; the tables are made if they are not there."""
-    return open_remote(await open_server(read_options(address)), hooks)
+    return open_remote(await open_server(read_options(address), hooks), hooks)

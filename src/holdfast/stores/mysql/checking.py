@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import StoreReadOnlyError, UnsuitableStoreError
+from holdfast.events import StoreNotDurable
 from holdfast.stores.mysql.linking import TROUBLE
 from holdfast.stores.mysql.trouble import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.events import Hooks
     from holdfast.stores.mysql.linking import Link
     from holdfast.stores.mysql.options import Options
 
@@ -51,7 +54,7 @@ async def settings_of(link: Link, options: Options) -> Mapping[str, str]:
 
 
 def check(settings: Mapping[str, str], name: str) -> None:
-    """Refuse a server that cannot keep the promises; warn of one that keeps them only while its machine runs.
+    """Refuse a server that cannot keep the promises.
 
     Raises:
         UnsuitableStoreError: It is too old, or is set up in a way in which commits are not what they seem.
@@ -62,15 +65,20 @@ def check(settings: Mapping[str, str], name: str) -> None:
         raise UnsuitableStoreError(name, problem)
     if _is_on(settings, "read_only") or _is_on(settings, "innodb_read_only"):
         raise StoreReadOnlyError(name, "the server is a replica or was set read_only; connect to the primary")
+
+
+def weakness_of(settings: Mapping[str, str]) -> str:
+    """Return which settings let the server answer before a commit is on its disk; empty if none does."""
     weak = [each for each in ("innodb_flush_log_at_trx_commit", "sync_binlog") if _is_weak(settings, each)]
-    if weak:
-        said = " and ".join(f"{each}={settings[each]}" for each in weak)
-        warnings.warn(NotDurableWarning(f"{name}: {said}; only 1 keeps what was committed"), stacklevel=2)
+    return " and ".join(f"{each}={settings[each]}" for each in weak)
 
 
-def is_durable(settings: Mapping[str, str]) -> bool:
-    """Tell whether a commit is on disk before it is answered."""
-    return not any(_is_weak(settings, each) for each in ("innodb_flush_log_at_trx_commit", "sync_binlog"))
+def tell_weakness(weakness: str, name: str, hooks: Hooks) -> None:
+    """Warn of a server that keeps what was committed only while its machine runs."""
+    problem = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
+    if hooks:
+        hooks.emit(StoreNotDurable(at=SYSTEM_CLOCK.wall(), store=name, problem=problem))
+    warnings.warn(NotDurableWarning(f"{name}: {problem}"), stacklevel=2)
 
 
 def packet_of(settings: Mapping[str, str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
 import asyncmy
 from asyncmy import errors as driver
@@ -92,12 +92,12 @@ async def connect(options: Options) -> Link:
     """Open a connection with every setting in place. Raises what the driver raises."""
     wait = min(LONGEST_WAIT, max(1, round(options.timeout * 0.6)))  # the server gives up before the caller does
     async with asyncio.timeout(options.connect_timeout):
-        open_connection: Any = asyncmy.connect  # pyright: ignore[reportUnknownMemberType] -- typed in name only
+        open_connection = cast("Any", asyncmy.connect)  # pyright: ignore[reportUnknownMemberType] -- typed in name only
         connection = await open_connection(
             host=options.host,
             port=options.port,
             user=options.user,
-            password=options.password.encode(),  # the driver would take text for Latin-1
+            password=options.password().encode(),  # the driver would take text for Latin-1
             database=options.database,
             ssl=options.tls,
             autocommit=True,

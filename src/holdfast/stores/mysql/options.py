@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
@@ -44,7 +45,8 @@ class Options(Struct, frozen=True):
     host: str
     port: int
     user: str
-    password: str
+    password: Callable[[], str]
+    """Asked for every new connection."""
     database: str
     prefix: str
     timeout: float
@@ -79,7 +81,7 @@ def read_options(address: Address) -> Options:
         host=host,
         port=port,
         user=user,
-        password=address.password or "",
+        password=lambda: address.password or "",
         database=database,
         prefix=address.take("prefix", _prefix, "holdfast", "a lower-case name of at most 31 letters, digits and _"),
         timeout=_limited(address, "timeout"),

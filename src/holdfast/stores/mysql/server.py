@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import SYSTEM_CLOCK, Instant
+from holdfast.events import NO_HOOKS
 from holdfast.stores.backend import Batching
 from holdfast.stores.mysql import schema, upkeep
-from holdfast.stores.mysql.checking import check, is_durable, packet_of, settings_of
+from holdfast.stores.mysql.checking import check, packet_of, settings_of, tell_weakness, weakness_of
 from holdfast.stores.mysql.linking import Links
 from holdfast.stores.mysql.records import live
 from holdfast.stores.mysql.statements import COLUMNS, NOW, fetch, handle_literal, literal
@@ -21,6 +22,7 @@ from holdfast.stores.remote.server import Audience, Written
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Outcome, WorkRider
     from holdfast.stores.mysql.options import Options
@@ -33,7 +35,7 @@ TIME_IS_GOOD_FOR: Final = 5_000_000
 BATCHING: Final = Batching(max_riders=500, max_weight=500, max_bytes=2_000_000)
 
 
-async def open_server(options: Options) -> MysqlServer:
+async def open_server(options: Options, hooks: Hooks = NO_HOOKS) -> MysqlServer:
     """Connect, make the tables if they are not there, and look at the settings.
 
     Raises:
@@ -48,6 +50,8 @@ async def open_server(options: Options) -> MysqlServer:
     except BaseException:
         await links.aclose()
         raise
+    if weakness := weakness_of(settings):
+        tell_weakness(weakness, options.name, hooks)
     return MysqlServer(options, links, settings)
 
 
@@ -61,7 +65,7 @@ class MysqlServer:
         self._limits: Final = Capabilities(
             backend="mysql",
             atomic=True,
-            durable=is_durable(settings),
+            durable=not weakness_of(settings),
             reach="network",
             wakes="poll",
             shortest_lease=0.5,
