@@ -108,6 +108,7 @@ def _client(address: Address, options: Options) -> AsyncMongoClient[Document]:
             serverSelectionTimeoutMS=int(options.connect_timeout * 1000),
             waitQueueTimeoutMS=int(options.timeout * 1000),
             retryWrites=False,
+            serverMonitoringMode="poll",  # one connection less a handle; a failed command has it look at once anyway
             appname="holdfast",
             **options.driver,
         )

@@ -12,7 +12,7 @@ from holdfast.clock import SYSTEM_CLOCK, Instant
 from holdfast.errors import StoreError, UnsuitableStoreError
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
-from holdfast.stores.mongodb.connecting import HERE, Connection, is_duplicate
+from holdfast.stores.mongodb.connecting import DURABLE, HERE, Connection, is_duplicate
 from holdfast.stores.mongodb.documents import AFTER_ATTEMPTS, ATTEMPT, NOW, STORE, attempt_id, salt
 from holdfast.stores.mongodb.drawing import Versions
 from holdfast.stores.mongodb.listening import Listening
@@ -111,6 +111,7 @@ class MongoServer:
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Claim the attempt; waits for a transaction of it, which has written the same document."""
         del namespace
+        await self._writing.end_doubtful()
         try:
             found = await self._claim(handle, number)
         except StoreError as problem:
@@ -227,11 +228,13 @@ class MongoServer:
         now, told_at = SYSTEM_CLOCK.elapsed(), self._told_at
         kept = {"topics": sorted(all_topics), "expires_at": {"$add": [NOW, LISTENERS_LIVE]}}
         statement = {"q": {"_id": self._handle}, "u": [{"$set": kept}], "upsert": True}
-        await self._connection.ask({"update": self._connection.listeners, "updates": [statement], "writeConcern": HERE})
+        await self._connection.ask(
+            {"update": self._connection.listeners, "updates": [statement], "writeConcern": DURABLE}
+        )
         # After a long pause others may have taken this handle for dead, and left its topics out.
         if [*added, *removed] or told_at is None or now - told_at > LISTENERS_LIVE // 2:
             bump = {"q": {"_id": STORE}, "u": {"$inc": {"generation": 1}}}
-            await self._connection.ask({"update": self._connection.records, "updates": [bump], "writeConcern": HERE})
+            await self._connection.ask({"update": self._connection.records, "updates": [bump], "writeConcern": DURABLE})
         self._told_at = now
 
     async def audience(self) -> Audience:
@@ -244,7 +247,8 @@ class MongoServer:
     async def send(self, messages: Sequence[Message]) -> None:
         """Send hints outside of a transaction."""
         if messages:
-            await self._connection.ask({**inserting(self._connection, messages), "writeConcern": HERE})
+            # Streams tell only what most of the set has on disk, and that comes at once only where it is asked for.
+            await self._connection.ask({**inserting(self._connection, messages), "writeConcern": DURABLE})
 
     # --- life --------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ _CODES: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     24: (StoreBusyError, "somebody keeps a collection locked; retry"),
     50: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     262: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
+    388: (StoreUnavailableError, "the commit does not fit the server's cache; give it more, or write less at once"),
     26: (UnsuitableStoreError, "its collections are gone; open it anew with migrate=true"),
     121: (UnsuitableStoreError, "a validator on Holdfast's collections refuses its documents; remove it"),
 }

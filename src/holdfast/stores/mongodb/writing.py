@@ -7,11 +7,12 @@ everything that is written, and the commit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import SYSTEM_CLOCK, Instant
-from holdfast.errors import AttemptClosedError, StoreBusyError
+from holdfast.errors import AttemptClosedError, StoreBusyError, StoreError, StoreUnavailableError
 from holdfast.stores.mongodb.connecting import is_duplicate
 from holdfast.stores.mongodb.documents import (
     NOW,
@@ -66,21 +67,27 @@ class Writing:
     def __init__(self, connection: Connection, reading: Reading, versions: Versions) -> None:
         self._connection, self._reading, self._versions = connection, reading, versions
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._in_doubt: Document | None = None
 
     async def write(self, intent: Intent) -> Written | Refused:
         """Do all of ``intent`` or nothing."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._connection.options.timeout
-        pause = FIRST_PAUSE
+        pause, losses = FIRST_PAUSE, 0
         while True:
             try:
                 return await self._transact(intent, until)
             except _LostError as lost:
+                losses += 1
                 refused = _refused(intent, await self._reading.read(list(intent.guards)))
                 if refused is not None:
                     return refused
                 if loop.time() > until:
                     raise self._busy() from lost.__cause__
+            except StoreUnavailableError as problem:
+                if losses and loop.time() > until:
+                    raise self._busy() from problem
+                raise
             await asyncio.sleep(self._random.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -162,8 +169,16 @@ class Writing:
                 await session.commit_transaction()
         except TROUBLE as problem:
             if commit_is_unknown(problem):
+                self._in_doubt = dict(session.session_id)
                 raise unknown(self._connection.name, problem) from problem
             raise _LostError from problem
+
+    async def end_doubtful(self) -> None:
+        """End the transaction whose commit got no answer, if it is still open: it would be in everyone's way."""
+        if self._in_doubt is not None:
+            with contextlib.suppress(StoreError):  # then the server ends it, in its own time
+                await self._connection.ask({"killSessions": [self._in_doubt]})
+                self._in_doubt = None
 
 
 def inserting(connection: Connection, messages: Sequence[Message]) -> Document:
