@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from tests.conformance.differential import compare_with_the_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -54,3 +55,12 @@ class TestDynamoRunLocks(DynamoTable, RunLockConformance):
 
 class TestDynamoWorkflows(DynamoTable, WorkflowConformance):
     """The promises of workflows."""
+
+
+def test_dynamodb_is_as_the_model(dynamodb_url: str) -> None:
+    """Whatever is asked of it, of both handles, in any order."""
+
+    async def open_it() -> GroupedStore:
+        return await open_store(f"{dynamodb_url}&create=true")
+
+    compare_with_the_model(lambda _: open_it, full=100, quick=5)
