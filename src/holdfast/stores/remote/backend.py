@@ -104,11 +104,16 @@ class RemoteBackend:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records in one snapshot."""
-        return await self._reads.read(keys)
+        return self._heard(await self._reads.read(keys))
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""
-        return await self._server.scan(start, end, limit=limit, reverse=reverse)
+        return self._heard(await self._server.scan(start, end, limit=limit, reverse=reverse))
+
+    def _heard(self, seen: Snapshot) -> Snapshot:
+        """Decide nothing, from now on, before a moment that was shown to the caller."""
+        self._guarding.beliefs.hear_time(seen.at)
+        return seen
 
     # --- hints -------------------------------------------------------------------------------------------------
 

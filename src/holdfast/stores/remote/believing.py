@@ -26,6 +26,9 @@ LARGEST_REMEMBERED: Final = 8_000
 TIME_IS_GOOD_FOR: Final = 30_000_000
 """For how many microseconds the time of a server is extrapolated from its last answer."""
 
+CLOCK_WAS_SET_BACK: Final = 1_000_000
+"""An answer that is so many microseconds behind was not slow: the server's clock was set back."""
+
 
 @final
 class Beliefs:
@@ -39,7 +42,10 @@ class Beliefs:
         self._heard_at = Instant(0)
 
     def hear_time(self, at: Instant) -> None:
-        """Take the time that an answer carried."""
+        """Take the time that an answer carried, unless it was on its way for longer than another one."""
+        believed = self.now()
+        if believed is not None and 0 < believed - at < CLOCK_WAS_SET_BACK:
+            return
         self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
 
     def now(self) -> Instant | None:
