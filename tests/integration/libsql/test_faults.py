@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -192,3 +193,12 @@ async def test_expired_records_and_old_attempts_are_swept(store: GroupedStore, u
     assert await backend.server.sweep(10) == 1
 
     assert await sql(url, "SELECT count(*) FROM {p}records", "SELECT count(*) FROM {p}attempts") == [[[1]], [[1]]]
+
+
+async def test_more_handles_than_the_server_has_connections_work_side_by_side(key: MakeKey) -> None:
+    """None is kept by who calls now and then, and who finds none asks again."""
+    with services.private("libsql", arguments=["--max-concurrent-connections", "4"]) as server:
+        async with contextlib.AsyncExitStack() as stack:
+            stores = [await stack.enter_async_context(opened(server.url)) for _ in range(8)]
+            commits = [store.commit(Put(key(f"{n}"), b"")) for n, store in enumerate(stores)]
+            assert all(isinstance(verdict, Commit) for verdict in await asyncio.gather(*commits))

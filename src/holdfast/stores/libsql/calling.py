@@ -19,6 +19,7 @@ from holdfast.stores.libsql.patience import Patience
 from holdfast.stores.libsql.streams import Streams
 from holdfast.stores.libsql.trouble import (
     NOT_FOUND,
+    TOO_MANY,
     UNAUTHORIZED,
     is_expired_stream,
     refusal,
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 OK: Final = 200
 CLOSED_WITHIN: Final = 1.0
+FULL_TRIES: Final = 3
+"""How often a server is asked again that had no database connection to spare. It waits a second itself each time."""
+
 _VERSIONS: Final = ("v3", "v2")
 _PIECE: Final = 1 << 18
 
@@ -44,7 +48,7 @@ class Caller:
         self._options: Final = options
         self._name: Final = options.name
         self._patience: Final = Patience(options.timeout)
-        self._streams: Final = Streams(options.pool)
+        self._streams: Final = Streams()
         self._version = _VERSIONS[0]
         self._authorization = options.authorization()
         self._session: Final = aiohttp.ClientSession(
@@ -92,11 +96,15 @@ class Caller:
         return answer
 
     async def _ask(self, batch: Batch) -> Reply:
-        baton = self._streams.take()
-        status, body = await self._post("pipeline", batch.encoded(baton, close=not self._streams.keep))
+        baton, close = self._streams.take(), not self._streams.is_left_open()
+        status, body = await self._post("pipeline", batch.encoded(baton, close=close))
         if status != OK and baton is not None and is_expired_stream(status, read_failure(body)):
             self._streams.clear()  # whoever closed one has closed the others too
-            status, body = await self._post("pipeline", batch.encoded(None, close=not self._streams.keep))
+            status, body = await self._post("pipeline", batch.encoded(None, close=close))
+        for _ in range(FULL_TRIES):
+            if status != TOO_MANY:
+                break
+            status, body = await self._post("pipeline", batch.encoded(None, close=True))
         reply = read_reply(body) if status == OK else None
         if reply is None:
             raise self._unexpected(status, body)

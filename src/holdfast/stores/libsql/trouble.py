@@ -26,7 +26,7 @@ UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 BAD_REQUEST: Final = 400
-TOO_LARGE: Final = 413
+TOO_MANY: Final = 429
 
 _SQL: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "SQLITE_BUSY": (StoreBusyError, "others kept writing; retry"),
@@ -91,6 +91,8 @@ def refusal(status: int, failure: Failure, name: str) -> StoreError | None:
         return StoreReadOnlyError(name, f"the token does not allow that; give it write access (HTTP {status})")
     if status == NOT_FOUND:
         return StoreUnavailableError(name, f"there is no libSQL database at this address (HTTP {status})")
+    if status == TOO_MANY:
+        return StoreBusyError(name, f"the server has no database connection to spare; let it have more (HTTP {status})")
     if BAD_REQUEST <= status < 500:  # noqa: PLR2004 -- the class of refused requests
         return StoreUnavailableError(name, f"the server refused the request: {failure.message} (HTTP {status})")
     return None
