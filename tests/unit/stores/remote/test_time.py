@@ -13,35 +13,48 @@ from holdfast.stores.remote.believing import Beliefs
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.stores import Snapshot
     from holdfast.stores.remote.server import Intent, Refused, Written
 
 KEY = RecordKey("n", "k")
 
 
-class SlowToCommit(TableServer):
-    """A table whose answers to writes are on their way for a while."""
+class Sluggish(TableServer):
+    """A table whose answers are on their way for a while, until it is told otherwise."""
+
+    is_slow = True
+
+    async def _linger(self) -> None:
+        if self.is_slow:
+            await asyncio.sleep(0.02)
 
     async def write(self, intent: Intent) -> Written | Refused:
         """Answer late."""
         answer = await super().write(intent)
-        await asyncio.sleep(0.02)
+        await self._linger()
+        return answer
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Answer late."""
+        answer = await super().read(keys)
+        await self._linger()
         return answer
 
 
 async def test_an_update_does_not_decide_before_what_was_read() -> None:
     """Who has read that a lease is over does not decide, in the next call, that it is not."""
-    store = open_remote(SlowToCommit(Table()))
+    server = Sluggish(Table())
+    store = open_remote(server)
 
     def put(seen: Snapshot) -> Decision[None]:
         return Decision(None, (Put(KEY, b"", seen.version(KEY)),))
 
-    def look(seen: Snapshot) -> Decision[Instant]:
-        return Decision(seen.at)
-
     await store.update([KEY], put)
+    server.is_slow = False
     read = await store.read(KEY)
-    decided = await store.update([KEY], look)
+    decided = await store.update([KEY], lambda seen: Decision(seen.at))
     await store.aclose()
 
     assert decided.answer >= read.at
