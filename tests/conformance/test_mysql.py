@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from tests.conformance.differential import compare_with_the_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -52,3 +53,8 @@ class TestMariadbRunLocks(OnMariadb, RunLockConformance):
 
 class TestMariadbWorkflows(OnMariadb, WorkflowConformance):
     """Workflows."""
+
+
+def test_mariadb_is_as_the_model(mysql_url: str) -> None:
+    """Whatever is asked of it."""
+    compare_with_the_model(lambda _: lambda: open_store(mysql_url), full=100, quick=5)

@@ -118,6 +118,32 @@ async def test_reserved_versions_below_what_was_swept_are_stale(mysql_url: str) 
     assert answer.versions[0] > FAR
 
 
+async def until_seen(url: str, statement: str) -> None:
+    """Return when the server is at a statement that looks like this."""
+    while not await run_sql(url, f"SELECT 1 FROM information_schema.processlist WHERE info LIKE '{statement}'"):  # noqa: ASYNC110 -- nobody tells when it is so
+        await asyncio.sleep(0)
+
+
+async def test_who_creates_a_key_a_moment_later_writes_over_nothing(mysql_url: str) -> None:
+    """Not even if the key was absent when the guards were judged: the other record is found, and shown."""
+    url = place(mysql_url)
+    prefix = prefix_of(url)
+    async with opened(url) as [store]:
+        server = server_of(store)
+        await server.write(Intent("h", 1, {B: 0}, (Row(B, b"", 0),), (), 1))
+        held = f"SELECT * FROM {prefix}_attempts FOR UPDATE"
+        holder = asyncio.create_task(run_sql(url, "START TRANSACTION", held, "DO SLEEP(0.5)", "COMMIT"))
+        await until_seen(url, "DO SLEEP(0.5)")
+        late = asyncio.create_task(server.write(Intent("h", 2, {A: 0}, (Row(A, b"mine", 0),), (), 1)))
+        await until_seen(url, f"INSERT INTO `{prefix}_attempts`%")
+        await run_sql(url, f"INSERT INTO {prefix}_records VALUES (x'{A.hex()}',7,NULL,'theirs')")
+        answer = await late
+        await holder
+
+    assert isinstance(answer, Refused)
+    assert [record and record.value for record in answer.current.values()] == [b"theirs"]
+
+
 async def append(store: GroupedStore, key: RecordKey, text: bytes) -> None:
     """Append to a record."""
 
