@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITIES", "Options", "PostgresServer", "SqlWork", "Target", "open_address"]
 
 CAPABILITIES: Final = Capabilities(
-    backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", commit_with=True
+    backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", shortest_lease=0.5, commit_with=True
 )
 """What it can do; behind a pooler, without a direct connection to listen on, it does not push."""
 
