@@ -66,11 +66,13 @@ class Wire:
 
     Attributes:
         sent: The operations and requests so far.
+        stuck: The requests that did not get through.
     """
 
     def __init__(self, server: DynamoServer) -> None:
         self._client: Any = server.link.client
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
+        self.stuck: list[Mapping[str, Any]] = []
         for operation in ("get_item", "transact_get_items", "query", "put_item", "transact_write_items", "delete_item"):
             self._tap(operation)
 
@@ -90,6 +92,7 @@ class Wire:
         async def disturbed(**request: Any) -> Any:
             answer = await send(**request) if after or not left else None
             if left:
+                self.stuck.append(request)
                 raise left.pop(0)
             return answer
 

@@ -15,7 +15,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.stores import Commit, Conflict, Delete, Put
+from holdfast.stores import Commit, Conflict, Put
 from holdfast.stores.opening import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
@@ -109,15 +109,13 @@ async def test_a_commit_that_got_lost_is_closed_and_sent_anew(
 
 async def test_a_request_that_was_stuck_is_refused_when_it_arrives(store: GroupedStore, wire: Wire, key: Any) -> None:
     """After its attempt was closed it finds that, whatever its guards say."""
-    wire.disturb("transact_write_items", ReadTimeoutError(endpoint_url="http://service"), after=True)
+    wire.disturb("transact_write_items", ReadTimeoutError(endpoint_url="http://service"))
     commit = await store.commit(Put(key("a"), b""))
     assert isinstance(commit, Commit)
-    await store.commit(Delete(key("a"), commit.versions[key("a")]))
-    stuck = wire.requests("transact_write_items")[0]
 
     with pytest.raises(ClientError, match=r"\[ConditionalCheckFailed, "):
-        await server_of(store).link.client.transact_write_items(TransactItems=stuck["TransactItems"])
-    assert (await store.read(key("a"))).records == {}
+        await server_of(store).link.client.transact_write_items(**wire.stuck[0])
+    assert (await store.read(key("a"))).version(key("a")) == commit.versions[key("a")]
 
 
 async def test_a_request_that_is_sent_twice_on_its_way_counts_once(store: GroupedStore, wire: Wire, key: Any) -> None:
