@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.stores.remote.server import Audience, Intent, Listener, Message
 
 BATCHING: Final = Batching(max_riders=500, max_weight=1_000, max_bytes=2_000_000, spans_namespaces=False)
-"""A script keeps everybody else waiting: these take a few milliseconds."""
+"""A script keeps everybody else waiting: these take about ten milliseconds."""
 
 KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 """For how many microseconds the last attempt of a handle that is gone can still be asked about."""
