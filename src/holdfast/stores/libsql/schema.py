@@ -75,7 +75,7 @@ async def _look(caller: Caller, options: Options) -> Facts:
     batch = Batch()
     time = batch.add("SELECT typeof(unixepoch('now', 'subsec'))")
     care = batch.add("PRAGMA synchronous")
-    schema = batch.add(f"SELECT value FROM \"{options.prefix}facts\" WHERE name = 'schema'")  # noqa: S608 -- checked
+    schema = batch.add(f"SELECT value FROM \"{options.prefix}facts\" WHERE name = 'schema'")  # noqa: S608 -- the prefix was checked when the URL was read
     results = await caller.read(batch)
     if isinstance(results, Failure):
         raise translate(results, options.name)
@@ -94,7 +94,7 @@ async def _migrate(caller: Caller, options: Options, found: int) -> None:
     begin = last = batch.add("BEGIN IMMEDIATE")
     for statement in MIGRATIONS[found]:
         last = batch.add(statement.format(p=options.prefix), condition=if_ok(last))
-    moved = f"UPDATE \"{options.prefix}facts\" SET value = CASE value WHEN ?1 THEN ?1 + 1 END WHERE name = 'schema'"  # noqa: S608 -- checked
+    moved = f"UPDATE \"{options.prefix}facts\" SET value = CASE value WHEN ?1 THEN ?1 + 1 END WHERE name = 'schema'"  # noqa: S608 -- the prefix was checked when the URL was read
     last = batch.add(moved, (found,), if_ok(last))
     commit = batch.add("COMMIT", condition=if_ok(last))
     batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
