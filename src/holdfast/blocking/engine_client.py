@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.blocking.run import Run, as_blocking
 from holdfast.blocking.space import Space
+from holdfast.blocking.within import start_within
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
 
     from holdfast.blocking.engine_link import EngineLink
     from holdfast.blocking.states import Slots
     from holdfast.durations import Duration
+    from holdfast.stores.joining import Talk
     from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.engine import Engine as AsyncEngine
     from holdfast.workflows.operating.information import HistoryEntry, Page, RunInfo
     from holdfast.workflows.starting.start_or_signal import OnTerminal, Outcome
+    from holdfast.workflows.starting.starting import Started
 
 R = TypeVar("R")
 
@@ -46,8 +50,9 @@ class Client:
         idempotency_key: str | None = None,
         delay: Duration = 0,
         tags: Iterable[str] = (),
+        connection: object = None,
     ) -> Run[R]:
-        """Start a run. It is durable when this returns.
+        """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
 
         Whoever is interrupted meanwhile does not know whether it was started: give an id or an idempotency key, and it
         can be asked for again.
@@ -60,13 +65,25 @@ class Client:
             idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
             delay: How long to wait before it begins.
             tags: Words to find it by, see :meth:`list`.
+            connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
+                of psycopg, SQLAlchemy or Django, and used in this thread. There is such a run if and only if you
+                commit that transaction, and only then is it driven, by any worker.
 
         Raises:
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
+            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
         words = tuple(tags)  # here: what they are read from may be for this thread alone
+        if connection is not None:
+
+            def prepare(engine: AsyncEngine) -> Coroutine[Any, Any, Talk[Started]]:
+                asked = (workflow, args, id, idempotency_key, words)
+                return engine._start_within(*asked, delay=delay, kwargs=kwargs)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the other half of this start
+
+            return start_within(self._link, connection, workflow, prepare)
         run = self._link.call(
             lambda engine: engine.start(
                 workflow, *args, kwargs=kwargs, id=id, idempotency_key=idempotency_key, delay=delay, tags=words

@@ -18,6 +18,7 @@ from holdfast.workflows.running.watching import copy_of
 from holdfast.workflows.starting import sending
 from holdfast.workflows.starting.start_or_signal import check_request, start_or_signal
 from holdfast.workflows.starting.starting import as_start, start
+from holdfast.workflows.starting.within import start_over, start_within
 from holdfast.workflows.storing.failures import restore
 from holdfast.workflows.storing.values import PLAIN
 
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.locks.state.slots import Slots
     from holdfast.space import Space
+    from holdfast.stores.joining import Talk
     from holdfast.workflows.operating.information import HistoryEntry, Page, RunInfo
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.running.host import Host
     from holdfast.workflows.starting.start_or_signal import OnTerminal, Outcome
-    from holdfast.workflows.starting.starting import Start
+    from holdfast.workflows.starting.starting import Start, Started
 
 R = TypeVar("R")
 
@@ -70,8 +72,9 @@ class Client(ABC):
         idempotency_key: str | None = None,
         delay: Duration = 0,
         tags: Iterable[str] = (),
+        connection: object = None,
     ) -> Run[R]:
-        """Start a run. It is durable when this returns.
+        """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
 
         Args:
             workflow: What to run.
@@ -81,15 +84,24 @@ class Client(ABC):
             idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
             delay: How long to wait before it begins.
             tags: Words to find it by, see :meth:`list`.
+            connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
+                of asyncpg, psycopg or SQLAlchemy, used with ``await``. There is such a run if and only if you
+                commit that transaction, and only then is it driven, by any worker.
 
         Raises:
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
+            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
         asked = self._asked(workflow, args, id, idempotency_key, tags, delay=delay, kwargs=kwargs)
-        started = await start(self.host, asked)
+        started = await (start(self.host, asked) if connection is None else start_over(self.host, asked, connection))
         return Run(self, started.run_id, workflow, is_new=started.is_new)
+
+    async def _start_within(self, *asked: Any, delay: Duration, kwargs: Mapping[str, Any] | None) -> Talk[Started]:  # noqa: ANN401 -- as ``_asked`` takes it
+        """Prepare a start within a transaction, for whoever has a connection in another thread."""
+        return await start_within(self.host, self._asked(*asked, delay=delay, kwargs=kwargs))
 
     async def start_or_signal(
         self,

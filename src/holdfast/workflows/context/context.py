@@ -311,15 +311,17 @@ class Context:
             self._state = ContextState(scope, activation.workflow.name, root, activation.keys.id)
         return self._state
 
+    @overload
     async def transaction(
-        self,
-        function: Callable[..., R],
-        /,
-        *args: Any,  # noqa: ANN401 -- what the function takes
-        id: str | None = None,  # noqa: A002 -- the word that users know
-        timeout: Duration = 5.0,
-        **kwargs: Any,  # noqa: ANN401 -- likewise
-    ) -> R:
+        self, function: Callable[..., Awaitable[R]], /, *args: Any, id: str | None = ..., timeout: Duration = ..., **kw: Any  # noqa: ANN401, E501 -- what the function takes; one line, as below
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def transaction(
+        self, function: Callable[..., R], /, *args: Any, id: str | None = ..., timeout: Duration = ..., **kw: Any  # noqa: ANN401 -- what the function takes
+    ) -> R: ...  # fmt: skip
+    async def transaction(
+        self, function: Callable[..., Any], /, *args: Any, id: str | None = None, timeout: Duration = 5.0, **kw: Any  # noqa: A002 -- the word that users know
+    ) -> Any:  # fmt: skip
         """Run SQL on tables of your own in the store's database, exactly once.
 
         What it writes and the record that it was done are one transaction: both happen, or neither. If it raises,
@@ -330,20 +332,21 @@ class Context:
             number = await ctx.transaction(book, "order-7")
 
         Args:
-            function: A plain function. It gets the connection first, which is good for its length only.
+            function: It gets the connection first, which is good for its length only. On SQLite it is a plain function;
+                on a server it may be async, and the methods of the connection are.
             args: What it gets besides. It is not stored.
             id: Its step id; by default the function's name.
             timeout: How long it may take.
-            kwargs: As ``args``.
+            kw: As ``args``.
 
         Raises:
             UnsuitableStoreError: The store has no SQL to share a transaction with.
         """
-        branch, step = self._branch("ctx.transaction"), as_step(function)
+        step: Step[..., Any] = as_step(function)
+        branch = self._branch("ctx.transaction")
         operation = branch.next_id(step.name) if id is None else branch.explicit_id(id)
         limit = seconds(timeout, what="timeout")
-        result: R = await transaction(self._activation, branch, step, operation, args, kwargs, limit)
-        return result
+        return await transaction(self._activation, branch, step, operation, args, kw, limit)
 
     def set_progress(self, value: object) -> None:
         """Say how far the run is, in JSON-shaped data. Others see the last word of it in ``RunInfo.progress``.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.clock import later
-from holdfast.errors import DecodeError, EncodeError, InvalidWorkflowError, StepInterruptedError, StepTimeoutError
+from holdfast.errors import DecodeError, EncodeError, StepInterruptedError, StepTimeoutError
 from holdfast.events import StepRecorded, StepRetried
+from holdfast.workflows.context.current import CURRENT_STEP, CurrentStep, current_step
+from holdfast.workflows.context.recording import RECORDING, Recording
+from holdfast.workflows.context.riding import go_on
 from holdfast.workflows.declaring.definition import INSIDE
 from holdfast.workflows.running.branches import OVER, Wait
 from holdfast.workflows.running.control import Unload
@@ -28,37 +30,9 @@ if TYPE_CHECKING:
     from holdfast.workflows.running.branches import Branch
     from holdfast.workflows.storing.failures import KnownErrors
 
-STEP: Final = ("step", "tried", "began", "cancelled")
+__all__ = ["CurrentStep", "current_step"]
 
-
-class CurrentStep(Struct, frozen=True):
-    """What a step can find out about itself, see :func:`current_step`.
-
-    Attributes:
-        run_id: The run.
-        step_id: The step in it, with the branch's path.
-        attempt: 1, or more after it raised.
-        idempotency_key: The same each time that this step of this run is tried, and different from every other's. Give
-            it to whatever the step calls, so that doing it twice has the effect of once.
-        fence: Grows each time that the run is taken up: what it calls can refuse those who were taken for dead.
-    """
-
-    run_id: str
-    step_id: str
-    attempt: int
-    idempotency_key: str
-    fence: int = 0
-
-
-_CURRENT: Final[ContextVar[CurrentStep | None]] = ContextVar("holdfast_step", default=None)
-
-
-def current_step() -> CurrentStep:
-    """Return the step that is running. Outside of one it is refused."""
-    found = _CURRENT.get()
-    if found is None:
-        raise InvalidWorkflowError("current_step()", "no step is running here; call it inside a step")
-    return found
+STEP: Final = ("step", "tried", "began", "cancelled", "transaction", "went_on")
 
 
 class Happened(Struct, frozen=True):
@@ -87,6 +61,7 @@ class Performance:
         "_digest",
         "_id",
         "_kwargs",
+        "_recorded",
         "_retry_at",
         "_step",
     )
@@ -105,6 +80,7 @@ class Performance:
         self._digest: Final = digest(args, kwargs)
         self._attempt, self._began = 1, False
         self._retry_at: Instant | None = None
+        self._recorded: Mark | None = None
 
     async def result(self) -> Any:  # noqa: ANN401 -- whatever the step returns
         """Return what the step returned, by record or by running it."""
@@ -113,10 +89,18 @@ class Performance:
                 self._compare(mark)
                 if mark.kind == "step":
                     return self._replayed(mark)
+                if mark.kind == "transaction":
+                    return await self._resume(mark)
                 self._began = mark.kind == "began"
                 if mark.kind == "tried":
                     self._attempt, self._retry_at = self._attempt + 1, mark.until
         return await self._perform()
+
+    async def _resume(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
+        """Go on after a record that the step itself has written: when the code did so, or now."""
+        if await self._activation.turn(self._branch, STEP, self._id) is None:
+            go_on(self._activation, self._id)
+        return self._replayed(mark)
 
     def _replayed(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
         try:
@@ -145,12 +129,20 @@ class Performance:
             if self._branch.cancel is not None:  # it was told while that was written
                 activation.raise_cancel(self._branch, self._id)
             value, problem = await self._attempt_it()
+            if self._recorded is not None:
+                return self._go_on(self._recorded, value)
             mark, restored = self._record(value, problem)
             if mark.failure is None:
                 return restored
             if mark.kind == "step":
                 raise restore(mark.failure, self._known)
             self._attempt, self._retry_at, self._began = self._attempt + 1, mark.until, False
+
+    def _go_on(self, mark: Mark, value: Any) -> Any:  # noqa: ANN401 -- whatever was recorded
+        go_on(self._activation, self._id)
+        if self._activation.host.hooks:
+            self._tell(mark)
+        return value
 
     async def _wait_for_retry(self, retry_at: Instant) -> None:
         activation, branch = self._activation, self._branch
@@ -175,7 +167,8 @@ class Performance:
         branch, activation, step = self._branch, self._activation, self._step
         run_id = activation.keys.id
         current = CurrentStep(run_id, self._id, self._attempt, f"{run_id}:{self._id}", activation.fence)
-        tokens = _CURRENT.set(current), INSIDE.set(False)
+        recording = Recording(activation, step, self._id, self._digest)
+        tokens = CURRENT_STEP.set(current), INSIDE.set(False), RECORDING.set(recording)
         if activation.host.on_attempt is not None:
             activation.host.on_attempt(current)
         how: tuple[Any, BaseException | None]
@@ -186,17 +179,33 @@ class Performance:
             else:
                 how = await self._call_otherwise(step.options.timeout), None
         except (KeyboardInterrupt, SystemExit, Unload):
+            recording.drop()
             raise
         except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
             how = None, problem
         finally:
             branch.is_in_effect = False
-            _CURRENT.reset(tokens[0])
+            CURRENT_STEP.reset(tokens[0])
             INSIDE.reset(tokens[1])
+            RECORDING.reset(tokens[2])
+        if recording.is_asked:
+            how = await self._settle(recording, how)
+        else:
+            recording.drop()  # a plain function may still run, in its thread
         if branch.is_interrupted:
             branch.is_interrupted = False
             await self._take_interruption(how[1])
         return how
+
+    async def _settle(
+        self, recording: Recording, how: tuple[Any, BaseException | None]
+    ) -> tuple[Any, BaseException | None]:
+        """Find out what became of a record that the step has written itself; if it is there, that counts."""
+        if self._branch.is_interrupted:
+            await self._calm_down()
+        problem = await recording.settle(how[1])
+        self._recorded = recording.mark
+        return (recording.result, None) if problem is None else (None, problem)
 
     async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
         return await (self._call() if timeout is None else self._call_within(timeout))
@@ -213,11 +222,17 @@ class Performance:
 
     async def _take_interruption(self, problem: BaseException | None) -> None:
         """Raise why the step was told to stop; unless it ended all the same, and then that counts."""
+        if isinstance(problem, asyncio.CancelledError):
+            if self._branch.task is not None:
+                self._branch.task.uncancel()
+            self._stopped()
+        await self._calm_down()
+
+    async def _calm_down(self) -> None:
+        """Let a cancellation pass that was on its way to the step: it is not for what comes next."""
         if self._branch.task is not None:
             self._branch.task.uncancel()
-        if isinstance(problem, asyncio.CancelledError):
-            self._stopped()
-        with contextlib.suppress(asyncio.CancelledError):  # what was on its way to the step is not for what comes next
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 
     def _stopped(self) -> None:
@@ -282,13 +297,16 @@ class Performance:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""
         now, key = self._activation.host.now(), f"{self._activation.keys.id}:{self._id}"
         error, answer = StepInterruptedError(self._id, key), None
-        tokens = _CURRENT.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)), INSIDE.set(False)
+        tokens = (
+            CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)),
+            INSIDE.set(False),
+        )
         try:
             answer = await self._ask_whether_it_happened()
         except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody knows whether the step happened
             error.__cause__ = problem
         finally:
-            _CURRENT.reset(tokens[0])
+            CURRENT_STEP.reset(tokens[0])
             INSIDE.reset(tokens[1])
         if isinstance(answer, Happened):
             return self._record(answer.result, None)[0]

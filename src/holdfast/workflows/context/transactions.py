@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from holdfast.workflows.storing.failures import describe
 from holdfast.workflows.storing.records import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.stores.protocol import Change
     from holdfast.workflows.context.riding import Ride
@@ -59,9 +60,9 @@ def _check(activation: Activation, step: Step[..., Any]) -> None:
         raise UnsuitableStoreError(
             capabilities.backend, "it has no SQL to share a transaction with; use ctx.step, or sqlite:// or another one"
         )
-    if inspect.iscoroutinefunction(step.function):
+    if capabilities.reach != "network" and inspect.iscoroutinefunction(step.function):
         raise InvalidWorkflowError(
-            f"ctx.transaction({step.name})", "it takes a plain function: nothing may wait inside a transaction"
+            f"ctx.transaction({step.name})", "on this store it takes a plain function: its file is locked meanwhile"
         )
 
 
@@ -80,7 +81,8 @@ async def _perform(
     rides: list[Ride] = []
 
     def work(connection: Any) -> Any:  # noqa: ANN401 -- whatever the store has
-        return _remembering(raised, lambda: called(step.function, (connection, *args), kwargs))
+        answer = _remembering(raised, lambda: called(step.function, (connection, *args), kwargs))
+        return _awaited(answer, raised) if inspect.isawaitable(answer) else answer
 
     def record(answer: object) -> Sequence[Change]:
         packed = _remembering(raised, lambda: _packed(step, operation, answer))
@@ -131,6 +133,16 @@ def _keeping(send: Callable[[Ride], Any], raised: list[BaseException]) -> Callab
 def _remembering(raised: list[BaseException], call: Callable[[], Any]) -> Any:  # noqa: ANN401 -- whatever it returns
     try:
         return call()
+    except BaseException as problem:
+        raised.append(problem)
+        raise
+
+
+async def _awaited(answer: Awaitable[Any], raised: list[BaseException]) -> Any:  # noqa: ANN401 -- whatever it returns
+    try:
+        return await answer
+    except asyncio.CancelledError:  # whoever cancels it is not the function
+        raise
     except BaseException as problem:
         raised.append(problem)
         raise

@@ -13,7 +13,7 @@ from holdfast.stores.protocol import Put
 from holdfast.workflows.storing.records import HEADERS, LIVES, NO_DUE, ONCES, READY, Header, Life, Once, RunKeys
 
 if TYPE_CHECKING:
-    from holdfast.stores.protocol import Change, Conflict, Record
+    from holdfast.stores.protocol import Change, Conflict, Record, Snapshot
     from holdfast.workflows.running.host import Host
     from holdfast.workflows.storing.records import Standing
 
@@ -127,13 +127,17 @@ async def find_there(host: Host, asked: Start, conflict: Conflict) -> Started | 
 async def check_same(host: Host, asked: Start, run_id: str) -> None:
     """Refuse a start that has the name of another run."""
     keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.header, keys.life)
+    compare(asked, keys, await host.space.read(keys.header, keys.life))
+
+
+def compare(asked: Start, keys: RunKeys, seen: Snapshot) -> None:
+    """Refuse a start that has the name of another run, as a snapshot of it shows; refuse it too if there is none."""
     header, life = seen.get(keys.header), seen.get(keys.life)
     if header is None or life is None:
-        raise RunNotFoundError(run_id)
+        raise RunNotFoundError(keys.id)
     difference = _difference(asked, header)
     if difference:
-        raise WorkflowAlreadyExistsError(run_id, LIVES.decode(life.value).status, difference)
+        raise WorkflowAlreadyExistsError(keys.id, LIVES.decode(life.value).status, difference)
 
 
 def _difference(asked: Start, record: Record) -> str:

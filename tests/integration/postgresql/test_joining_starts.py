@@ -1,0 +1,242 @@
+"""Runs that are started in a transaction of the user's own: they are there if and only if it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import asyncpg
+import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import holdfast as hf
+from holdfast.errors import (
+    InvalidWorkflowError,
+    RunNotFoundError,
+    UnsuitableConnectionError,
+    UnsuitableStoreError,
+    WorkflowAlreadyExistsError,
+)
+from holdfast.stores.opening import open_store
+from holdfast.workflows.storing.records import RunKeys
+from tests.integration.postgresql.joined import AWAITED, Ground, RolledBackError, asyncpg_connection, make_ground
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.stores import GroupedStore
+
+
+@hf.workflow
+async def ship(ctx: hf.Context, order: str) -> str:
+    """Say where an order is."""
+    return f"{order} is on its way at {ctx.run_id}"
+
+
+@hf.workflow(concurrency=hf.Limit(1, on_limit="queue", ttl="1 hour"))
+async def one_at_a_time(_: hf.Context, order: str) -> str:
+    """Wait in line."""
+    return order
+
+
+@hf.workflow(concurrency=hf.Limit(1))
+async def one_or_none(_: hf.Context, order: str) -> str:
+    """Be rejected where there is one already."""
+    return order
+
+
+@pytest.fixture
+async def ground(postgresql_url: str) -> Ground:
+    """A place of its own."""
+    return await make_ground(postgresql_url)
+
+
+@pytest.fixture
+async def engine(ground: Ground) -> AsyncIterator[hf.Engine]:
+    """An engine that drives runs."""
+    known = [ship, one_at_a_time, one_or_none]
+    async with hf.Engine(ground.url, namespace=ground.namespace, workflows=known) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("kind", AWAITED)
+async def test_a_committed_transaction_has_started_its_run(ground: Ground, engine: hf.Engine, kind: str) -> None:
+    """Whatever the connection is, the run and the effect are there together, and a worker drives the run."""
+    async with AWAITED[kind](ground) as guested:
+        await guested.run(ground.write("order-1"))
+        run = await engine.start(ship, "order-1", id="order-1", connection=guested.connection)
+        with pytest.raises(RunNotFoundError):
+            await engine.get("order-1")
+
+    assert run.is_new
+    assert await run.result(timeout=20) == "order-1 is on its way at order-1"
+    assert await ground.effects() == ["order-1"]
+
+
+@pytest.mark.parametrize("kind", AWAITED)
+async def test_a_transaction_that_is_rolled_back_has_started_nothing(
+    ground: Ground, engine: hf.Engine, kind: str
+) -> None:
+    """Neither the run nor the effect is there, and the same id is free."""
+    with contextlib.suppress(RolledBackError):
+        async with AWAITED[kind](ground) as guested:
+            await guested.run(ground.write("order-1"))
+            await engine.start(ship, "order-1", id="order-1", connection=guested.connection)
+            raise RolledBackError
+
+    assert await ground.effects() == []
+    assert (await engine.start(ship, "another", id="order-1")).is_new
+
+
+async def test_the_same_start_in_the_same_transaction_is_one_run(ground: Ground, engine: hf.Engine) -> None:
+    """What was started a moment ago is found, though nobody else can see it yet."""
+    async with asyncpg_connection(ground) as guested:
+        first = await engine.start(ship, "o", idempotency_key="k", connection=guested.connection)
+        again = await engine.start(ship, "o", idempotency_key="k", connection=guested.connection)
+
+    assert (first.is_new, again.is_new) == (True, False)
+    assert first.id == again.id
+    assert await first.result(timeout=20)
+
+
+async def test_another_start_with_that_id_leaves_the_transaction_as_it_is(ground: Ground, engine: hf.Engine) -> None:
+    """It is refused, and what else the transaction does can still be committed."""
+    await engine.start(ship, "mine", id="order-1")
+
+    async with asyncpg_connection(ground) as guested:
+        with pytest.raises(WorkflowAlreadyExistsError):
+            await engine.start(ship, "theirs", id="order-1", connection=guested.connection)
+        same = await engine.start(ship, "mine", id="order-1", connection=guested.connection)
+        await guested.run(ground.write("all the same"))
+
+    assert not same.is_new
+    assert await ground.effects() == ["all the same"]
+
+
+async def test_of_two_transactions_that_start_the_same_run_one_does(ground: Ground, engine: hf.Engine) -> None:
+    """The second waits for the first; it finds that run if it was committed, without being aborted itself."""
+    async with asyncpg_connection(ground) as second:
+        async with asyncpg_connection(ground) as first:
+            run = await engine.start(ship, "o", id="o", connection=first.connection)
+            racing = asyncio.create_task(engine.start(ship, "o", id="o", connection=second.connection))
+            await _until_it_waits(ground, second.connection)
+        met = await racing
+        await second.run(ground.write("second"))
+
+    assert (run.is_new, met.is_new) == (True, False)
+    assert await ground.effects() == ["second"]
+
+
+async def _until_it_waits(ground: Ground, connection: asyncpg.Connection) -> None:
+    other = await asyncpg.connect(ground.server)
+    blocking = "SELECT cardinality(pg_blocking_pids($1))"
+    try:
+        while not await other.fetchval(blocking, connection.get_server_pid()):
+            continue
+    finally:
+        await other.close()
+
+
+async def test_workers_are_told_when_the_transaction_is_committed(ground: Ground, engine: hf.Engine) -> None:
+    """The hint comes from the server at the commit, and names the run; nobody has to look for it."""
+    store: GroupedStore = await open_store(ground.url)
+    ready = RunKeys(engine.space, "later").ready
+    async with store.watch(ready) as watch:
+        async with asyncpg_connection(ground) as guested:
+            while (await watch.wait(0)) is not None:
+                continue
+            await engine.start(ship, "o", id="later", connection=guested.connection)
+        async with asyncio.timeout(20):
+            while (hint := await watch.wait()) is None or ready not in hint.about:
+                continue
+    await store.aclose()
+
+
+async def test_runs_wait_in_line_once_they_are_committed(ground: Ground, engine: hf.Engine) -> None:
+    """With a limit that queues, workers let the run enter its line, and all of them are driven."""
+    async with asyncpg_connection(ground) as guested:
+        runs = [await engine.start(one_at_a_time, f"{n}", connection=guested.connection) for n in range(3)]
+
+    assert [await run.result(timeout=20) for run in runs] == ["0", "1", "2"]
+
+
+async def test_a_run_that_waits_for_a_worker_can_be_cancelled(ground: Ground) -> None:
+    """It stands in no line yet, and ends all the same."""
+    async with hf.Engine(ground.url, namespace=ground.namespace, workflows=[one_at_a_time], drive=False) as engine:
+        async with asyncpg_connection(ground) as guested:
+            run = await engine.start(one_at_a_time, "o", connection=guested.connection)
+        await run.cancel()
+
+        assert (await run.info()).status == "cancelled"
+
+
+async def test_a_limit_that_rejects_is_refused_before_anything_is_written(ground: Ground, engine: hf.Engine) -> None:
+    """Whether it rejects cannot be known before the commit, so the start says what to do instead."""
+    async with asyncpg_connection(ground) as guested:
+        with pytest.raises(InvalidWorkflowError, match="queue"):
+            await engine.start(one_or_none, "o", connection=guested.connection)
+        with pytest.raises(InvalidWorkflowError, match="delay"):
+            await engine.start(one_at_a_time, "o", delay=5, connection=guested.connection)
+        await guested.run(ground.write("goes on"))
+
+    assert await ground.effects() == ["goes on"]
+
+
+async def test_a_delayed_start_begins_after_its_delay(ground: Ground, engine: hf.Engine) -> None:
+    """A delay counts from the start, not from the commit."""
+    async with asyncpg_connection(ground) as guested:
+        run = await engine.start(ship, "o", delay=0.2, connection=guested.connection)
+
+    assert await run.result(timeout=20)
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_without_a_transaction_is_refused(ground: Ground, engine: hf.Engine) -> None:
+    """With autocommit the run would be there at once: the server notices, and nothing is written."""
+    plain = await asyncpg.connect(ground.server)
+    committing = await psycopg.AsyncConnection.connect(ground.server, autocommit=True)
+    alchemy = create_async_engine(ground.of("asyncpg"), isolation_level="AUTOCOMMIT")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(plain.close)
+        stack.push_async_callback(committing.close)
+        stack.push_async_callback(alchemy.dispose)
+        isolated = await stack.enter_async_context(alchemy.connect())
+
+        for connection in (plain, committing, isolated):
+            with pytest.raises(UnsuitableConnectionError, match="transaction"):
+                await engine.start(ship, "o", id="o", connection=connection)
+
+    with pytest.raises(RunNotFoundError):
+        await engine.get("o")
+
+
+async def test_a_connection_to_another_database_is_refused(ground: Ground, engine: hf.Engine) -> None:
+    """Be there a store of its own, or none."""
+    elsewhere = Ground(f"{ground.server.rpartition('/')[0]}/postgres", ground.namespace)
+    async with asyncpg_connection(elsewhere) as guested:
+        with pytest.raises(UnsuitableConnectionError, match="another database"):
+            await engine.start(ship, "o", connection=guested.connection)
+
+    await (await open_store(elsewhere.url)).aclose()
+    async with asyncpg_connection(elsewhere) as guested:
+        with pytest.raises(UnsuitableConnectionError, match="another database"):
+            await engine.start(ship, "o", connection=guested.connection)
+
+
+async def test_what_is_no_connection_is_refused(ground: Ground, engine: hf.Engine) -> None:
+    """The error says what can be passed."""
+    with pytest.raises(UnsuitableConnectionError, match="asyncpg or psycopg"):
+        await engine.start(ship, "o", connection=object())
+    with psycopg.connect(ground.server) as blocking, pytest.raises(UnsuitableConnectionError, match="blocks"):
+        await engine.start(ship, "o", connection=blocking)
+
+
+async def test_a_store_without_transactions_to_join_is_refused(ground: Ground) -> None:
+    """Only PostgreSQL can; the error says what to do on others."""
+    async with hf.Engine("memory://", workflows=[ship]) as engine, asyncpg_connection(ground) as guested:
+        with pytest.raises(UnsuitableStoreError, match="after your commit"):
+            await engine.start(ship, "o", connection=guested.connection)
