@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from tests.conformance.differential import compare_with_the_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -78,3 +79,12 @@ class TestPooledRunLocks(Pooled, RunLockConformance):
 
 class TestPooledWorkflows(Pooled, WorkflowConformance):
     """The promises of workflows, through a pooler."""
+
+
+def test_postgresql_is_as_the_model(postgresql_url: str) -> None:
+    """Whatever is asked of it."""
+
+    async def open_it() -> GroupedStore:
+        return await open_store(f"{postgresql_url}?schema=differential")
+
+    compare_with_the_model(lambda _: open_it, full=100, quick=5)

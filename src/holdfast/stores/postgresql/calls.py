@@ -6,6 +6,7 @@ Nothing here knows a driver: the same calls can be made over any connection to t
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import itertools
 from typing import TYPE_CHECKING, Any, Final, final
@@ -20,10 +21,19 @@ if TYPE_CHECKING:
 
     from holdfast.stores.remote.server import Intent, Message
 
-    Fields = Sequence[Any]
+    Fields = Iterable[Any]
     """A row, as any driver returns it."""
 
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_READ: Final = (
+    f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- of two constants
+    " LEFT JOIN @.records AS r ON r.key = ANY ($1::bytea[]) AND (r.expires_at IS NULL OR r.expires_at > t.at)"
+)
+_SCAN: Final = (
+    f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- of two constants
+    " LEFT JOIN LATERAL (SELECT * FROM @.records AS r WHERE r.key >= $1 AND r.key < $2"
+    " AND (r.expires_at IS NULL OR r.expires_at > t.at) ORDER BY r.key LIMIT $3) AS r ON true ORDER BY r.key"
+)
 _WRITTEN: Final = 0
 
 
@@ -52,49 +62,35 @@ class Calls:
     )
 
     def __init__(self, schema: str) -> None:
-        at = f'"{schema}"'
-        self.write: Final = f"SELECT * FROM {at}.write({_parameters(18)})"
-        self.hold: Final = f"SELECT * FROM {at}.hold({_parameters(4)})"
-        self.look_closely: Final = f"SELECT * FROM {at}.look_closely({_parameters(3)})"
-        self.close_attempt: Final = f"SELECT * FROM {at}.close_attempt($1, $2)"
-        self.reserve: Final = f"SELECT nextval('{at}.versions'::regclass) FROM generate_series(1, $1::int)"
-        self.forget: Final = (
-            f"WITH gone AS (DELETE FROM {at}.topics WHERE handle = $1) DELETE FROM {at}.attempts WHERE handle = $1"
+        at = functools.partial(_in, schema)
+        self.write: Final = at(
+            "SELECT * FROM @.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)"
         )
-        self.read: Final = _read(at)
-        self.scan: Final = _scan(at, "ASC")
-        self.scan_back: Final = _scan(at, "DESC")
-        self.sweep: Final = f"SELECT {at}.sweep($1)"
-        self.subscribe: Final = f"SELECT {at}.subscribe($1, $2, $3)"
-        self.next_generation: Final = f"SELECT nextval('{at}.generations'::regclass)"
-        self.audience: Final = f"SELECT * FROM {at}.audience()"
+        self.hold: Final = at("SELECT * FROM @.hold($1, $2, $3, $4)")
+        self.look_closely: Final = at("SELECT * FROM @.look_closely($1, $2, $3)")
+        self.close_attempt: Final = at("SELECT * FROM @.close_attempt($1, $2)")
+        self.reserve: Final = at("SELECT nextval('@.versions'::regclass) FROM generate_series(1, $1::int)")
+        self.forget: Final = at(
+            "WITH gone AS (DELETE FROM @.topics WHERE handle = $1) DELETE FROM @.attempts WHERE handle = $1"
+        )
+        self.read: Final = at(_READ)
+        self.scan: Final = at(_SCAN)
+        self.scan_back: Final = at(_SCAN.replace("ORDER BY r.key", "ORDER BY r.key DESC"))
+        self.sweep: Final = at("SELECT @.sweep($1)")
+        self.subscribe: Final = at("SELECT @.subscribe($1, $2, $3)")
+        self.next_generation: Final = at("SELECT nextval('@.generations'::regclass)")
+        self.audience: Final = at("SELECT * FROM @.audience()")
         self.notify: Final = (
             "SELECT pg_notify(m.channel, m.payload) FROM unnest($1::text[], $2::text[]) AS m (channel, payload)"
         )
         # What handles have written is counted in the same transactions; a sequence would run ahead of them.
-        self.mark: Final = f"SELECT bit_xor(hashtextextended(handle || number, 0)) FROM {at}.attempts"
-        self.raise_versions: Final = f"SELECT {at}.raise_versions()"
-        self.store_here: Final = f"SELECT {at}.store_here()"
+        self.mark: Final = at("SELECT bit_xor(hashtextextended(handle || number, 0)) FROM @.attempts")
+        self.raise_versions: Final = at("SELECT @.raise_versions()")
+        self.store_here: Final = at("SELECT @.store_here()")
 
 
-def _parameters(count: int) -> str:
-    return ", ".join(f"${number}" for number in range(1, count + 1))
-
-
-def _read(at: str) -> str:
-    return (
-        f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- a checked name
-        f" LEFT JOIN {at}.records AS r ON r.key = ANY ($1::bytea[]) AND (r.expires_at IS NULL OR r.expires_at > t.at)"
-    )
-
-
-def _scan(at: str, order: str) -> str:
-    return (
-        f"SELECT t.at, r.key, r.value, r.version, r.expires_at FROM (SELECT {_NOW} AS at OFFSET 0) AS t"  # noqa: S608 -- a checked name
-        f" LEFT JOIN LATERAL (SELECT * FROM {at}.records AS r WHERE r.key >= $1 AND r.key < $2"
-        f" AND (r.expires_at IS NULL OR r.expires_at > t.at) ORDER BY r.key {order} LIMIT $3) AS r ON true"
-        f" ORDER BY r.key {order}"
-    )
+def _in(schema: str, statement: str) -> str:
+    return statement.replace("@", f'"{schema}"')
 
 
 # --- writing -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -131,7 +132,7 @@ class Link:
         async with self.turn() as session:
             run = await self._prepare(session, statement)
             try:
-                return await run(*parameters, timeout=self._options.timeout)
+                rows: Rows = await run(*parameters, timeout=self._options.timeout)
             except DRIVER_ERRORS as problem:
                 self._judge(problem)
                 if isinstance(problem, asyncpg.PostgresError):
@@ -140,10 +141,11 @@ class Link:
             except asyncio.CancelledError:
                 self._drop()
                 raise
+            return rows
 
     async def _prepare(self, session: Session, statement: str) -> Any:  # noqa: ANN401 -- the driver's own method
         if not session.is_direct:
-            return lambda *parameters, timeout: session.connection.fetch(statement, *parameters, timeout=timeout)
+            return functools.partial(session.connection.fetch, statement)
         found = self._prepared.get(statement)
         if found is None:
             try:

@@ -22,7 +22,7 @@ FIXED_PLANS: Final = (
 
 def migrations(schema: str) -> list[tuple[int, str]]:
     """Return the numbers and texts of all migrations, in their order."""
-    folder = resources.files(__package__).joinpath("migrations")
+    folder = resources.files("holdfast.stores.postgresql").joinpath("migrations")
     found = [(match["number"], each) for each in folder.iterdir() if (match := _FILE.fullmatch(each.name))]
     return [(int(number), render(each.read_text("utf-8"), schema)) for number, each in sorted(found)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import ssl  # noqa: TC003 -- a struct reads its annotations
+import ssl
 import urllib.parse
 from typing import TYPE_CHECKING, Final, Literal
 

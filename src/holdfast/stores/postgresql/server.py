@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import asyncpg
 
 from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
+from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
 from holdfast.stores.postgresql.calls import Calls, channel, page, payload, records, write_parameters, written
@@ -106,14 +106,14 @@ class PostgresServer:
                 refused = await self._judged(problem)
             if refused is not None:
                 return refused
-        raise StoreError(self.name, f"others got in the way {TRIES} times in a row; nothing was written, retry")
+        raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; nothing was written, retry")
 
     async def _judged(self, problem: asyncpg.PostgresError) -> Refused | None:
         code = code_of(problem)
         if code == ATTEMPT_CLOSED:
             raise AttemptClosedError(self.name, "the attempt had been settled as never written") from problem
         if code == STALE:
-            return Refused(Instant(int(problem.detail)), {}, stale=True)
+            return Refused(Instant(int(problem.detail or 0)), {}, stale=True)
         if code not in TRY_AGAIN:
             raise translate_write(problem, self.name) from problem
         await asyncio.sleep(self._random.uniform(0, 0.002))

@@ -8,7 +8,6 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final, final
 
-import asyncpg
 from msgspec import structs
 
 from holdfast.clock import Instant, monotonic
@@ -22,6 +21,8 @@ from holdfast.stores.rules import check_commit, in_window
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
+
+    import asyncpg
 
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import CommitRider, Outcome, WorkRider
