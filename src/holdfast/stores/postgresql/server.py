@@ -106,7 +106,7 @@ class PostgresServer:
                 refused = await self._judged(problem)
             if refused is not None:
                 return refused
-        raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; nothing was written, retry")
+        raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
 
     async def _judged(self, problem: asyncpg.PostgresError) -> Refused | None:
         code = code_of(problem)
