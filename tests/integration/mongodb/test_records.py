@@ -6,15 +6,21 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
+
 from holdfast.clock import Instant
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Conflict, Delete, Put
 from holdfast.stores.mongodb.documents import STORE, to_id
+from holdfast.stores.opening import open_store
 from holdfast.stores.protocol import MAX_VERSION
 from holdfast.stores.remote.server import Intent, Row, Written
 from tests.integration.mongodb.failing import server_of
 
 if TYPE_CHECKING:
+    from pymongo import MongoClient
     from pymongo.collection import Collection
 
     from holdfast.stores import GroupedStore
@@ -163,3 +169,28 @@ async def test_sweeping_removes_what_has_expired(store: GroupedStore, records: R
 
     assert swept >= 1
     assert records.find_one({"_id": to_id(key)}) is None
+
+
+def test_what_came_and_went_after_a_snapshot_is_a_conflict(
+    driver: MongoClient[dict[str, Any]], records: Records
+) -> None:
+    """What the order of versions rests on: a deleted key is not forgotten while a transaction could create it."""
+    with driver.start_session() as session:
+        session.start_transaction(ReadConcern("snapshot"))
+        records.find_one({"_id": STORE}, session=session)
+        records.insert_one({"_id": "came-and-went"})
+        records.delete_one({"_id": "came-and-went"})
+
+        with pytest.raises(OperationFailure, match="WriteConflict"):
+            records.replace_one({"_id": "came-and-went"}, {"version": 1}, upsert=True, session=session)
+
+
+async def test_reads_may_be_linearizable(url: str, store: GroupedStore) -> None:
+    """Then each of them is confirmed by most of the set."""
+    key = RecordKey("linearizable", "k")
+    version = await put(store, key, b"here")
+    careful = await open_store(f"{url}&reads=linearizable")
+
+    assert (await careful.read(key)).version(key) == version
+    assert list((await careful.scan(*RecordKey("linearizable").within(), limit=5)).records) == [key]
+    await careful.aclose()
