@@ -84,7 +84,7 @@ class Link:
         self.drop()
 
 
-async def _rows(cursor: Any) -> Rows:  # noqa: ANN401 -- as above
+async def _rows(cursor: Any) -> Rows:  # noqa: ANN401 -- the driver has types in name only
     return tuple(await cursor.fetchall()) if cursor.description else ()
 
 
