@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from msgspec import Struct
-
-from holdfast.stores import Put, Worked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast import Engine, Space
-    from holdfast.stores.sqlite.work import SqlWork
+    from holdfast import Engine
     from holdfast.workflows.operating.information import HistoryEntry
     from tests.integration.workflows.ledger import Entry
 
@@ -32,15 +29,53 @@ class Found(Struct, frozen=True):
 
     Attributes:
         attempts: How many attempts of steps were executed.
-        duplicates: How many of them were executed again, because of a kill.
-        interrupted: How many at-most-once steps were given up, because of a kill.
+        duplicates: How many of them were executed again, because of a kill, a lost lease or a fault.
+        interrupted: How many at-most-once steps were given up, for the same reasons.
+        late: How many executions came from workers that had lost their lease and did not know yet.
         problems: What must not be.
     """
 
     attempts: int
     duplicates: int
     interrupted: int
+    late: int
     problems: tuple[str, ...]
+
+
+@final
+class Excuses:
+    """From when on a worker's work may be done again: it was killed or stopped, or the store could not be reached.
+
+    Where a death cannot be seen, a worker that stands still for longer than its lease is taken for dead: it tells of
+    it, perhaps long after that.
+    """
+
+    def __init__(self, ledger: Iterable[Entry]) -> None:
+        self._since: dict[int, float] = {}
+        self._everybody = float("inf")
+        for entry in ledger:
+            if entry.what in ("kill", "stop"):
+                self._since.setdefault(entry.pid, entry.at)
+            elif entry.what == "event" and entry.name == "PresenceLost":
+                self._since.setdefault(entry.pid, float("-inf"))
+            elif entry.what == "fault":
+                self._everybody = min(self._everybody, entry.at)
+
+    def has(self, pid: int, at: float = float("inf")) -> bool:
+        """Tell whether what a process was doing may be done again, at that time."""
+        return min(self._since.get(pid, float("inf")), self._everybody) < at
+
+
+def in_time(ledger: Iterable[Entry], excuses: Excuses) -> list[Entry]:
+    """Leave out what was done by an excused worker after its run had been taken over: its records are refused."""
+    fences: dict[str, int] = defaultdict(int)
+    kept: list[Entry] = []
+    for entry in ledger:
+        run = entry.key.partition(":")[0]
+        if entry.fence >= fences[run] or not excuses.has(entry.pid, entry.at):
+            kept.append(entry)
+        fences[run] = max(fences[run], entry.fence)
+    return kept
 
 
 async def records_of(engine: Engine) -> dict[Attempt, str]:
@@ -67,39 +102,44 @@ def _records(run_id: str, history: Iterable[HistoryEntry]) -> dict[Attempt, str]
 
 
 def check(ledger: Iterable[Entry], recorded: Mapping[Attempt, str]) -> Found:
-    """Check every attempt of every step: executed again only after a kill, and never once it was recorded."""
+    """Check every attempt of every step: executed again only with an excuse, and never once it was recorded."""
+    ledger = list(ledger)
+    excuses = Excuses(ledger)
     begun: dict[Attempt, list[Entry]] = defaultdict(list)
-    killed_at: dict[int, float] = {}
-    for entry in ledger:
+    kept = in_time(ledger, excuses)
+    for entry in kept:
         if entry.what == "begin":
             begun[entry.key, entry.attempt].append(entry)
-        elif entry.what == "kill":
-            killed_at[entry.pid] = entry.at
-    problems = [problem for each, runs in begun.items() for problem in _problems(runs, recorded.get(each), killed_at)]
+    problems = [problem for each, runs in begun.items() for problem in _problems(runs, recorded.get(each), excuses)]
     made_up = [each for each, record in recorded.items() if each not in begun and INTERRUPTED not in record]
     problems += [f"{each} is recorded and was never executed" for each in made_up]
     return Found(
         len(begun),
         sum(len(runs) - 1 for runs in begun.values()),
         sum(INTERRUPTED in record for record in recorded.values()),
+        _beginnings(ledger) - _beginnings(kept),
         tuple(problems),
     )
 
 
-def _problems(runs: list[Entry], record: str | None, killed_at: Mapping[int, float]) -> Iterable[str]:
+def _beginnings(ledger: Iterable[Entry]) -> int:
+    return sum(entry.what == "begin" for entry in ledger)
+
+
+def _problems(runs: list[Entry], record: str | None, excuses: Excuses) -> Iterable[str]:
     last = runs[-1]
     name = f"{last.key}, attempt {last.attempt}"
     if last.name == "once" and len(runs) > 1:
         yield f"{name} was executed {len(runs)} times, and is to be executed at most once"
     if record is not None and INTERRUPTED in record:
-        if last.name != "once" or last.pid not in killed_at:
+        if last.name != "once" or not excuses.has(last.pid):
             yield f"{name} is said to be interrupted, and {last.pid} was not killed"
     elif record is None:
         yield f"{name} was executed and is not recorded"
     elif last.nonce not in record:
         yield f"{name} was executed again after it was recorded"
     for one, after in pairwise(runs):
-        if killed_at.get(one.pid, float("inf")) > after.at:
+        if not excuses.has(one.pid, after.at):
             yield f"{name} was executed again by {after.pid} while {one.pid}, that had executed it, was alive"
         if one.fence >= after.fence:
             yield f"{name} was executed again with fence {after.fence}, after {one.fence}"
@@ -107,8 +147,9 @@ def _problems(runs: list[Entry], record: str | None, killed_at: Mapping[int, flo
 
 def check_locks(ledger: Iterable[Entry]) -> list[str]:
     """Check that no two runs were inside the lock: from the first step of one in it to its last there is no other."""
+    ledger = list(ledger)
     sections: dict[tuple[str, int], list[Entry]] = defaultdict(list)
-    for entry in ledger:
+    for entry in in_time(ledger, Excuses(ledger)):
         run, _, step = entry.key.partition(":")
         name, _, number = step.partition("#")
         if name == "locked_work":
@@ -119,16 +160,3 @@ def check_locks(ledger: Iterable[Entry]) -> list[str]:
         for (one, was), (two, came) in pairwise(ordered)
         if was[-1].at > came[0].at
     ]
-
-
-async def paid_twice(space: Space) -> list[tuple[object, ...]]:
-    """Return what was written more than once to the table that transactions write to."""
-
-    def look(sql: SqlWork) -> list[tuple[object, ...]]:
-        if not sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'payments'"):
-            return []
-        return list(sql.execute("SELECT name, count(*) FROM payments GROUP BY name HAVING count(*) > 1"))
-
-    answer = await space.commit_with(look, Put(space.key("looked"), b""))
-    assert isinstance(answer, Worked)
-    return answer.answer

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import holdfast as hf
 from holdfast.errors import StepInterruptedError
 from tests.integration.workflows.ledger import Ledger
+from tests.integration.workflows.payments import paying
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.events import Event
-    from holdfast.stores.sqlite.work import SqlWork
 
 LEDGER = "HOLDFAST_TEST_LEDGER"
 INTERRUPTED = "interrupted"
@@ -73,13 +73,6 @@ async def locked_work(lock: str) -> str:
     nonce = ledger().begin(lock)
     await asyncio.sleep(random.uniform(0, 0.005))
     return ledger().end(nonce)
-
-
-def pay(sql: SqlWork, name: str) -> int:
-    """Write to a table of our own in the store's database; return how often that was done for this name."""
-    sql.execute("CREATE TABLE IF NOT EXISTS payments (name TEXT)")
-    sql.execute("INSERT INTO payments VALUES (?)", (name,))
-    return int(sql.execute("SELECT count(*) FROM payments WHERE name = ?", (name,))[0][0])
 
 
 @hf.step
@@ -199,7 +192,7 @@ async def payer(ctx: hf.Context, number: int) -> list[int]:
     """Transactions in the store's own database, between steps."""
     paid: list[int] = []
     for place in range(number):
-        paid.append(await ctx.transaction(pay, f"{ctx.run_id} {place}"))
+        paid.append(await ctx.transaction(paying(), f"{ctx.run_id} {place}"))
         await ctx.step(work)
     return paid
 

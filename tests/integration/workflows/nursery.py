@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.integration.workflows.ledger import Ledger
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -21,8 +23,9 @@ PATIENCE: Final = 40.0
 class Nursery:
     """A process that forks workers, and what is known of them."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, environment: Mapping[str, str] | None = None) -> None:
         self._ledger: Final = ledger
+        self._environment: Final = dict(environment or {})
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._news: Final = asyncio.Condition()
@@ -35,7 +38,7 @@ class Nursery:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.integration.workflows.programs.nursery",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **self._environment},
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read())
         return self
@@ -95,6 +98,11 @@ class Nursery:
         self._ledger.write("kill", pid=pid)
         os.kill(pid, signal.SIGKILL)
         self.ended.add(pid)
+
+    def stop(self, pid: int) -> None:
+        """Stop a worker with SIGSTOP, and write that down before."""
+        self._ledger.write("stop", pid=pid)
+        os.kill(pid, signal.SIGSTOP)
 
     def dismiss(self, pid: int) -> None:
         """Ask a worker to hand everything back."""

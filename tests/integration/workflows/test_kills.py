@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import signal
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.workflows.checks import check, check_locks, paid_twice, records_of
-from tests.integration.workflows.flows import SHAPES, adder, listener
+from tests.integration.workflows.payments import paid_twice
+from tests.integration.workflows.storm import run_storm
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:
@@ -19,120 +15,13 @@ if TYPE_CHECKING:
     from tests.integration.workflows.ledger import Ledger
     from tests.integration.workflows.nursery import Nursery
 
-WORKERS: Final = 8
-CLIENTS: Final = 40
-"""How many runs are under way at a time."""
-
-PATIENCE: Final = 60.0
-"""Seconds within which a run ends once nobody is killed any more."""
-
-
-@final
-class Storm:
-    """Clients that start runs and wait for their results, while workers are killed and replaced."""
-
-    def __init__(self, engine: hf.Engine, nursery: Nursery, seed: int) -> None:
-        self._engine, self._nursery = engine, nursery
-        self._chooser: Final = random.Random(seed)
-        self._over: Final = asyncio.Event()
-        self._numbers: Final = count()
-        self.started: Final[list[str]] = []
-        self.waiting: Final[set[str]] = set()
-        self.dismissed: Final[set[int]] = set()
-
-    async def client(self) -> None:
-        """Start runs one after another, and check what each returns."""
-        while not self._over.is_set():
-            shape, number = self._chooser.choice(SHAPES), self._chooser.randint(1, 4)
-            run: hf.Run[Any] = await self._engine.start(shape, number, idempotency_key=f"start {next(self._numbers)}")
-            self.started.append(run.id)
-            for place in range(number if shape in (listener, adder) else 0):
-                await (self._signal if shape is listener else self._update)(run, place)
-            self.waiting.add(run.id)
-            assert await run.result() == _expected(shape.name, number), run.id
-            self.waiting.discard(run.id)
-
-    async def _signal(self, run: hf.Run[Any], place: int) -> None:
-        await asyncio.sleep(self._chooser.uniform(0, 0.05))  # they come at any moment
-        for _ in range(self._chooser.randint(1, 2)):
-            await run.signal("go", place, signal_id=f"signal {place}")
-
-    async def _update(self, run: hf.Run[Any], place: int) -> None:
-        answers = [
-            await run.update("add", place, update_id=f"update {place}", timeout=PATIENCE)
-            for _ in range(self._chooser.randint(1, 2))
-        ]
-        assert set(answers) == {place + 1}, f"{run.id}: {answers}"
-
-    async def strike(self) -> None:
-        """Let everybody work for a random while, then kill one; now and then ask another one to leave.
-
-        Half of them have to be up before: on a busy machine nothing would be done in between.
-        """
-        await self._nursery.are_ready(WORKERS // 2)
-        await asyncio.sleep(self._chooser.uniform(0, 0.2))  # killed at any moment
-        self._nursery.kill(self._chooser.choice(self._nursery.alive))
-        if self._chooser.random() < 0.1:
-            leaver = self._chooser.choice(self._nursery.alive)
-            if leaver in self._nursery.ready:
-                self._nursery.dismiss(leaver)
-                self.dismissed.add(leaver)
-        await self._nursery.spawn(WORKERS - len(self._nursery.alive))
-
-    async def last(self, clients: list[asyncio.Task[None]]) -> None:
-        """Start no more runs, and wait until those that were started have ended."""
-        self._over.set()
-        _, lost = await asyncio.wait(clients, timeout=PATIENCE)
-        for task in lost:
-            task.cancel()
-        ended = await asyncio.gather(*clients, return_exceptions=True)
-        told = [(await self._engine.get(run), await self._engine.history(run)) for run in self.waiting]
-        assert not lost, f"{len(lost)} runs were lost: {told}"
-        assert [each for each in ended if each is not None] == [], told
-
-
-def _expected(shape: str, number: int) -> object:
-    if shape in ("listener", "adder"):
-        return list(range(number))
-    if shape == "payer":
-        return [1] * number
-    return {"side_by_side": sum(range(number)), "parent": number + 1 + 1}.get(shape, number)
-
 
 @pytest.mark.heavy
 async def test_a_storm_of_kills_loses_no_run_and_repeats_nothing_recorded(
     engine: hf.Engine, nursery: Nursery, ledger: Ledger, seed: int
 ) -> None:
     """Eight workers are killed and replaced for long: every run ends as it should, and duplicates have their kill."""
-    storm = Storm(engine, nursery, seed)
-    await nursery.spawn_ready(WORKERS)
-    clients = [asyncio.create_task(storm.client()) for _ in range(CLIENTS)]
-    for _ in rounds("kills of workers", full=1000, quick=20, seconds=25):
-        await storm.strike()
-        if any(client.done() for client in clients):
-            break  # something is wrong: say so at once
-    await storm.last(clients)
+    kills = rounds("kills of workers", full=1000, quick=20, seconds=25)
+    remark("kills of workers", await run_storm(engine, nursery, ledger, kills, seed=seed))
 
-    found = check(ledger.entries(), await records_of(engine))
-    about = f"{found.attempts} attempts of steps, {found.duplicates} done again, {found.interrupted} interrupted"
-    remark("kills of workers", f"{len(storm.started)} runs, {about}")
-    assert found.problems == ()
-    assert check_locks(ledger.entries()) == []
     assert await paid_twice(engine.space) == []
-    await check_deaths(nursery, storm.dismissed)
-    await nothing_is_left(engine.space)
-
-
-async def check_deaths(nursery: Nursery, dismissed: set[int]) -> None:
-    """Check that nobody died who was not killed."""
-    for pid in tuple(nursery.ended):
-        assert await nursery.gone_with(pid) == (0 if pid in dismissed else -signal.SIGKILL)
-    assert set(nursery.gone) == nursery.ended
-
-
-async def nothing_is_left(space: hf.Space) -> None:
-    """Wait until no run is owned, ready or due: everything has ended."""
-    kinds = [space.key(kind) for kind in ("own", "ready", "timer")]
-    async with asyncio.timeout(PATIENCE), space.watch(*kinds) as watch:
-        while any([(await space.scan(*kind.within(), limit=1)).records for kind in kinds]):
-            await watch.wait(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import select
 import signal
@@ -56,8 +57,15 @@ def bury() -> None:
         say("gone", pid, os.waitstatus_to_exitcode(status))
 
 
+def prepare() -> None:
+    """Import the driver of the store once, so that no worker has to."""
+    scheme = os.environ["HOLDFAST_STORE"].partition(":")[0]
+    importlib.import_module(f"holdfast.stores.{scheme}")
+
+
 def main() -> None:
     """Read a line for each worker that is wanted: its lease, how many deaths quarantine a run, and its workflows."""
+    prepare()
     me, heard = os.getpid(), b""
     while True:
         if select.select([0], [], [], 0.005)[0]:

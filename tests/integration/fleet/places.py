@@ -1,0 +1,20 @@
+"""Places on shared servers that no other test uses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.ids import new_id
+from tests import services
+
+_OPTION: Final = {"postgresql": "schema", "pgbouncer": "schema", "redis": "prefix", "mysql": "prefix"}
+
+
+def place(kind: str) -> str:
+    """Return the URL of a fresh place on the shared server of a kind."""
+    return place_on(services.url(kind), kind)
+
+
+def place_on(url: str, kind: str) -> str:
+    """Return the URL of a fresh place on a server."""
+    return f"{url}{'&' if '?' in url else '?'}{_OPTION[kind]}=f{new_id().replace('-', '')[-16:]}"
