@@ -25,6 +25,7 @@ from holdfast.locks.driving.requests import (
     Renew,
     Request,
     Resize,
+    Shown,
     WrongKind,
     along_of,
     step,
@@ -196,7 +197,8 @@ class _Beside:
         return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
 
     def _add(self, along: Along, answer: Answer, taken: Collection[RecordKey]) -> None:
-        found = along.decide(answer, self.seen)
+        seen = self.seen
+        found = along.decide(answer, Shown(seen.at, seen.records, seen.more, self._asked.given))
         if isinstance(found, Lacks):
             self.lacking = found.keys - self._asked.given
             if not self.lacking:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from holdfast.keys import RecordKey
     from holdfast.locks.driving.local_line import LocalLine
-    from holdfast.locks.driving.requests import Answer
+    from holdfast.locks.driving.requests import Answer, Shown
     from holdfast.scope import Scope
-    from holdfast.stores.protocol import Change, Snapshot, Wake
+    from holdfast.stores.protocol import Change, Wake
 
 
 class Leaving(Struct, frozen=True):
@@ -38,19 +38,18 @@ class Departure:
     def __init__(self, scope: Scope, line: LocalLine, leaves: Sequence[Leave], site: Site) -> None:
         self._scope, self._leaves, self._site = scope, leaves, site
         self.line: Final = line
-        self.keys: frozenset[RecordKey] = line.driver.likely_keys(leaves)
+        self.keys: Final = line.driver.likely_keys(leaves)
         self.is_cut_off = False
 
-    def decide(self, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def decide(self, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
         """Return what takes the entry out of the line, and tells whoever comes next."""
         # No line of this process sees what becomes of it: those who wait here are woken like all others.
         nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
         tickets = tuple(each.ticket for each in self._leaves if each.ticket is not None)
         facts = Facts(tickets=tickets, new_life=self._scope.presence_name)
-        asked = Asked(self.line.driver.keys, self._leaves, self._site, self.keys, facts, (), nobody, limits)
+        asked = Asked(self.line.driver.keys, self._leaves, self._site, seen.given, facts, (), nobody, limits)
         decision = decide_step(asked, seen)
         if decision.answer.missing:
-            self.keys |= decision.answer.missing
             return Lacks(decision.answer.missing)
         self.is_cut_off = decision.answer.line.is_cut_off
         return decision.changes, decision.wake
@@ -59,7 +58,7 @@ class Departure:
 def leaving_as_well(departures: Sequence[Departure], along: Along | None) -> Along:
     """Return what comes along, with further lines that are left in the same commit."""
 
-    def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
         found = () if along is None else (along.decide(answer, seen),)
         lacking: frozenset[RecordKey] = frozenset()
         changes: dict[RecordKey, Change] = {}

@@ -27,6 +27,12 @@ class Lacks(Struct, frozen=True):
     keys: frozenset[RecordKey]
 
 
+class Shown(Snapshot, frozen=True):
+    """The records before a step, and of which keys they are: those that are not ``given`` were not looked at."""
+
+    given: frozenset[RecordKey] = frozenset()
+
+
 class Along(Struct, frozen=True):
     """Changes of one's own, in the same commit as the step that answers a request.
 
@@ -45,7 +51,7 @@ class Along(Struct, frozen=True):
     """
 
     keys: tuple[RecordKey, ...]
-    decide: Callable[[Answer, Snapshot], tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks]
+    decide: Callable[[Answer, Shown], tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks]
     welcome: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
 
 

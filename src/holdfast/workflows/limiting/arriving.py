@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.locks.driving.driver import Answered
     from holdfast.locks.driving.local_line import LocalLine
-    from holdfast.locks.driving.requests import Answer
+    from holdfast.locks.driving.requests import Answer, Shown
     from holdfast.stores.protocol import Change, Snapshot, Wake
     from holdfast.workflows.running.host import Host
 
@@ -59,18 +59,17 @@ class _Next:
     def __init__(self, host: Host, standing: Standing, enter: Enter) -> None:
         self._scope, self._site, self._enter = host.space, site_of(standing), enter
         self.line: Final = host.lines.line(standing.address)
-        self.keys: frozenset[RecordKey] = self.line.driver.likely_keys((enter,))
+        self.keys: Final = self.line.driver.likely_keys((enter,))
         self._life: Final = new_id()
         self.is_cut_off = False
 
-    def decide(self, seen: Snapshot) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def decide(self, seen: Shown) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
         """Return what is answered, and what enters the line."""
         nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
         facts = Facts(new_life=self._life)
-        asked = Asked(self.line.driver.keys, (self._enter,), self._site, self.keys, facts, (), nobody, limits)
+        asked = Asked(self.line.driver.keys, (self._enter,), self._site, seen.given, facts, (), nobody, limits)
         decision = decide_step(asked, seen)
         if decision.answer.missing:
-            self.keys |= decision.answer.missing
             return Lacks(decision.answer.missing)
         self.is_cut_off = decision.answer.line.is_cut_off
         [outcome] = decision.answer.outcomes
@@ -122,7 +121,7 @@ class Arrival:
     async def take_places(self, keys: Iterable[RecordKey], write: Write) -> Answered:
         """Enter the lines; commit what ``write`` returns for the place found. If it raises, nothing happens."""
 
-        def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+        def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
             found = self._find_place(answer, seen)
             if isinstance(found, Lacks):
                 return found
@@ -147,7 +146,7 @@ class Arrival:
                 await each.line.driver.do(Poke(), site_of(standing))  # the next one there is out of sight
         return answered
 
-    def _find_place(self, answer: Answer, seen: Snapshot) -> tuple[Place, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def _find_place(self, answer: Answer, seen: Shown) -> tuple[Place, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
         changes: tuple[Change, ...] = ()
         wakes: tuple[Wake, ...] = ()
         at = self._admitted

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.locks.algebra.entries import Holder
     from holdfast.locks.driving.driver import Answered
-    from holdfast.locks.driving.requests import Answer
+    from holdfast.locks.driving.requests import Answer, Shown
     from holdfast.stores.protocol import Change, Snapshot, Wake
     from holdfast.workflows.running.host import Attendance, Host
     from holdfast.workflows.storing.records import Header, Life, Standing
@@ -112,7 +112,7 @@ class _Ending:
         following.take(answered)
         return answered
 
-    def _decide_with_next(self, answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def _decide_with_next(self, answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
         lacks = None if self._next is None else self._next.look(seen)
         return lacks or self._decide(answer, seen)
 
@@ -151,7 +151,6 @@ class _Next:
         self._host, self._standing, self._worker = host, standing, worker
         self._run: Final = RunKeys(host.space, run_id)
         self._own: Final = self._run.own(worker.presence)
-        self._timer: RecordKey | None = None
         self._taken: tuple[Header, Life] | None = None
         self._has_news = False
 
@@ -166,16 +165,13 @@ class _Next:
         run = self._run
         return run.life, run.header, run.ready, run.counter, self._own, self._worker.guard.key
 
-    def look(self, seen: Snapshot) -> Lacks | None:
+    def look(self, seen: Shown) -> Lacks | None:
         """See how long it would have waited: then its timer goes as well."""
         self._taken = None
         record = seen.get(self._run.life)
         until = None if record is None else LIVES.decode(record.value).until
         timer = None if until is None else self._run.timer(until)
-        if timer is None or timer == self._timer:
-            return None
-        self._timer = timer
-        return Lacks(frozenset({timer}))
+        return None if timer is None or timer in seen.given else Lacks(frozenset({timer}))
 
     def welcome(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
