@@ -29,9 +29,15 @@ SUBSCRIBED_WITHIN: Final = 2.0
 SLOW_CHECK: Final = 1.0
 """How many seconds a lost hint can go unnoticed."""
 
-FIRST_POLL: Final = 0.05
+FIRST_POLL: Final = 0.015
 POLL_GROWS: Final = 1.3
-"""Where nothing is pushed: how soon to look after something was found, and how that grows while nothing is."""
+"""Where nothing is pushed: how soon to look after something was found, and how that grows while nothing is.
+
+From one change to the longest pause that is some sixteen looks in four seconds.
+"""
+
+FIRST_PAUSE: Final = 0.05
+"""How long to wait, in seconds, before the server is told again what is listened to; it grows."""
 
 
 @final
@@ -97,7 +103,7 @@ class Hearing:
 
     async def _subscribe(self) -> None:
         """Keep the server informed for as long as the handle is open."""
-        pause = FIRST_POLL
+        pause = FIRST_PAUSE
         while not self._is_closed:
             topics = self._interests.topics
             self._changed.clear()
@@ -107,7 +113,7 @@ class Hearing:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, REFRESH)
                 continue
-            pause, self._told = FIRST_POLL, topics
+            pause, self._told = FIRST_PAUSE, topics
             if not self._changed.is_set():
                 self._settled.set()
             try:
