@@ -18,7 +18,7 @@ from tests.integration.sqlite.children import Child
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from holdfast import Space
@@ -78,14 +78,15 @@ class Crew:
         self.members: list[Member] = []
         self._started: Final[list[Member]] = []
 
-    def start(self, number: int) -> list[Member]:
+    def start(self, number: int, environment: Mapping[str, str] | None = None) -> list[Member]:
         """Start so many more processes, and return those when they are ready."""
         names = [f"p{next(self._numbers)}" for _ in range(number)]
-        return self.start_as(*names)
+        return self.start_as(*names, environment=environment)
 
-    def start_as(self, *names: str) -> list[Member]:
+    def start_as(self, *names: str, environment: Mapping[str, str] | None = None) -> list[Member]:
         """Start processes by these names."""
-        new = [Member(name, Child(PROGRAM, self._url, self._path, name, self.lease)) for name in names]
+        given = (self._url, self._path)
+        new = [Member(name, Child(PROGRAM, *given, name, self.lease, environment=environment)) for name in names]
         self._started.extend(new)
         for member in new:
             assert member.child.hear() == ["ready"]

@@ -10,43 +10,17 @@ import pytest
 
 from holdfast.clock import monotonic
 from tests.integration.locks.conftest import spread
+from tests.integration.locks.killing import all_come_in, kill_the_first_waiters, kill_the_holder
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:
     from tests.integration.locks.conftest import Gather
-    from tests.integration.locks.crew import Crew, Member
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process has a lock")
 
 CREW: Final = 5
 AT_ONCE: Final = 1.0
 """Seconds within which the next in line takes over from a process whose death can be seen; the lease is 30."""
-
-
-async def all_come_in(crew: Crew, line: list[Member], after: int, gone: list[Member]) -> float:
-    """Check that those in line hold one after another, each with a higher fence; return when the first did."""
-    helds = [(member.held(), member.left())[0] for member in line]
-    fences = [held.fence for held in helds]
-    assert fences == sorted(fences), "they came in in another order than they stood in line"
-    assert after < fences[0]
-    assert crew.check_ledger(gone)[-len(line) :] == [member.name for member in line]
-    assert await crew.resource() == fences[-1]
-    return helds[0].at
-
-
-async def kill_the_holder(crew: Crew, chooser: random.Random) -> float:
-    """Kill whoever holds the mutex, while the others wait; return how long it took until the next held it."""
-    holder, *others = crew.shuffled(chooser)
-    holder.tell(chooser.choice(["stay", "work"]))
-    fence = holder.held().fence
-    for member in others:
-        member.tell("pass")
-    line = await crew.lined_up(*others)
-
-    killed_at = monotonic()
-    holder.kill()
-
-    return await all_come_in(crew, line, fence, [holder]) - killed_at
 
 
 @pytest.mark.heavy
@@ -59,28 +33,6 @@ async def test_the_next_in_line_takes_over_at_once_from_a_killed_holder(gather: 
         remark("kills of holders", spread(took))
 
     assert max(took) < AT_ONCE
-
-
-async def kill_the_first_waiters(crew: Crew, chooser: random.Random) -> float:
-    """Kill one or two at the head of the line about when it moves; return how long the first survivor waited."""
-    holder, *others = crew.shuffled(chooser)
-    holder.tell("stay")
-    fence = holder.held().fence
-    for member in others:
-        member.tell("pass")
-    line = await crew.lined_up(*others)
-    number = chooser.choice([1, 1, 2])
-    victims, survivors = line[:number], line[number:]
-
-    deeds = [lambda: holder.tell("go"), *(victim.kill for victim in victims)]
-    chooser.shuffle(deeds)
-    for deed in deeds:
-        deed()
-    done_at = monotonic()
-
-    came_at = await all_come_in(crew, survivors, fence, victims)
-    holder.left()
-    return came_at - done_at
 
 
 @pytest.mark.heavy

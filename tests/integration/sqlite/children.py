@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 PATIENCE: Final = 40.0
@@ -27,14 +27,21 @@ class Child:
     ``tell`` sends it a line, ``hear`` waits for a line from it; a child that ends or stays silent fails the test.
     """
 
-    def __init__(self, program: str, *arguments: object, under: Sequence[str] = (), umask: int = -1) -> None:
+    def __init__(
+        self,
+        program: str,
+        *arguments: object,
+        under: Sequence[str] = (),
+        umask: int = -1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         module = program if "." in program else f"tests.integration.sqlite.programs.{program}"
         self.process: Final = subprocess.Popen(
             [*under, sys.executable, "-m", module, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **(environment or {})},
             umask=umask,
         )
         assert self.process.stdin is not None

@@ -24,8 +24,8 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     """One line.
 
     Attributes:
-        what: ``begin`` or ``end`` of an execution, ``kill`` or ``stop`` of a process, ``fault`` of the store, or ``event``
-            with the name of one.
+        what: ``begin`` or ``end`` of an execution, ``kill`` or ``stop`` of a process, ``fault`` of the store,
+            or ``event`` with the name of one.
         at: When, by the clock that all processes of a machine share.
         pid: The process.
         key: The idempotency key of the step; of an event, the run.

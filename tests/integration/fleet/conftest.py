@@ -1,0 +1,41 @@
+"""What the tests of fleets share: crews of processes on a server that get ended."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+import holdfast as hf
+from tests.integration.locks.crew import Crew
+from tests.integration.locks.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+
+class Gathering(Protocol):
+    """Makes a crew without members on a store, which is ended with its block."""
+
+    def __call__(self, url: str, *, lease: float) -> AbstractAsyncContextManager[Crew]:
+        """Make it."""
+        ...
+
+
+@pytest.fixture
+def gathering(tmp_path: Path) -> Gathering:
+    """Make crews that write to a ledger of this test."""
+
+    @asynccontextmanager
+    async def make(url: str, *, lease: float) -> AsyncIterator[Crew]:
+        path = tmp_path / "ledger.db"
+        async with hf.open(url) as space:
+            crew = Crew(space, url, ledger := Ledger(path), path, lease)
+            yield crew
+            crew.close()
+        ledger.close()
+
+    return make
