@@ -1,7 +1,7 @@
 """Run the tests on the other CPythons of this machine.
 
 Nothing is downloaded: interpreters are found on PATH, in pyenv and among those that uv has installed. The heavy
-tests are left out; they run on the default interpreter.
+tests and those on servers are left out; they run on the default interpreter.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def run(interpreter: Interpreter, arguments: list[str]) -> bool:
     python = environment(interpreter) / "bin" / "python"
     return (
         subprocess.run(
-            [python, "-m", "pytest", "-m", "not heavy", *SPREAD, *arguments], cwd=ROOT, check=False
+            [python, "-m", "pytest", "-m", "not heavy and not services", *SPREAD, *arguments], cwd=ROOT, check=False
         ).returncode
         == 0
     )
