@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pymongo import MongoClient
 
-from holdfast.stores.mongodb.documents import STORE
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from tests.conformance.differential import compare_with_the_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,22 +18,15 @@ if TYPE_CHECKING:
     Open = Callable[[], Awaitable[GroupedStore]]
 
 
-@pytest.fixture(scope="module")
-def collections(mongodb_url: str) -> str:
-    """Collections of this process's own: to make them takes longer than most tests."""
-    return f"{mongodb_url}&prefix=t{uuid.uuid4().hex[:12]}"
-
-
 class OnMongo:
-    """Handles on collections that are emptied before every test."""
+    """Handles on the same collections; every test has namespaces of its own."""
 
     @pytest.fixture
-    def open_another(self, collections: str) -> Open:
+    def open_another(self, mongodb_url: str) -> Open:
         """Open a handle."""
-        empty(collections)
 
         async def open_it() -> GroupedStore:
-            return await open_store(collections)
+            return await open_store(mongodb_url)
 
         return open_it
 
@@ -45,14 +36,6 @@ class OnMongo:
         store = await open_another()
         yield store
         await store.aclose()
-
-
-def empty(url: str) -> None:
-    """Remove all records, as if nobody had ever been here; versions go on."""
-    with MongoClient[dict[str, Any]](url.partition("&prefix")[0]) as client:
-        for name in ("records", "messages", "listeners"):
-            collection = client.get_default_database()[f"{url.rpartition('=')[2]}_{name}"]
-            collection.delete_many({"_id": {"$ne": STORE}})
 
 
 class TestMongo(OnMongo, StoreConformance):
@@ -69,3 +52,12 @@ class TestMongoRunLocks(OnMongo, RunLockConformance):
 
 class TestMongoWorkflows(OnMongo, WorkflowConformance):
     """The promises of workflows."""
+
+
+def test_after_any_program_mongodb_and_the_model_say_the_same(mongodb_url: str) -> None:
+    """Whatever is read, scanned and written, by two handles."""
+
+    async def open_it() -> GroupedStore:
+        return await open_store(mongodb_url)
+
+    compare_with_the_model(lambda _: open_it, full=100, quick=5)

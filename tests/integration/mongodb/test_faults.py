@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo import MongoClient
 
-from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreFullError, StoreUnavailableError
+from holdfast.errors import OutcomeUnknownError, StoreFullError, StoreUnavailableError
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Put
 from holdfast.stores.opening import open_store
@@ -112,7 +112,7 @@ async def test_a_full_disk_is_reported_as_such(store: GroupedStore, failing: Fai
     assert not (await store.read(key)).records
 
 
-async def test_a_record_that_a_dead_process_keeps_is_reported_as_busy(store: GroupedStore, server: Server) -> None:
+async def test_a_record_that_a_dead_process_keeps_is_reported_in_time(store: GroupedStore, server: Server) -> None:
     """The transaction of a process that died holds its records until the server ends it."""
     key = RecordKey("faults", "kept")
     prefix = "holdfast_records"
@@ -121,7 +121,7 @@ async def test_a_record_that_a_dead_process_keeps_is_reported_as_busy(store: Gro
         records = client.get_default_database()[prefix]
         records.insert_one({"_id": key.decode("latin-1"), "version": 1, "value": b""}, session=session)
 
-        with pytest.raises(StoreBusyError, match="transactionLifetimeLimitSeconds"):
+        with pytest.raises(StoreUnavailableError, match="transactionLifetimeLimitSeconds"):
             await store.commit(Put(key, b""))
 
 

@@ -8,7 +8,6 @@ from pymongo import errors
 
 from holdfast.errors import (
     OutcomeUnknownError,
-    StoreBusyError,
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
@@ -59,8 +58,8 @@ _CODES: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     11_600: _GOING,
     11_602: _GOING,
     13_436: _GOING,
-    112: (StoreBusyError, "others kept changing the same records; retry"),
-    24: (StoreBusyError, "somebody keeps a collection locked; retry"),
+    112: (StoreUnavailableError, "others kept changing the same records; retry"),
+    24: (StoreUnavailableError, "somebody keeps a collection locked; retry"),
     50: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     262: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
     388: (StoreUnavailableError, "the commit does not fit the server's cache; give it more, or write less at once"),

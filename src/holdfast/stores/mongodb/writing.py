@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import SYSTEM_CLOCK, Instant
-from holdfast.errors import AttemptClosedError, StoreBusyError, StoreError, StoreUnavailableError
+from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError
 from holdfast.stores.mongodb.connecting import is_duplicate
 from holdfast.stores.mongodb.documents import (
     NOW,
@@ -91,8 +91,8 @@ class Writing:
             await asyncio.sleep(self._random.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def _busy(self) -> StoreBusyError:
-        return StoreBusyError(
+    def _busy(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
             self._connection.name,
             "transactions of others kept these records for too long; one whose process has died is ended by the server "
             "after its transactionLifetimeLimitSeconds",
