@@ -74,3 +74,25 @@ async def test_whoever_is_killed_at_any_time_does_neither(ground: Ground, seed: 
         found = await asyncio.gather(*(take_over(ground, space) for space in times.values()))
 
         assert all(each in ((None, []), (["a", "b", "c"], ["order", "a", "b", "c"])) for each in found), found
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("point", ["a recorded", "b recorded"])
+async def test_whoever_is_stopped_with_its_transaction_open_is_taken_over(ground: Ground, point: str) -> None:
+    """The server ends a transaction that sits idle; when the process goes on, it can commit nothing any more."""
+    victim = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.integration.postgresql.programs.victims", ground.url, ground.server,
+        f"stop at {point}={ground.namespace}",
+        stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert victim.stdout is not None
+    stopped, _, pid = (await victim.stdout.readline()).decode().partition(" = ")
+    assert stopped == "stopped"
+    found = await take_over(ground, ground.namespace)
+    os.kill(int(pid), signal.SIGCONT)
+    told, _ = await victim.communicate()
+
+    assert found == (["a", "b", "c"], ["order", "a", "b", "c"])
+    assert told.decode().rpartition(" = ")[2].strip() == "0"
+    assert await ground.effects() == ["order", "a", "b", "c"]

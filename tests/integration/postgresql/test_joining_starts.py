@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import asyncpg
 import psycopg
@@ -19,9 +19,17 @@ from holdfast.errors import (
     UnsuitableStoreError,
     WorkflowAlreadyExistsError,
 )
+from holdfast.keys import RecordKey
 from holdfast.stores.opening import open_store
 from holdfast.workflows.storing.records import RunKeys
-from tests.integration.postgresql.joined import AWAITED, Ground, RolledBackError, asyncpg_connection, make_ground
+from tests.integration.postgresql.joined import (
+    AWAITED,
+    SCHEMA,
+    Ground,
+    RolledBackError,
+    asyncpg_connection,
+    make_ground,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -240,3 +248,93 @@ async def test_a_store_without_transactions_to_join_is_refused(ground: Ground) -
     async with hf.Engine("memory://", workflows=[ship]) as engine, asyncpg_connection(ground) as guested:
         with pytest.raises(UnsuitableStoreError, match="after your commit"):
             await engine.start(ship, "o", connection=guested.connection)
+
+
+async def test_a_user_without_privileges_is_told_how_to_get_them(ground: Ground, engine: hf.Engine) -> None:
+    """And with them the start goes through: no right on the tables of the store is needed beyond those."""
+    connection = await asyncpg.connect(ground.server)
+    role = f"r{ground.namespace.replace('-', '')}"
+    try:
+        await connection.execute(f"CREATE ROLE {role}")
+        for allowed in (False, True):
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL ROLE {role}")
+                if allowed:
+                    assert (await engine.start(ship, "o", id="o", connection=connection)).is_new
+                else:
+                    with pytest.raises(UnsuitableConnectionError, match="grant_to"):
+                        await engine.start(ship, "o", id="o", connection=connection)
+            await connection.execute(f"SELECT {SCHEMA}.grant_to('{role}')")
+    finally:
+        await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await connection.close()
+    assert await engine.result("o", timeout=20)
+
+
+# --- other circumstances -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["read_committed", "repeatable_read", "serializable"])
+async def test_a_transaction_of_any_isolation_starts_runs(
+    ground: Ground, engine: hf.Engine, level: Literal["read_committed", "repeatable_read", "serializable"]
+) -> None:
+    """The run is there when it is committed, and the same start is found there."""
+    connection = await asyncpg.connect(ground.server)
+    try:
+        async with connection.transaction(isolation=level):
+            assert (await engine.start(ship, "o", id="o", connection=connection)).is_new
+        async with connection.transaction(isolation=level):
+            assert not (await engine.start(ship, "o", id="o", connection=connection)).is_new
+    finally:
+        await connection.close()
+    assert await engine.result("o", timeout=20)
+
+
+async def test_a_savepoint_that_is_rolled_back_takes_its_run_along(ground: Ground, engine: hf.Engine) -> None:
+    """What is around it is committed."""
+    async with asyncpg_connection(ground) as guested:
+        await engine.start(ship, "kept", id="kept", connection=guested.connection)
+        with contextlib.suppress(RolledBackError):
+            async with guested.connection.transaction():
+                await engine.start(ship, "gone", id="gone", connection=guested.connection)
+                raise RolledBackError
+
+    assert await engine.result("kept", timeout=20)
+    with pytest.raises(RunNotFoundError):
+        await engine.get("gone")
+
+
+async def test_it_works_through_a_pooler(ground: Ground, pgbouncer_url: str) -> None:
+    """The user's transaction and the store's own come by pgbouncer, in transaction mode, and may share its sessions."""
+    connection = await asyncpg.connect(pgbouncer_url, statement_cache_size=0)
+    url = f"{pgbouncer_url}?schema={SCHEMA}"
+    try:
+        async with hf.Engine(url, namespace=ground.namespace, workflows=[ship]) as engine:
+            async with connection.transaction():
+                await connection.execute(ground.write("o"))
+                run = await engine.start(ship, "o", connection=connection)
+            assert await run.result(timeout=20)
+            with pytest.raises(UnsuitableConnectionError, match="transaction"):
+                await engine.start(ship, "o", connection=connection)
+    finally:
+        await connection.close()
+    assert await ground.effects() == ["o"]
+
+
+async def test_what_is_written_there_is_sealed_like_everything_else(ground: Ground) -> None:
+    """With keys, the records of the run cannot be read in the user's transaction either; the engine can."""
+    keyring = hf.Keyring({"key": b"k" * 32})
+    async with (
+        hf.Engine(ground.url, namespace=ground.namespace, workflows=[ship], encryption=keyring) as engine,
+        asyncpg_connection(ground) as guested,
+    ):
+        for is_new in (True, False):
+            run = await engine.start(ship, "tell nobody", id="o", connection=guested.connection)
+            assert run.is_new is is_new
+        stored = await guested.connection.fetch(
+            f"SELECT value FROM {SCHEMA}.records WHERE position($1 in key) = 1",  # noqa: S608 -- a name of our own
+            bytes(RecordKey(ground.namespace)),
+        )
+
+    assert len(stored) >= 3
+    assert not any(b"tell nobody" in row["value"] for row in stored)
