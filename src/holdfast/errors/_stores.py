@@ -110,6 +110,32 @@ class UnsuitableConnectionError(HoldfastError, ValueError):
         return f"the connection cannot be used ({self.connection}): {self.problem}"
 
 
+class StoreMovedError(StoreError):
+    """The store takes no writes: it was exported, or an import into it is not finished. Nothing was written.
+
+    Open the store that it was moved to. To go on with this one after all, run ``holdfast thaw``; an import that broke
+    off is repeated.
+    """
+
+
+class StoreNotEmptyError(StoreError):
+    """The store to import into holds records of its own. Nothing was written; name an empty store."""
+
+
+class InvalidExportError(HoldfastError, ValueError):
+    """A file is not a whole export: it was cut short, changed, or made by a newer version. Nothing was written.
+
+    Make the export anew, or get the file once more.
+    """
+
+    def __init__(self, file: str, problem: str) -> None:
+        super().__init__(file, problem)
+        self.file, self.problem = file, problem
+
+    def __str__(self) -> str:
+        return f"{self.file} cannot be imported: {self.problem}"
+
+
 class StoreRewoundError(StoreError):
     """Commits that the store had acknowledged are gone: it restarted without them, failed over, or was restored.
 
