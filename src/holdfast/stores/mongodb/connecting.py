@@ -34,7 +34,7 @@ DURABLE: Final = {"w": "majority", "j": True}
 HERE: Final = {"w": 1}
 """For what is durable as soon as a later commit is: the primary's log is copied in its order."""
 
-ABORTED_WITHIN: Final = 1.0
+ENDED_WITHIN: Final = 1.0
 
 
 @final
@@ -49,6 +49,7 @@ class Connection:
         self.records: Final = f"{options.prefix}_records"
         self.messages: Final = f"{options.prefix}_messages"
         self.listeners: Final = f"{options.prefix}_listeners"
+        self._ending: Final[set[asyncio.Task[None]]] = set()
         self.milliseconds: Final = max(1, int(options.timeout * 1000))
 
     def collection(self, name: str) -> AsyncCollection[Document]:
@@ -80,19 +81,27 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncClientSession]:
-        """A transaction on one snapshot, undone at the end unless it was committed."""
+        """A transaction on one snapshot. What is not committed is undone, a little later: nobody waits for that."""
         session = self.client.start_session(causal_consistency=False)
         try:
             await session.start_transaction(SNAPSHOT, MAJORITY, max_commit_time_ms=self.milliseconds)
             yield session
         finally:
-            with contextlib.suppress(*TROUBLE):
-                async with asyncio.timeout(ABORTED_WITHIN):
-                    await session.end_session()
+            ending = asyncio.get_running_loop().create_task(_end(session))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
         """Close every connection."""
+        if self._ending:
+            await asyncio.wait(self._ending)
         await self.client.close()
+
+
+async def _end(session: AsyncClientSession) -> None:
+    with contextlib.suppress(*TROUBLE):  # then the server ends it, in its own time
+        async with asyncio.timeout(ENDED_WITHIN):
+            await session.end_session()
 
 
 def _client(address: Address, options: Options) -> AsyncMongoClient[Document]:

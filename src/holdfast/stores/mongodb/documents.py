@@ -79,10 +79,18 @@ def is_live(found: Document, at: Instant) -> bool:
 # --- what an intent comes to ---------------------------------------------------------------------------------------
 
 
-def only_looked_at(intent: Intent) -> list[str]:
-    """Return the keys that must be absent and are not created: they are read in the transaction."""
-    written = {row.key for row in intent.puts}
-    return [to_id(key) for key, version in intent.guards.items() if version == ABSENT and key not in written]
+def lost_guards(intent: Intent, rows: Iterable[Document], at: Instant) -> bool:
+    """Tell whether a key is not at the version that it must be at, given the documents that there are."""
+    versions = {row["_id"]: row["version"] for row in rows if row["_id"] != STORE and is_live(row, at)}
+    return any(versions.get(to_id(key), ABSENT) != version for key, version in intent.guards.items())
+
+
+def latest_of(intent: Intent, rows: Iterable[Document], at: Instant) -> Instant | None:
+    """Return when it is too late to commit: the window is over then, or a record that is guarded has expired."""
+    ends = [int(row["expires_at"]) for row in rows if "expires_at" in row and is_live(row, at)]
+    if intent.before is not None:
+        ends.append(intent.before)
+    return Instant(min(ends)) if ends else None
 
 
 def updates_of(intent: Intent, at: Instant, versions: Sequence[int]) -> list[Document]:

@@ -1,7 +1,7 @@
 """Writing: an intent as one transaction, tried again for as long as it was certainly undone.
 
-Three round trips, if nobody waits for hints and nothing is deleted: the time and the counter as the snapshot has them,
-everything that is written, and the commit.
+Three round trips, if nobody waits for hints and nothing is deleted: the time, the counter and the guarded versions as
+the snapshot has them; everything that is written; and the commit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from holdfast.stores.mongodb.documents import (
     attempt_id,
     deletes_of,
     in_commands,
-    is_live,
-    only_looked_at,
+    latest_of,
+    lost_guards,
+    to_id,
     updates_of,
 )
 from holdfast.stores.mongodb.trouble import (
@@ -120,34 +121,30 @@ class Writing:
     async def _prepare(self, intent: Intent, session: AsyncClientSession) -> Written | Refused:
         """Do everything but the commit."""
         sent_at = SYSTEM_CLOCK.elapsed()
-        store, at = await self._look(intent, session)
+        store, at, latest = await self._look(intent, session)
         versions = await self._versions.take(intent, store)
         if versions is None:
             return Refused(at, {}, stale=True)
         await self._change(session, intent, at, versions)
         if intent.messages:
             await self._connection.command(inserting(self._connection, intent.messages), session)
-        # The server judged when this was half done. By now it is later by no more than this.
-        if intent.before is not None and at + (SYSTEM_CLOCK.elapsed() - sent_at) >= intent.before:
+        # The server judged when this was begun. By now it is later by no more than what has passed since.
+        if latest is not None and at + (SYSTEM_CLOCK.elapsed() - sent_at) >= latest:
+            await session.abort_transaction()  # before it is tried again, so that it is not in its own way
             raise _LostError
         return Written(at, versions, int(store["generation"]))
 
-    async def _look(self, intent: Intent, session: AsyncClientSession) -> tuple[Document, Instant]:
-        """Begin the snapshot: read the time, the counter, and the keys that must stay absent."""
-        absent = only_looked_at(intent)
-        wanted = {"_id": {"$in": [STORE, *absent]} if absent else STORE}
-        command = {
-            "find": self._connection.records,
-            "filter": wanted,
-            "projection": _SEEN,
-            "batchSize": len(absent) + 2,
-        }
+    async def _look(self, intent: Intent, session: AsyncClientSession) -> tuple[Document, Instant, Instant | None]:
+        """Begin the snapshot: read the time, the counter, and the versions that are guarded."""
+        wanted = [STORE, *map(to_id, intent.guards)]
+        command: Document = {"find": self._connection.records, "filter": {"_id": {"$in": wanted}}, "projection": _SEEN}
+        command["batchSize"] = len(wanted) + 1  # all of them at once
         rows = (await self._connection.command(command, session))["cursor"]["firstBatch"]
         store: Document = next(row for row in rows if row["_id"] == STORE)
         at = Instant(int(store["now"]))
-        if not in_window(at, intent.after, intent.before) or any(is_live(row, at) for row in rows if row is not store):
+        if not in_window(at, intent.after, intent.before) or lost_guards(intent, rows, at):
             raise _LostError
-        return store, at
+        return store, at, latest_of(intent, rows, at)
 
     async def _change(self, session: AsyncClientSession, intent: Intent, at: Instant, versions: Sequence[int]) -> None:
         updates = updates_of(intent, at, versions)

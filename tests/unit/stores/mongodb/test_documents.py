@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +17,8 @@ from holdfast.stores.mongodb.documents import (
     deletes_of,
     from_id,
     in_commands,
-    only_looked_at,
+    latest_of,
+    lost_guards,
     to_id,
     updates_of,
 )
@@ -52,12 +56,43 @@ def test_what_is_only_checked_is_changed_all_the_same() -> None:
     assert touch["u"] == {"$bit": {"touched": {"xor": 1}}}
 
 
-def test_what_must_be_absent_and_is_not_created_is_read() -> None:
-    """So is an expired record that is deleted: it may have come alive."""
-    intent = Intent("h", 1, {K: 0, K.child("new"): 0}, (Row(K.child("new"), b"", 0),), (K,), 1)
+def test_what_has_expired_is_removed_if_it_is_there() -> None:
+    """To delete what must be absent is not to find it, and not to touch what is alive."""
+    intent = Intent("h", 1, {K: 0}, (), (K,), 0)
 
-    assert only_looked_at(intent) == [to_id(K)]
     assert deletes_of(intent, AT) == ([], [{"q": {"_id": to_id(K), "expires_at": {"$lte": AT}}, "limit": 1}])
+
+
+@pytest.mark.parametrize(
+    ("expected", "rows", "lost"),
+    [
+        (5, [{"version": 5}], False),
+        (5, [{"version": 6}], True),
+        (5, [], True),
+        (5, [{"version": 5, "expires_at": AT}], True),
+        (0, [], False),
+        (0, [{"version": 5, "expires_at": AT}], False),
+        (0, [{"version": 5, "expires_at": AT + 1}], True),
+    ],
+)
+def test_a_guard_holds_at_its_version_only(expected: int, rows: list[dict[str, int]], *, lost: bool) -> None:
+    """An expired record is none."""
+    found = [{"_id": STORE}, *[{"_id": to_id(K), **row} for row in rows]]
+
+    assert lost_guards(Intent("h", 1, {K: expected}, (), (), 0), found, AT) is lost
+
+
+def test_it_is_too_late_when_the_window_is_over_or_a_guarded_record_expires() -> None:
+    """Whichever comes first; an expired one was never guarded."""
+    rows: list[dict[str, Any]] = [
+        {"_id": "old", "expires_at": AT},
+        {"_id": to_id(K), "expires_at": AT + 9},
+        {"_id": STORE},
+    ]
+
+    assert latest_of(Intent("h", 1, {}, (), (), 0), rows, AT) == AT + 9
+    assert latest_of(Intent("h", 1, {}, (), (), 0, before=Instant(AT + 3)), rows, AT) == AT + 3
+    assert latest_of(Intent("h", 1, {}, (), (), 0), [{"_id": STORE}], AT) is None
 
 
 def test_large_values_are_spread_over_several_commands() -> None:
