@@ -39,7 +39,7 @@ async def test_the_next_in_line_takes_over_from_a_killed_holder_after_a_lease(ki
 
 @pytest.mark.parametrize("kind", ["postgresql", "redis"])
 async def test_killed_waiters_hold_up_those_behind_them_no_longer_than_a_lease(kind: str, gathering: Gathering) -> None:
-    """Killed before, while or after the mutex becomes theirs, those at the head make way when their lease has lapsed."""
+    """Killed before, while or after the mutex becomes theirs, those at the head make way when their lease lapses."""
     label, took = f"kills of waiters at the head on {kind}", list[float]()
     async with gathering(place(kind), lease=LEASE) as crew:
         crew.start(CREW)
