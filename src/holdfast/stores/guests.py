@@ -125,7 +125,16 @@ def _sqlalchemy_async(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- o
 
 def _run_sqlalchemy(connection: Any, question: Question) -> Any:  # noqa: ANN401 -- of a library that is not imported here
     statement = sys.modules["sqlalchemy"].text(question.statement)
-    return connection.execute(statement, {} if question.asked is None else {"asked": question.asked})
+    return connection.execute(statement, {} if question.asked is None else {"asked": _Unshown(question.asked)})
+
+
+class _Unshown(str):
+    """Text that is not shown: errors of SQLAlchemy, and its log, show what a statement was given."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} characters>"
 
 
 def _check_dialect(connection: Any, kind: str) -> None:  # noqa: ANN401 -- of a library that is not imported here

@@ -26,10 +26,16 @@ T = TypeVar("T")
 
 
 class Question(Struct, frozen=True, gc=False):
-    """A statement that answers with one text. ``:asked`` in it stands for its only parameter, a text too."""
+    """A statement that answers with one text. ``:asked`` in it stands for its only parameter, a text too.
+
+    Its ``repr`` leaves that out, so that no value ends up in a log.
+    """
 
     statement: str
     asked: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Question({self.statement!r}, {len(self.asked or ''):,} characters)"
 
 
 Talk: TypeAlias = Generator[Question, str, T]

@@ -16,6 +16,7 @@ from holdfast.workflows.storing.records import OWNERSHIPS, Ownership
 from tests.integration.postgresql.joined import (
     AWAITED,
     BLOCKING,
+    SCHEMA,
     Ground,
     RolledBackError,
     asyncpg_connection,
@@ -326,3 +327,53 @@ async def test_on_other_stores_it_says_what_to_use(ground: Ground) -> None:
     async with hf.Engine("memory://", workflows=[pay]) as engine:
         with pytest.raises(RunFailedError, match=r"ctx\.transaction"):
             await (await engine.start(pay)).result(timeout=20)
+
+
+async def test_a_step_records_itself_through_a_pooler(ground: Ground, pgbouncer_url: str) -> None:
+    """Its own transaction and the store's come by pgbouncer, in transaction mode."""
+
+    @hf.step
+    async def charge() -> int:
+        connection = await asyncpg.connect(pgbouncer_url, statement_cache_size=0)
+        try:
+            async with connection.transaction():
+                await connection.execute(ground.write("a"))
+                await hf.current_step().record_with(connection, 7)
+        finally:
+            await connection.close()
+        return 0
+
+    @hf.workflow
+    async def pay(ctx: hf.Context) -> int:
+        return await ctx.step(charge)
+
+    async with hf.Engine(f"{pgbouncer_url}?schema={SCHEMA}", namespace=ground.namespace, workflows=[pay]) as engine:
+        assert await (await engine.start(pay)).result(timeout=20) == 7
+    assert await ground.effects() == ["a"]
+
+
+async def test_the_limit_on_idling_ends_with_the_transaction(ground: Ground) -> None:
+    """A session of the user's has it for as long as a record lies in it; a stricter one of its own stays."""
+    shown: list[str] = []
+    show = "SELECT current_setting('idle_in_transaction_session_timeout')"
+
+    @hf.step
+    async def charge(own: str) -> None:
+        connection = await asyncpg.connect(ground.server)
+        try:
+            await connection.execute(f"SET idle_in_transaction_session_timeout = '{own}'")
+            async with connection.transaction():
+                await hf.current_step().record_with(connection)
+                shown.append(await connection.fetchval(show))
+            shown.append(await connection.fetchval(show))
+        finally:
+            await connection.close()
+
+    @hf.workflow
+    async def pay(ctx: hf.Context) -> None:
+        for own in ("0", "2s", "1h"):
+            await ctx.step(charge, own)
+
+    async with engine_of(ground, pay) as engine:
+        await (await engine.start(pay)).result(timeout=20)
+    assert shown == ["10s", "0", "2s", "2s", "10s", "1h"]

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from holdfast.errors import UnsuitableConnectionError
 from holdfast.stores.guests import code_of, guest_of
@@ -69,3 +70,16 @@ def test_nothing_of_them_is_imported() -> None:
     told = subprocess.run([sys.executable, "-c", loaded, *libraries], capture_output=True, text=True, check=True)
 
     assert told.stdout.strip() == "[]"
+
+
+def test_what_is_written_shows_up_in_no_error() -> None:
+    """SQLAlchemy puts the parameters of a failed statement into its error: ours are not shown there."""
+    engine = sqlalchemy.create_engine("sqlite://")
+    with engine.connect() as connection:
+        connection.dialect.name = "postgresql"
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
+            guest_of(connection).ask(Question("SELECT no_such(:asked)", "secret"))
+    engine.dispose()
+
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(Question("SELECT f(:asked)", "secret"))

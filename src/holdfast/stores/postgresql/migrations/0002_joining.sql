@@ -53,10 +53,12 @@ BEGIN
     IF pg_current_xact_id()::text <> a ->> 'transaction' THEN
         RETURN json_build_object('status', 2)::text;
     END IF;
-    IF idle > 0 AND NOT EXISTS (
-        SELECT FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout' AND setting::int BETWEEN 1 AND idle
-    ) THEN
-        PERFORM set_config('idle_in_transaction_session_timeout', idle::text, true);
+    IF idle > 0 THEN  -- most have no such limit; looking closer takes a millisecond
+        IF current_setting('idle_in_transaction_session_timeout') = '0' OR NOT EXISTS (
+            SELECT FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout' AND setting::int BETWEEN 1 AND idle
+        ) THEN
+            PERFORM set_config('idle_in_transaction_session_timeout', idle::text, true);
+        END IF;
     END IF;
     LOOP
         BEGIN
