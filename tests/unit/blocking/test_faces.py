@@ -45,6 +45,7 @@ RENAMED = {"aclose": "close"}
 # What the blocking face leaves out, and why.
 LEFT_OUT = {
     "Space.store": "an async object; space.run(...) reaches it",
+    "Space.at_most": "for what reads and commits in bulk below the space",
     "Hold.close": "for the lock itself",
     "Hold.known_at": "for the lock itself",
     "Hold.lose": "for the lock itself",
