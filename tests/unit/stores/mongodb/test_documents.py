@@ -77,7 +77,7 @@ def test_what_has_expired_is_removed_if_it_is_there() -> None:
 )
 def test_a_guard_holds_at_its_version_only(expected: int, rows: list[dict[str, int]], *, lost: bool) -> None:
     """An expired record is none."""
-    found = [{"_id": STORE}, *[{"_id": to_id(K), **row} for row in rows]]
+    found: list[dict[str, Any]] = [{"_id": STORE}, *[{"_id": to_id(K), **row} for row in rows]]
 
     assert lost_guards(Intent("h", 1, {K: expected}, (), (), 0), found, AT) is lost
 
