@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from holdfast.workflows.running.branches import Branch
     from holdfast.workflows.storing.failures import KnownErrors
 
-__all__ = ["CurrentStep", "current_step"]
+__all__ = [
+    "DID_NOT_HAPPEN",
+    "CurrentStep",
+    "DidNotHappen",
+    "Happened",
+    "Performance",
+    "current_step",
+    "outcome_of",
+]
 
 STEP: Final = ("step", "tried", "began", "cancelled", "transaction", "went_on")
 
@@ -125,7 +133,7 @@ class Performance:
             journal = activation.journal
             if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
                 await activation.flush(self._branch, self._id)  # what was done before is durable before anything else
-            activation.check_may_act()
+            await activation.check_may_act()
             if self._branch.cancel is not None:  # it was told while that was written
                 activation.raise_cancel(self._branch, self._id)
             value, problem = await self._attempt_it()
