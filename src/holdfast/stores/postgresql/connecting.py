@@ -18,7 +18,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.stores.postgresql.trouble import DRIVER_ERRORS, translate, translate_write
+from holdfast.stores.postgresql.trouble import DRIVER_ERRORS, is_answer, translate, translate_write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -64,6 +64,7 @@ async def dial(target: Target, options: Options, name: str) -> Session:
                 database=target.database,
                 ssl=target.tls or False,
                 timeout=options.connect_timeout,
+                command_timeout=options.timeout,  # for whatever the driver sends by itself
                 statement_cache_size=0,
                 server_settings={"application_name": "holdfast"},
             )
@@ -85,7 +86,7 @@ async def _look(connection: Connection, options: Options, name: str) -> Session:
         raise UnsuitableStoreError(name, f"it is PostgreSQL {version // 10_000}; {OLDEST // 10_000} or later is needed")
     if is_replica:
         raise StoreReadOnlyError(name, "it is a replica, which cannot be written to; name the primary")
-    is_direct = options.pooler != "transaction" and pid == connection.get_server_pid()
+    is_direct = options.pooler == "none" or (options.pooler == "auto" and pid == connection.get_server_pid())
     if is_direct:
         await connection.execute(_SETTINGS, timeout=options.timeout)
     return Session(connection, is_direct, syncs)
@@ -105,6 +106,7 @@ class Link:
         self._options, self._name, self._open = options, name, open_session
         self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = asyncio.Lock()
+        self._waiting = 0
         self._session: Session | None = None
         self._prepared: dict[str, Any] = {}
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
@@ -138,9 +140,6 @@ class Link:
                 if isinstance(problem, asyncpg.PostgresError):
                     raise
                 raise translate_write(problem, self._name) from problem
-            except asyncio.CancelledError:
-                self._drop()
-                raise
             return rows
 
     async def _prepare(self, session: Session, statement: str) -> Any:  # noqa: ANN401 -- the driver's own method
@@ -168,18 +167,24 @@ class Link:
         await self._take_turn()
         try:
             yield await self._ready()
+        except asyncio.CancelledError:
+            self._drop()  # it is in the middle of something
+            raise
         finally:
             self._lock.release()
 
     async def _take_turn(self) -> None:
-        if not self._lock.locked():
+        if not self._waiting and not self._lock.locked():
             await self._lock.acquire()
             return
+        self._waiting += 1
         try:
             async with asyncio.timeout(self._options.timeout):
                 await self._lock.acquire()
         except TimeoutError:
             raise StoreUnavailableError(self._name, "the connection was in use for too long; retry") from None
+        finally:
+            self._waiting -= 1
 
     # --- connecting --------------------------------------------------------------------------------------------
 
@@ -206,8 +211,8 @@ class Link:
             await asyncio.sleep(pause)
 
     def _judge(self, problem: BaseException) -> None:
-        """Give the connection up after anything that was not an answer of the server."""
-        if not isinstance(problem, asyncpg.PostgresError) or isinstance(problem, asyncpg.PostgresConnectionError):
+        """Give the connection up after anything that was not an answer of the server, or was its last."""
+        if not is_answer(problem):
             self._drop()
 
     def drop(self) -> None:

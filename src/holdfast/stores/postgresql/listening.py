@@ -47,29 +47,42 @@ class Ears:
         """Listen to just these topics; return when the server does."""
         self._wanted = frozenset(channels(self._options.schema, topics))
         try:
-            async with self._lock:
-                await self._catch_up()
+            await self._catch_up()
         except DRIVER_ERRORS as problem:
-            self._lose()
             raise translate(problem, self._name) from problem
         if self._keeping is None:
             self._keeping = self._loop.create_task(self._keep())
 
     async def _catch_up(self) -> None:
-        if self._connection is None or self._connection.is_closed():
-            session = await self._open()
-            self._connection, self._heard = session.connection, set()
-            self._lost.clear()
-            session.connection.add_termination_listener(self._ended)
-        connection = self._connection
-        assert connection is not None  # noqa: S101 -- for the type checker
-        async with asyncio.timeout(self._options.timeout):
-            for channel in self._wanted - self._heard:
-                await connection.add_listener(channel, self._take)
-                self._heard.add(channel)
-            for channel in self._heard - self._wanted:
-                await connection.remove_listener(channel, self._take)
-                self._heard.discard(channel)
+        """Listen to what is wanted, over a new connection if need be; then whatever was said meanwhile is lost."""
+        async with self._lock:
+            try:
+                is_new = self._connection is None or self._connection.is_closed()
+                connection = await self._connected() if is_new else self._connection
+                await self._tune(connection)
+            except BaseException:  # also if it is cancelled: it is in the middle of something
+                self._lose()
+                raise
+        if is_new and self._keeping is not None and self._listener is not None:
+            self._listener.take_loss()
+
+    async def _connected(self) -> Connection:
+        self._lose()
+        connection: Connection = (await self._open()).connection
+        self._connection, self._heard = connection, set()
+        self._lost.clear()
+        connection.add_termination_listener(self._ended)
+        return connection
+
+    async def _tune(self, connection: Any) -> None:  # noqa: ANN401 -- the driver's own
+        """Every statement has the time limit of the connection; there may be a thousand of them."""
+        wanted = self._wanted
+        for channel in wanted - self._heard:
+            await connection.add_listener(channel, self._take)
+            self._heard.add(channel)
+        for channel in self._heard - wanted:
+            await connection.remove_listener(channel, self._take)
+            self._heard.discard(channel)
 
     # --- what is heard -----------------------------------------------------------------------------------------
 
@@ -84,33 +97,27 @@ class Ears:
     # --- looking after it --------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Notice a connection that is gone, and listen again; then whatever was said meanwhile is lost."""
+        """Notice a connection that is gone, and listen again."""
         pause = FIRST_PAUSE
         while True:
             if await self._is_fine():
                 pause = FIRST_PAUSE
                 continue
             try:
-                async with self._lock:
-                    await self._catch_up()
+                await self._catch_up()
             except (*DRIVER_ERRORS, StoreError):
-                self._lose()
                 await asyncio.sleep(self._random.uniform(pause / 2, pause))
                 pause = min(LONGEST_PAUSE, pause * 2)
-                continue
-            if self._listener is not None:
-                self._listener.take_loss()
 
     async def _is_fine(self) -> bool:
         """Wait for a while; tell whether the connection is there at the end of it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEEPALIVE):
                 await self._lost.wait()
-        if self._connection is None or self._connection.is_closed() or self._lost.is_set():
-            self._lose()
-            return False
         try:
             async with self._lock:
+                if self._connection is None or self._connection.is_closed() or self._lost.is_set():
+                    return False
                 await self._connection.execute("", timeout=self._options.timeout)
         except DRIVER_ERRORS:
             self._lose()

@@ -62,19 +62,21 @@ async def _present(connection: Connection, schema: str, timeout: float) -> int:
 async def _migrate(connection: Connection, schema: str, steps: list[tuple[int, str]], timeout: float) -> None:
     """Apply what is missing in one transaction; whoever comes at the same time waits, and finds it done.
 
-    The lock goes with the transaction: also a pooler cannot leave it behind.
+    The lock goes with the transaction: also a pooler cannot leave it behind. Whatever fails is undone by closing the
+    connection.
     """
-    async with connection.transaction():
-        lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
-        await connection.execute(lock, f"holdfast migrations of {schema}", timeout=10 * timeout)
-        present = await _present(connection, schema, timeout)
-        if present == 0:
-            await connection.execute(_first(schema), timeout=timeout)
-        for number, text in steps:
-            if number > present:
-                await connection.execute(text, timeout=10 * timeout)
-                note = f'INSERT INTO "{schema}".migrations (number) VALUES ($1)'  # noqa: S608 -- a checked name
-                await connection.execute(note, number, timeout=timeout)
+    await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", timeout=timeout)
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+    await connection.execute(lock, f"holdfast migrations of {schema}", timeout=10 * timeout)
+    present = await _present(connection, schema, timeout)
+    if present == 0:
+        await connection.execute(_first(schema), timeout=timeout)
+    for number, text in steps:
+        if number > present:
+            await connection.execute(text, timeout=10 * timeout)
+            note = f'INSERT INTO "{schema}".migrations (number) VALUES ($1)'  # noqa: S608 -- a checked name
+            await connection.execute(note, number, timeout=timeout)
+    await connection.execute("COMMIT", timeout=timeout)
 
 
 def _first(schema: str) -> str:

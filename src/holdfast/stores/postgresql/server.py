@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, final
 import asyncpg
 
 from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
 from holdfast.stores.postgresql.calls import Calls, channel, page, payload, records, write_parameters, written
-from holdfast.stores.postgresql.connecting import Link, Session, dial
+from holdfast.stores.postgresql.connecting import CLOSED_WITHIN, Link, Session, dial
 from holdfast.stores.postgresql.joining import PostgresJoining
 from holdfast.stores.postgresql.listening import Ears
 from holdfast.stores.postgresql.trouble import (
@@ -226,6 +226,7 @@ class PostgresServer:
 
     async def _unsubscribe(self) -> None:
         try:
-            await self._reader.call(self._calls.forget, self._id)
-        except (StoreError, OutcomeUnknownError):  # then it is forgotten in a minute
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await self._reader.call(self._calls.forget, self._id)
+        except (StoreError, TimeoutError):  # then it is forgotten in a minute
             return

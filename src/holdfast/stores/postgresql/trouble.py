@@ -15,6 +15,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.moving.protocol import EXPORTED, moved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,7 @@ DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.I
 ATTEMPT_CLOSED: Final = "HF001"
 CREATED_MEANWHILE: Final = "HF002"
 STALE: Final = "HF003"
+FROZEN: Final = "HF004"
 TRY_AGAIN: Final = frozenset({CREATED_MEANWHILE, "40001", "40P01", "55P03"})
 """Nothing was written, and the same might succeed at once: lost races, deadlocks, locks that were not to be had."""
 
@@ -41,6 +43,16 @@ _BY_CODE: Final[Mapping[str, tuple[type[StoreError], str]]] = {
     "53300": (StoreUnavailableError, "it has too many connections; raise max_connections, or put a pooler in front"),
     "57P03": (StoreUnavailableError, "it is starting or stopping; retry"),
     "57014": (StoreUnavailableError, "it cancelled the statement, perhaps after its statement_timeout; retry"),
+    "40001": (StoreUnavailableError, "others changed the same rows at the same time; nothing was written; retry"),
+    "40P01": (StoreUnavailableError, "it ended a deadlock by undoing this transaction; nothing was written; retry"),
+    "55P03": (StoreUnavailableError, "a lock was not to be had in time, see its lock_timeout; retry"),
+    "HF002": (StoreUnavailableError, "a key was created at the same time; nothing was written; retry"),
+    "57P01": (StoreUnavailableError, "an administrator ended the session; retry"),
+    "25P03": (
+        StoreUnavailableError,
+        "its idle_in_transaction_session_timeout ended the transaction; raise it for this user",
+    ),
+    "25P04": (StoreUnavailableError, "its transaction_timeout ended the transaction; raise it"),
     "25P02": (StoreError, "an error in an earlier statement had ended the transaction; nothing was written"),
     "2200H": (StoreError, "its versions are used up"),
     "XX001": (StoreCorruptError, "its data is damaged; restore it from a backup"),
@@ -61,6 +73,8 @@ def translate(problem: BaseException, name: str) -> StoreError:
     if isinstance(problem, StoreError):
         return problem
     code = code_of(problem)
+    if code == FROZEN:
+        return moved(name, int(getattr(problem, "detail", None) or EXPORTED))
     if code in _BY_CODE:
         kind, advice = _BY_CODE[code]
         return kind(name, advice)
@@ -76,11 +90,18 @@ def translate_write(problem: BaseException, name: str) -> StoreError:
 
     An error that ends the session does not say it: it may come after the transaction was committed.
     """
-    is_answer = isinstance(problem, asyncpg.PostgresError) and not isinstance(problem, asyncpg.PostgresConnectionError)
-    severity = getattr(problem, "severity_en", None) or getattr(problem, "severity", None) or ""
-    if is_answer and (severity not in _OVER or code_of(problem) in _SURE_AT_LOGIN) and code_of(problem) != "40003":
+    code = code_of(problem)
+    if code in _SURE_AT_LOGIN or (is_answer(problem) and code != "40003"):
         return translate(problem, name)
     return OutcomeUnknownError(name, f"no answer came: {_words(problem)}")
+
+
+def is_answer(problem: BaseException) -> bool:
+    """Tell whether the server itself said that a statement failed, and goes on with the session."""
+    if not isinstance(problem, asyncpg.PostgresError) or isinstance(problem, asyncpg.PostgresConnectionError):
+        return False
+    severity = getattr(problem, "severity_en", None) or getattr(problem, "severity", None) or ""
+    return severity not in _OVER
 
 
 def _words(problem: BaseException) -> str:
