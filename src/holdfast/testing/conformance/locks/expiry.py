@@ -325,8 +325,14 @@ def _deletion_of(keys: LineKeys, waiter: Waiter) -> tuple[list[RecordKey], Calla
 
 
 async def _comes_after(space: Space, seen: Waiter) -> bool:
-    """Tell whether a waiter has another ticket than it had."""
-    return any(each.entry.id == seen.entry.id and each.ticket > seen.ticket for each in await waiters_of(space))
+    """Tell whether a waiter has another ticket than it had, and is anchored to a presence that is there.
+
+    With the old presence it may have joined just before it noticed that that is gone; then it joins once more.
+    """
+    return any(
+        each.entry.id == seen.entry.id and each.ticket > seen.ticket and each.entry.anchor != seen.entry.anchor
+        for each in await waiters_of(space)
+    )
 
 
 async def _is_told(told: list[Event], kind: type[Event]) -> bool:

@@ -137,7 +137,7 @@ class TimeoutCases(LockGround):
         wire = Wire()
         space, other = await open_space(), await open_space(through=wire.around)
         holder = await entered(space.mutex(KEY).hold())
-        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=0.1), 2))
+        impatient = asyncio.create_task(passes(other.mutex(KEY).hold(timeout=0.5), 2))
         await queued(space, 1)
 
         wire.cut()
