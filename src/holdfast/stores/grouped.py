@@ -25,6 +25,7 @@ from holdfast.stores.backend import CommitRider, Deferred, UpdateRider, WorkRide
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.group import ANY_NUMBER, Group
 from holdfast.stores.joining import joining_of
+from holdfast.stores.moving.protocol import moving_of
 from holdfast.stores.protocol import Commit
 from holdfast.stores.rules import check_commit, check_read, check_scan, check_window, is_plain
 from holdfast.stores.watching import BackendWatch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Backend, Batching, Outcome
     from holdfast.stores.joining import Joining
+    from holdfast.stores.moving.protocol import Movable
     from holdfast.stores.protocol import (
         Capabilities,
         Change,
@@ -184,6 +186,15 @@ class GroupedStore:
         """
         self._check_usable()
         return await joining_of(self._backend, self._backend.name)
+
+    def moving(self) -> Movable:
+        """Return what moves everything in this store to another one.
+
+        Raises:
+            UnsuitableStoreError: Its backend cannot do it.
+        """
+        self._check_usable()
+        return moving_of(self._backend, self._backend.name)
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""

@@ -16,12 +16,14 @@ from holdfast.errors import AttemptClosedError
 from holdfast.events import NO_HOOKS
 from holdfast.stores.backend import Applied, Batch
 from holdfast.stores.bells import Bells
-from holdfast.stores.fold import Folded, fold, keys_of
+from holdfast.stores.fold import fold, keys_of
 from holdfast.stores.grouped import GroupedStore
+from holdfast.stores.moving.paging import pages
+from holdfast.stores.moving.protocol import OPEN, moved
 from holdfast.stores.protocol import Capabilities, Record, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
@@ -46,11 +48,12 @@ class Memory:
         self._clock: Final = clock
         self._offset = clock.wall() - clock.elapsed()
         self._last_at = Instant(0)
-        self._last_version = 0
+        self.last_version = 0
         self._records: Final[dict[RecordKey, Record]] = {}
         self._order: Final[list[RecordKey]] = []
         self._attempts: Final[OrderedDict[str, Applied | None]] = OrderedDict()
         self._verdicts = 0
+        self.frozen = OPEN
 
     def now(self) -> Instant:
         """Return the store's time, which never goes backwards and does not follow a stepped wall clock."""
@@ -63,9 +66,12 @@ class Memory:
             raise AttemptClosedError(self.name, f"attempt {batch.attempt} was settled as never written")
         records = {key: record for key in keys_of(batch.riders) if (record := self._records.get(key)) is not None}
         folded = fold(
-            batch.riders, at=self.now(), last_version=self._last_version, records=records, limits=self.capabilities
+            batch.riders, at=self.now(), last_version=self.last_version, records=records, limits=self.capabilities
         )
-        self._write(folded)
+        if self.frozen and folded.writes:
+            raise moved(self.name, self.frozen)
+        self.lift(folded.last_version)
+        self.write(folded.writes)
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
         self._remember(batch.attempt, applied)
         return applied
@@ -94,9 +100,13 @@ class Memory:
         record = self._records.get(key)
         return None if record is None or record.is_expired(at) else record
 
-    def _write(self, folded: Folded) -> None:
-        self._last_version = folded.last_version
-        for key, record in folded.writes.items():
+    def lift(self, version: int) -> None:
+        """Go on above a version."""
+        self.last_version = max(self.last_version, version)
+
+    def write(self, writes: Mapping[RecordKey, Record | None]) -> None:
+        """Write records as they are, and remove those that are None."""
+        for key, record in writes.items():
             if record is not None:
                 if key not in self._records:
                     bisect.insort(self._order, key)
@@ -159,6 +169,10 @@ class MemoryBackend:
         with self._memory.lock:
             return self._memory.scan(start, end, limit=limit, reverse=reverse)
 
+    def moving(self) -> MemoryMoving:
+        """Return what moves it."""
+        return MemoryMoving(self._memory)
+
     def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
         """Hear hints from every handle on the same memory."""
         return self._memory.bells.listen(prefixes, ear)
@@ -181,6 +195,48 @@ class MemoryBackend:
 
     async def aclose(self) -> None:
         """Nothing to let go of: the memory lives as long as someone has a handle on it."""
+
+
+@final
+class MemoryMoving:
+    """Everything in a memory."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory: Final = memory
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        return self._memory.frozen
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes."""
+        with self._memory.lock:
+            self._memory.frozen = self._memory.frozen or reason
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        with self._memory.lock:
+            self._memory.frozen = OPEN
+
+    async def last(self) -> int:
+        """Return the last version."""
+        return self._memory.last_version
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version."""
+        with self._memory.lock:
+            self._memory.lift(version)
+
+    def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records."""
+        return pages(MemoryBackend(self._memory).scan)
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        with self._memory.lock:
+            self._memory.write({record.key: record for record in records})
 
 
 _shared: dict[str, Memory] = {}

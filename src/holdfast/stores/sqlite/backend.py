@@ -21,6 +21,7 @@ from holdfast.offload import Lane
 from holdfast.stores.backend import WorkRider
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.sqlite.doorbells import Doorbells, is_supported
+from holdfast.stores.sqlite.moving import SqliteMoving
 from holdfast.stores.sqlite.sharing import unshare
 from holdfast.stores.sqlite.slow_check import SlowCheck
 from holdfast.stores.sqlite.upkeep import Upkeep
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.stores.backend import Applied, Batch, Ear
     from holdfast.stores.protocol import Capabilities, Snapshot, Wake
     from holdfast.stores.sqlite.database import Database
+    from holdfast.stores.sqlite.driver import Connection
     from holdfast.stores.sqlite.options import Options
     from holdfast.stores.sqlite.sharing import SharedFile
 
@@ -140,6 +142,15 @@ class SqliteBackend:
         """Close an attempt."""
         patience = self._options.busy_seconds
         return await self._in_turn(lambda: self._database.settle(attempt, patience=patience), attempt)
+
+    def moving(self) -> SqliteMoving:
+        """Return what moves everything in the file to another store."""
+        return SqliteMoving(self.change, self.scan)
+
+    async def change(self, work: Callable[[Connection], T]) -> T:
+        """Do something to the tables, in its turn, that may be done twice."""
+        patience = self._options.busy_seconds
+        return await self._in_turn(lambda: self._database.change(work, patience=patience), "")
 
     async def _in_turn(self, work: Callable[[], T], attempt: str) -> T:
         job = _Job()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import apsw
 from msgspec import structs
@@ -26,7 +26,7 @@ from holdfast.stores.sqlite.trouble import translate
 from holdfast.stores.sqlite.work import run_work
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.clock import Instant
     from holdfast.stores.backend import Rider
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""
+
+T = TypeVar("T")
 
 _COUNTERS: Final = "SELECT count, at FROM main.counters WHERE handle = ''"
 _COUNT_UP: Final = (
@@ -244,6 +246,21 @@ class Database:
         raise StoreError(
             self._file.path, f"attempt {attempt} is not the last of this handle; settle it where it was made"
         )
+
+    def change(self, work: Callable[[Connection], T], *, patience: float) -> T:
+        """Do something to the tables in one durable transaction that is no batch; it may be done twice."""
+        self._file.check()
+        try:
+            self._begin(patience)
+            try:
+                result = work(self._writer)
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        except apsw.Error as problem:
+            raise translate(problem, self._file.path) from problem
+        return result
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 import apsw
 
@@ -15,6 +16,7 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+from holdfast.stores.moving.protocol import moved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,11 +33,18 @@ _KINDS: Mapping[type[apsw.Error], tuple[type[StoreError], str]] = {
 }
 
 
+FROZEN: Final = re.compile(r"holdfast frozen (?P<reason>[0-9]+)", re.ASCII)
+"""What the trigger says that freezes a store."""
+
+
 def translate(problem: apsw.Error, name: str) -> StoreError:
     """Return the Holdfast error for a driver error."""
     code = getattr(problem, "extendedresult", 0)
     if code == apsw.SQLITE_READONLY_DBMOVED:
         return StoreGoneError(name, "the file was deleted, moved or replaced; put it back or open it anew")
+    frozen = FROZEN.search(str(problem))
+    if frozen is not None:
+        return moved(name, int(frozen["reason"]))
     for kind, (error, advice) in _KINDS.items():
         if isinstance(problem, kind):
             return error(name, advice)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Change
     from holdfast.stores.sqlite.driver import Connection
 
-_OURS: Final = frozenset({"records", "records_that_expire", "counters", "facts"})
+_OURS: Final = frozenset({"records", "records_that_expire", "counters", "facts", "frozen"})
 _FORBIDDEN: Final = frozenset(
     {apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH, apsw.SQLITE_PRAGMA}
 )

@@ -1,0 +1,1 @@
+"""Moving everything that a store keeps: to a file, and from a file into another store."""

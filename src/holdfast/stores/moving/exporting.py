@@ -1,0 +1,57 @@
+"""Exporting: everything that a store keeps, once nobody can write to it any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.stores.moving.files import FORMAT, Footer, Header, Writer
+from holdfast.stores.moving.living import PRESENCE, kind_of
+from holdfast.stores.moving.protocol import EXPORTED, OPEN, moved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.stores.grouped import GroupedStore
+    from holdfast.stores.moving.protocol import Movable
+
+
+def untold(_records: int) -> None:
+    """Tell nobody how far it is."""
+
+
+async def export_store(store: GroupedStore, sink: BinaryIO, tell: Callable[[int], object] = untold) -> Footer:
+    """Freeze a store and write everything in it to ``sink``, except who is there: processes do not move.
+
+    It stays frozen. If this fails it takes writes again, unless it was frozen before; a killed export leaves it frozen,
+    to be exported once more or thawed.
+
+    Args:
+        store: The store. Its namespaces and tenants are all exported.
+        sink: Takes the bytes, in the form of :mod:`holdfast.stores.moving.files`.
+        tell: Called with the number of records so far, now and then.
+
+    Raises:
+        StoreMovedError: An import into it is not finished.
+    """
+    movable, backend = store.moving(), store.capabilities.backend
+    before = await movable.frozen()
+    if before not in {OPEN, EXPORTED}:
+        raise moved(store.backend.name, before)
+    try:
+        await movable.freeze(EXPORTED)
+        writer = Writer(sink, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
+        await _write_all(movable, writer, tell)
+        return writer.end(await movable.last())
+    except BaseException:
+        if before == OPEN:
+            await movable.thaw()
+        raise
+
+
+async def _write_all(movable: Movable, writer: Writer, tell: Callable[[int], object]) -> None:
+    async for page in movable.dump():
+        for record in page:
+            if kind_of(record.key) != PRESENCE:
+                writer.add(record)
+        tell(writer.records)
