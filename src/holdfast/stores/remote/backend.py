@@ -14,6 +14,7 @@ from holdfast.events import NO_HOOKS, Swept
 from holdfast.stores.forks import ForkGuard
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.joining import joining_of
+from holdfast.stores.moving.protocol import moving_of
 from holdfast.stores.remote.guarding import Guarding
 from holdfast.stores.remote.hearing import Hearing
 from holdfast.stores.remote.reading import ReadGroup
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Applied, Batch, Ear
     from holdfast.stores.joining import Joining
+    from holdfast.stores.moving.protocol import Movable
     from holdfast.stores.protocol import Capabilities, Snapshot, Wake
     from holdfast.stores.remote.server import Server
 
@@ -99,6 +101,10 @@ class RemoteBackend:
     async def joining(self) -> Joining:
         """Return what the server can do over connections of the user's."""
         return await joining_of(self._server, self.name)
+
+    def moving(self) -> Movable:
+        """Return what moves everything on the server to another one."""
+        return moving_of(self._server, self.name)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
