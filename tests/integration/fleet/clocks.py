@@ -27,6 +27,7 @@ class Dial:
 
     def __init__(self, path: Path) -> None:
         self._path: Final = path
+        self._offset = 0
         self.turn("+0")
 
     def turn(self, offset: str) -> None:
@@ -34,6 +35,11 @@ class Dial:
         fresh = self._path.with_suffix(".new")
         fresh.write_text(f"{offset}\n")
         fresh.replace(self._path)
+
+    def step(self, seconds: int) -> None:
+        """Set the clock forward, or back, by so much."""
+        self._offset += seconds
+        self.turn(f"{self._offset:+}s")
 
     @property
     def environment(self) -> dict[str, str]:

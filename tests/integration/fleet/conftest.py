@@ -34,8 +34,10 @@ def gathering(tmp_path: Path) -> Gathering:
         path = tmp_path / "ledger.db"
         async with hf.open(url) as space:
             crew = Crew(space, url, ledger := Ledger(path), path, lease)
-            yield crew
-            crew.close()
-        ledger.close()
+            try:
+                yield crew
+            finally:
+                crew.close()
+                ledger.close()
 
     return make

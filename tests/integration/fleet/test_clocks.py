@@ -122,7 +122,6 @@ async def test_a_killed_holder_with_another_clock_is_taken_over_after_a_lease(ki
             took.append(await kill_the_holder(crew, random.Random(seed)))
             remark(label, spread(took))
 
-    assert min(took) > LEASE / 8  # what is left of it at the least, should the last renewal have been slow
     assert max(took) < LEASE + SLACK
 
 

@@ -146,6 +146,13 @@ async def sleeper(ctx: hf.Context, number: int) -> int:
 
 
 @hf.workflow
+async def naps(ctx: hf.Context, seconds: float) -> float:
+    """One sleep, and nothing else."""
+    await ctx.sleep(seconds)
+    return seconds
+
+
+@hf.workflow
 async def careful(ctx: hf.Context, number: int) -> int:
     """At-most-once steps; one that was interrupted is told, and the run goes on."""
     interrupted = 0
@@ -257,7 +264,7 @@ WORKFLOWS = {
     f"{each.name}{each.version}": each
     for each in (
         in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
-        waits_at_the_gate, kills_its_worker, changing_1, changing_2,
+        naps, waits_at_the_gate, kills_its_worker, changing_1, changing_2,
     )
 }  # fmt: skip
 SHAPES = (

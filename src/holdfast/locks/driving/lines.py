@@ -21,6 +21,7 @@ from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.records import LineKeys, Site, presences_of
 from holdfast.locks.driving.removing import remove
 from holdfast.locks.driving.requests import Leave, Poke
+from holdfast.locks.driving.setback import end_of
 from holdfast.locks.driving.turning_out import entry_of
 from holdfast.stores.forks import ForkGuard
 
@@ -216,12 +217,14 @@ class Lines:
             seen = await self.scope.read(*keys.values())
             for name, key in keys.items():
                 record = seen.get(key)
-                lifeline = "" if record is None else PRESENCES.decode(record.value).lifeline
-                if record is not None and self.scope.store.is_severed(lifeline):
+                if record is None:
+                    continue
+                presence = PRESENCES.decode(record.value)
+                if self.scope.store.is_severed(presence.lifeline):
                     await remove(self.scope.store, key)
-                elif record is not None:
-                    lifelines[name] = lifeline
-                    alive[name] = record.expires_at or seen.at
+                else:
+                    lifelines[name] = presence.lifeline
+                    alive[name] = await end_of(self.scope.store, record, presence, seen.at)
         line.lifelines = lifelines
         return alive
 

@@ -16,6 +16,7 @@ from holdfast.errors import DecodeError, FormatTooNewError, StoreBusyError, Stor
 from holdfast.events import RunQuarantined, WorkerDied
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.removing import remove
+from holdfast.locks.driving.setback import end_of
 from holdfast.stores.protocol import Check, Conflict, Delete, Put
 from holdfast.workflows.limiting.admitting import admit
 from holdfast.workflows.running.activation import Activation
@@ -209,14 +210,15 @@ async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str
         seen = await scope.read(*keys.values())
         for name, key in keys.items():
             record = seen.get(key)
-            lifeline = "" if record is None else PRESENCES.decode(record.value).lifeline
-            if record is not None and scope.store.is_severed(lifeline):
+            presence = None if record is None else PRESENCES.decode(record.value)
+            if record is None or presence is None:
+                dead.append(name)
+            elif scope.store.is_severed(presence.lifeline):
                 await remove(scope.store, key)
-                record = None
-            if record is None:
                 dead.append(name)
             else:
-                lifelines[name] = lifeline
+                lifelines[name] = presence.lifeline
+                await end_of(scope.store, record, presence, seen.at)
     return dead, lifelines
 
 

@@ -73,14 +73,15 @@ class Contender:
     async def _hold(self, holding: Holding, body: Callable[[Hold], Awaitable[None]] | None) -> None:
         async with holding as hold:
             held_at = monotonic()
-            assert self._ledger.write(self._name, "in", hold.fence)
-            assert isinstance(await self._write(hold), Commit)
+            if not (self._ledger.write(self._name, "in", hold.fence) and isinstance(await self._write(hold), Commit)):
+                say("refused")  # the store's clock was set: it was taken over before it could know
+                return
             say("held", hold.fence, held_at)
             if body is not None:
                 await body(hold)
             hold.check()
             if not self._ledger.write(self._name, "out", hold.fence):
-                say("refused")  # it was taken over, and could not know yet: the store's clock was set
+                say("refused")  # as above
 
     async def _write(self, hold: Hold) -> Commit | Conflict:
         """Write this hold's fence to the record in the store, guarded."""
