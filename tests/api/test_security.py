@@ -193,6 +193,7 @@ def test_a_payload_that_names_code_stays_data_in_a_store(url: str, tmp_path: Pat
 IMPORT = """
 import importlib, pkgutil, threading
 import asyncio, hashlib, logging, msgspec  # what the package imports is not on trial
+import aiobotocore.session, aiohttp, asyncmy, asyncpg, pymongo, redis  # nor are the drivers of servers
 sys.addaudithook(listen)
 import holdfast
 for name in holdfast.__all__:

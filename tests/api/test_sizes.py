@@ -16,6 +16,7 @@ def ten_seconds_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", itertools.count(0, 10).__next__)
     monkeypatch.setattr(sizes, "tallies", [])
     monkeypatch.setattr(sizes, "PROVE", False)
+    monkeypatch.setattr(sizes, "SHARE", 1.0)
 
 
 def test_rounds_stop_when_the_box_closes() -> None:
