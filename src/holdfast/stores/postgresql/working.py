@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import structs
 
 from holdfast.clock import Instant, monotonic
-from holdfast.errors import InvalidChangeError, StoreError, WorkTimeoutError
+from holdfast.errors import AttemptClosedError, InvalidChangeError, StoreError, WorkTimeoutError
 from holdfast.stores.fold import as_exception
 from holdfast.stores.postgresql.calls import lock_runs, lost_records, write_parameters, written
-from holdfast.stores.postgresql.trouble import DRIVER_ERRORS, translate, translate_write
+from holdfast.stores.postgresql.trouble import (
+    ATTEMPT_CLOSED,
+    CREATED_MEANWHILE,
+    DRIVER_ERRORS,
+    code_of,
+    translate,
+    translate_write,
+)
 from holdfast.stores.protocol import ABSENT, Check, Conflict, Delete, Put, Worked
 from holdfast.stores.remote.server import Intent, Refused, Row
 from holdfast.stores.rules import check_commit, in_window
@@ -37,6 +44,10 @@ _ENDS_IT: Final = re.compile(
 )
 
 
+_OURS: Final = r"(?<![a-z0-9_$])\"?@\"?\s*\.\s*\"?(?!(?:runs|steps|locks)\b)[a-z_]"
+"""Our tables and functions, by their full names. Whoever is set on it gets around this: it is there for mistakes."""
+
+
 @final
 class SqlWork:
     """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts.
@@ -45,30 +56,32 @@ class SqlWork:
     part that may fail by itself there is :meth:`savepoint`.
     """
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_ours", "_seconds")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, schema: str, seconds: float) -> None:
         self._connection: Connection | None = connection
+        self._seconds: Final = seconds
+        self._ours: Final = re.compile(_OURS.replace("@", schema), re.IGNORECASE)
 
     async def execute(self, statement: str, *parameters: Any) -> str:  # noqa: ANN401 -- as the driver has it
         """Run a statement, or several without parameters, and return the status of the last."""
-        return await self._open(statement).execute(statement, *parameters)
+        return await self._open(statement).execute(statement, *parameters, timeout=self._seconds)
 
     async def executemany(self, statement: str, parameters: Sequence[Sequence[Any]]) -> None:
         """Run one statement once for each set of parameters."""
-        await self._open(statement).executemany(statement, parameters)
+        await self._open(statement).executemany(statement, parameters, timeout=self._seconds)
 
     async def fetch(self, statement: str, *parameters: Any) -> list[asyncpg.Record]:  # noqa: ANN401 -- as the driver has it
         """Run a statement and return its rows."""
-        return await self._open(statement).fetch(statement, *parameters)
+        return await self._open(statement).fetch(statement, *parameters, timeout=self._seconds)
 
     async def fetchrow(self, statement: str, *parameters: Any) -> asyncpg.Record | None:  # noqa: ANN401 -- as the driver has it
         """Run a statement and return its first row."""
-        return await self._open(statement).fetchrow(statement, *parameters)
+        return await self._open(statement).fetchrow(statement, *parameters, timeout=self._seconds)
 
     async def fetchval(self, statement: str, *parameters: Any) -> Any:  # noqa: ANN401 -- as the driver has it
         """Run a statement and return the first value of its first row."""
-        return await self._open(statement).fetchval(statement, *parameters)
+        return await self._open(statement).fetchval(statement, *parameters, timeout=self._seconds)
 
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncGenerator[None]:
@@ -81,6 +94,8 @@ class SqlWork:
             raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
         if _ENDS_IT.match(statement):
             raise InvalidChangeError("the transaction belongs to the store and cannot be ended in it; use savepoint()")
+        if self._ours.search(statement):
+            raise InvalidChangeError("what lies in the schema of the store is its own; use the store to change it")
         return self._connection
 
     def end(self) -> None:
@@ -174,7 +189,7 @@ class Working:
 
     async def _run(self, session: Session, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
         """Run the work within its time; what it raises passes through."""
-        started, sql = monotonic(), SqlWork(session.connection)
+        started, sql = monotonic(), SqlWork(session.connection, self._options.schema, rider.seconds)
         late = WorkTimeoutError(self._name, f"the work took longer than {rider.seconds:g} s; everything was undone")
         limit = asyncio.timeout(rider.seconds)
         try:
@@ -195,11 +210,23 @@ class Working:
 
     async def _record(self, session: Session, commit: CommitRider, handle: str, number: int, answer: Any) -> Outcome:  # noqa: ANN401 -- whatever the work returned
         intent = intent_of(commit, handle, number)
-        rows = await self._call(session, self._calls.write, write_parameters(intent, self._options.schema))
+        try:
+            rows = await self._link.run(session, self._calls.write, write_parameters(intent, self._options.schema))
+        except DRIVER_ERRORS as problem:
+            if code_of(problem) == ATTEMPT_CLOSED:
+                raise AttemptClosedError(self._name, "the attempt had been settled as never written") from problem
+            if code_of(problem) == CREATED_MEANWHILE and (conflict := await self._met(session, commit)) is not None:
+                return conflict
+            raise translate(problem, self._name) from problem
         verdict = written(rows[0], intent)
         if isinstance(verdict, Refused):
             return Conflict(verdict.at, verdict.current)
         return Worked(answer, verdict.at, dict.fromkeys([row.key for row in intent.puts], verdict.versions[0]))
+
+    async def _met(self, session: Session, commit: CommitRider) -> Conflict | None:
+        """Undo everything, and look at what somebody else created while the work went on."""
+        await self._execute(session, "ROLLBACK")
+        return await self._guard(session, commit)
 
     async def _call(self, session: Session, statement: str, parameters: Sequence[Any]) -> list[asyncpg.Record]:
         """Run a statement before the commit: if it fails, nothing is written."""

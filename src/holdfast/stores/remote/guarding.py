@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Final, final
 
@@ -11,6 +12,7 @@ from msgspec import structs
 from holdfast.clock import Instant
 from holdfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
 from holdfast.stores.backend import Applied, UpdateRider, WorkRider
+from holdfast.stores.protocol import Delete, Worked
 from holdfast.stores.remote.believing import Beliefs
 from holdfast.stores.remote.planning import DEFERRED, plan, wants_reserve
 from holdfast.stores.remote.server import Intent, Refused
@@ -32,6 +34,9 @@ TOGETHER: Final = 3
 
 LOSSES: Final = 60
 """After losing this many races in a row a rider is told that its keys are too busy."""
+
+UNKNOWN_GENERATION: Final = -2
+"""Unlike any: the list of topics is fetched, and what was left out is sent."""
 
 PAUSE: Final = 0.0005
 LONGEST_PAUSE: Final = 0.05
@@ -160,16 +165,26 @@ class Guarding:
         handle, number = split(batch.attempt)
         self._handles.add(handle)
         outcome = await self._server.work(rider, handle, number, lambda outcome: self._keep(batch, rider, outcome))
-        return self._worked(batch, rider, outcome), 0
+        applied = self._worked(batch, rider, outcome)
+        if not isinstance(outcome, Worked):
+            return applied, 0
+        messages = self._address(applied.changed, applied.wakes)
+        if messages:
+            with contextlib.suppress(StoreError):  # then the slow check finds it
+                await self._server.send(messages)
+        return applied, UNKNOWN_GENERATION
 
     def _keep(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> None:
         self._worked(batch, rider, outcome)
 
     def _worked(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> Applied:
-        changed = tuple(getattr(outcome, "versions", ()))
         self.beliefs.forget(change.key for change in rider.commit.changes)
-        self.beliefs.forget(changed)
-        applied = Applied((outcome,), changed, rider.commit.wake if changed else ())
+        applied = Applied((outcome,), ())
+        if isinstance(outcome, Worked):
+            deleted = (change.key for change in rider.commit.changes if isinstance(change, Delete))
+            changed = (*outcome.versions, *deleted)
+            self.beliefs.forget(changed)
+            applied = Applied((outcome,), changed, rider.commit.wake)
         self._known = (batch.attempt, applied)
         return applied
 
