@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from holdfast.stores.postgresql.checking import NotDurableWarning, check_listening, tell_weakness
 from holdfast.stores.postgresql.connecting import dial
 from holdfast.stores.postgresql.migrating import ensure_schema
 from holdfast.stores.postgresql.options import Options, Target, read_options
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.stores.postgresql.connecting import Session
     from holdfast.stores.remote.addresses import Address
 
-__all__ = ["CAPABILITIES", "Options", "PostgresServer", "SqlWork", "Target", "open_address"]
+__all__ = ["CAPABILITIES", "NotDurableWarning", "Options", "PostgresServer", "SqlWork", "Target", "open_address"]
 
 CAPABILITIES: Final = Capabilities(
     backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", shortest_lease=0.5, commit_with=True
@@ -36,7 +37,12 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     ``pooler`` (``auto``, ``none`` or ``transaction``), and ``listen``, the address of the server itself where the URL
     names a pooler.
     """
-    return open_remote(await open_server(read_options(address), address.name), hooks)
+    options = read_options(address)
+    await check_listening(options, address.name)
+    server = await open_server(options, address.name)
+    if not server.capabilities.durable:
+        tell_weakness(address.name, hooks)
+    return open_remote(server, hooks)
 
 
 async def open_server(options: Options, name: str) -> PostgresServer:

@@ -70,7 +70,7 @@ async def _migrate(connection: Connection, schema: str, steps: list[tuple[int, s
     await connection.execute(lock, f"holdfast migrations of {schema}", timeout=10 * timeout)
     present = await _present(connection, schema, timeout)
     if present == 0:
-        await connection.execute(_first(schema), timeout=timeout)
+        await connection.execute(first(schema), timeout=timeout)
     for number, text in steps:
         if number > present:
             await connection.execute(text, timeout=10 * timeout)
@@ -79,7 +79,8 @@ async def _migrate(connection: Connection, schema: str, steps: list[tuple[int, s
     await connection.execute("COMMIT", timeout=timeout)
 
 
-def _first(schema: str) -> str:
+def first(schema: str) -> str:
+    """Return what makes a schema that no migration was applied to yet."""
     return (
         f'CREATE SCHEMA IF NOT EXISTS "{schema}";'
         f' CREATE TABLE "{schema}".migrations (number int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())'

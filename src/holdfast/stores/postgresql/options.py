@@ -69,13 +69,20 @@ def read_options(address: Address) -> Options:
         target,
         _listening(address, target, listen) if listen else None,
         address.take("schema", _identifier, "holdfast", "up to 31 of a-z, 0-9 and _, beginning with no digit"),
-        address.take_seconds("timeout", 5.0),
-        address.take_seconds("connect_timeout", 5.0),
+        _limit(address, "timeout"),
+        _limit(address, "connect_timeout"),
         "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
         address.take_flag("migrate", default=True),
     )
     address.finish(*KNOWN)
     return options
+
+
+def _limit(address: Address, name: str) -> float:
+    given = address.take_seconds(name, 5.0)
+    if given <= 0:
+        raise address.refuse(f"{name} is longer than nothing")
+    return given
 
 
 def _identifier(given: str) -> str:

@@ -1,0 +1,197 @@
+"""Views for people: runs, steps and locks, read with plain SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.keys import KeyFamily, RecordKey
+from holdfast.stores import Put
+from tests.integration.postgresql.ground import made, opened, run_sql, until
+
+if TYPE_CHECKING:
+    import asyncpg
+
+REPO = KeyFamily("viewed-repo")
+
+
+@hf.step
+async def look(name: str) -> str:
+    """A step with a result of known size."""
+    return name * 10
+
+
+@hf.step
+async def stumble() -> None:
+    """A step that fails."""
+    raise LookupError("nothing there")
+
+
+@hf.workflow
+async def travel(ctx: hf.Context, name: str) -> str:
+    """A workflow that looks, stumbles, and goes on."""
+    seen = await ctx.step(look, name)
+    try:
+        await ctx.step(stumble)
+    except LookupError:
+        return seen
+    return ""
+
+
+@hf.workflow
+async def rest(ctx: hf.Context, seconds: float) -> None:
+    """A workflow that sleeps."""
+    await ctx.sleep(seconds)
+
+
+@pytest.fixture
+async def url(postgresql_url: str) -> str:
+    """A schema of its own."""
+    return await made(postgresql_url)
+
+
+async def rows(url: str, statement: str) -> list[dict[str, Any]]:
+    """Return rows by their names."""
+    found: list[asyncpg.Record] = await run_sql(url, statement)
+    return [dict(row) for row in found]
+
+
+async def test_a_run_is_shown_with_its_history(url: str) -> None:
+    """Who, what, when, how it went and how large it was; never the values."""
+    async with hf.Engine(url, namespace="trips", tenant="acme", workflows=[travel]) as engine:
+        await (await engine.start(travel, "a", id="first")).result(timeout=30)
+    [run] = await rows(url, "SELECT * FROM @.runs")
+    steps = await rows(url, "SELECT * FROM @.steps ORDER BY place")
+
+    told = {name: run[name] for name in ("namespace", "tenant", "run_id", "status", "owner", "content")}
+    assert told == {
+        "namespace": "trips", "tenant": "acme", "run_id": "first", "status": "completed", "owner": None,
+        "content": "readable",
+    }  # fmt: skip
+    assert run["workflow"].endswith("travel")
+    assert run["started_at"] <= run["ended_at"]
+    kept = [step for step in steps if step["kind"] == "step"]
+    assert [(step["failed"], step["size"]) for step in kept] == [(False, 12), (True, 0)]
+    assert [step["place"] for step in steps] == list(range(len(steps)))
+    assert all(run["started_at"] <= step["at"] <= run["ended_at"] for step in steps)
+
+
+async def test_a_run_that_sleeps_is_shown_with_what_it_waits_for(url: str) -> None:
+    """And until when."""
+
+    async def sleeps() -> bool:
+        return [run["status"] for run in await rows(url, "SELECT status FROM @.runs")] == ["suspended"]
+
+    async with hf.Engine(url, workflows=[rest]) as engine:
+        await engine.start(rest, 3_600.0, id="tired")
+        await until(sleeps)
+        [run] = await rows(url, "SELECT * FROM @.runs")
+
+    assert run["waits_for"]
+    assert run["ended_at"] is None
+    assert run["looked_at_by"] > run["changed_at"]
+
+
+async def test_a_lock_is_shown_with_its_holder_and_its_waiters(url: str) -> None:
+    """A row for each holder; its fence is the one that the holder was given."""
+    async with hf.open(url, namespace="n") as space:
+
+        async def waits() -> bool:
+            return bool(await rows(url, "SELECT FROM @.locks WHERE waiters = 1"))
+
+        async with space.mutex(REPO("/srv/a", "main")).hold(note="nightly") as hold:
+            waiting = asyncio.create_task(space.mutex(REPO("/srv/a", "main")).hold().__aenter__())
+            await until(waits)
+            [lock] = await rows(url, "SELECT * FROM @.locks")
+            waiting.cancel()
+            await asyncio.wait({waiting})
+
+    assert (lock["namespace"], lock["key"], lock["kind"]) == ("n", "viewed-repo(/srv/a, main)", "mutex")
+    assert (lock["fence"], lock["note"], lock["permits"]) == (hold.fence, "nightly", "1")
+    assert lock["holder"]
+    assert lock["since"]
+
+
+async def test_everyone_who_shares_a_semaphore_is_shown(url: str) -> None:
+    """With fences of their own."""
+    async with (
+        hf.open(url) as space,
+        hf.open(url) as other,
+        space.semaphore("pool", permits=3).hold() as one,
+        other.semaphore("pool", permits=3).hold() as two,
+    ):
+        locks = await rows(url, "SELECT key, fence, permits FROM @.locks ORDER BY fence")
+
+    assert [(lock["key"], lock["permits"]) for lock in locks] == [("pool", "3")] * 2
+    assert [lock["fence"] for lock in locks] == sorted([one.fence, two.fence])
+
+
+async def test_names_of_any_kind_are_shown(url: str) -> None:
+    """Also those that text in PostgreSQL cannot hold, and those that look like the end of a part."""
+    names = ["naïve ☃", "nul\x00in it", "\\000\x01", "\x00", "a\x01b", "\\u0000"]
+    async with hf.open(url) as space:
+        for name in names:
+            async with space.mutex(name).hold():
+                [lock] = await rows(url, "SELECT key FROM @.locks")
+                assert lock["key"] == name.replace("\x00", "␀")
+
+
+async def test_sealed_values_are_shown_as_sealed(url: str) -> None:
+    """Keys are there to see, nothing else is."""
+    keyring = hf.Keyring({"k": b"k" * 32})
+    async with hf.Engine(url, namespace="hidden", workflows=[travel], encryption=keyring) as engine:
+        await (await engine.start(travel, "a", id="first")).result(timeout=30)
+    [run] = await rows(url, "SELECT * FROM @.runs")
+    steps = await rows(url, "SELECT * FROM @.steps")
+
+    assert {name for name, value in run.items() if value is not None} == {"namespace", "tenant", "run_id", "content"}
+    assert (run["run_id"], run["content"]) == ("first", "sealed")
+    assert {step["content"] for step in steps} == {"sealed"}
+
+
+VALUES = [
+    b"", b"\xff\xfe", b"1:", b"1:nonsense", b"2:{}", b"{}", b"1:[]", b"1:null", b"sealed1:k:", b":", b"1:{}",
+    b'1:{"marks":7,"holders":{"a":1},"status":[],"changed_at":"soon"}',
+    b'1:{"marks":[7,{"at":1e300,"failure":"x","kind":{}}],"holders":[3,{"slot":{},"granted_at":-5}],"changed_at":1e99}',
+    b'1:{"status":"\\ud800","rules":5,"holders":[{"entry":[]}]}',
+]  # fmt: skip
+
+
+async def test_no_value_breaks_a_view(url: str) -> None:
+    """Whatever lies at the keys of runs, steps and locks."""
+    async with opened(url) as [store]:
+        for number, value in enumerate(VALUES):
+            keys = [
+                RecordKey("n", "t", "life", str(number)), RecordKey("n", "t", "run", str(number)),
+                RecordKey("n", "t", "step", str(number), "not a number"), RecordKey("n", "t", "life"),
+                RecordKey("n", "t", "line", "1", "", str(number)), RecordKey("n", "life", "life", "life", str(number)),
+            ]  # fmt: skip
+            seen = await store.read(*keys)
+            await store.commit(*(Put(key, value, seen.version(key)) for key in keys))
+
+        runs = await rows(url, "SELECT * FROM @.runs ORDER BY run_id::int")
+        assert [run["run_id"] for run in runs] == [str(number) for number in range(len(VALUES))]
+        assert {run["content"] for run in runs} == {"readable", "sealed", "unreadable"}
+        assert len(await rows(url, "SELECT * FROM @.steps")) >= len(VALUES)
+        assert len(await rows(url, "SELECT * FROM @.locks")) >= len(VALUES)
+
+
+async def test_text_that_postgresql_cannot_hold_is_shown_with_a_symbol(url: str) -> None:
+    """A NUL in a value, and what only looks like one."""
+    value = rb'1:{"status":"a\u0000\u0000b\\u0000\\\u0000"}'
+    async with opened(url) as [store]:
+        await store.commit(Put(RecordKey("n", "t", "life", "1"), value))
+
+        assert [run["status"] for run in await rows(url, "SELECT status FROM @.runs")] == ["a␀␀b\\u0000\\␀"]
+
+
+async def test_what_has_expired_is_not_shown(url: str) -> None:
+    """Nor what other kinds of records hold."""
+    async with opened(url) as [store]:
+        at = (await store.read(RecordKey("n", "x"))).at
+        await store.commit(Put(RecordKey("n", "t", "life", "gone"), b"1:{}", expires_at=at))
+
+        assert await rows(url, "SELECT * FROM @.runs") == []
