@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast import Engine
     from holdfast.workflows.operating.information import HistoryEntry
+    from holdfast.workflows.schedules.information import ScheduleInfo
     from tests.integration.workflows.ledger import Entry
 
 Attempt: TypeAlias = tuple[str, int]
@@ -160,3 +162,29 @@ def check_locks(ledger: Iterable[Entry]) -> list[str]:
         for (one, was), (two, came) in pairwise(ordered)
         if was[-1].at > came[0].at
     ]
+
+
+async def check_ticks(engine: Engine, info: ScheduleInfo) -> None:
+    """Check that ticks lie a second apart, without a gap but for those that are counted as missed."""
+    page = await engine.list(limit=10_000)
+    ticks = [datetime.fromisoformat(run.id.rpartition("@")[2]) for run in page.runs if run.id.startswith(f"{info.id}@")]
+    gaps = sum(round((later - earlier).total_seconds()) - 1 for earlier, later in pairwise(ticks))
+    assert (len(ticks), info.refused, info.skipped) == (info.started, 0, 0)
+    if info.backfill:
+        assert (gaps, info.missed) == (0, 0)
+    else:
+        assert gaps <= info.missed
+
+
+def check_lanes(ledger: Iterable[Entry]) -> list[str]:
+    """Check that the runs of each lane were driven one after another, in the order of their numbers."""
+    ledger = list(ledger)
+    seen: dict[str, int] = defaultdict(int)
+    problems: list[str] = []
+    for entry in in_time(ledger, Excuses(ledger)):
+        lane, _, number = entry.name.partition(" ")
+        if entry.what == "begin" and number:
+            if int(number) not in (seen[lane], seen[lane] + 1):
+                problems.append(f"number {number} of {lane} had its turn after {seen[lane]}")
+            seen[lane] = int(number)
+    return problems

@@ -76,6 +76,14 @@ async def locked_work(lock: str) -> str:
 
 
 @hf.step
+async def queued_work(place: str) -> str:
+    """Do something in turn."""
+    nonce = ledger().begin(place)
+    await asyncio.sleep(random.uniform(0, 0.005))
+    return ledger().end(nonce)
+
+
+@hf.step
 async def parked(gate: str) -> str:
     """Stay until a file is there."""
     nonce = ledger().begin()
@@ -194,6 +202,14 @@ async def locker(ctx: hf.Context, number: int) -> int:
     return number
 
 
+@hf.workflow(concurrency=hf.Limit(1, key=lambda lane, number: lane, on_limit="queue"))  # noqa: ARG005 -- it gets all
+async def queued(ctx: hf.Context, lane: str, number: int) -> int:
+    """Two steps, one run of each lane at a time."""
+    await ctx.step("first", queued_work, f"{lane} {number}")
+    await ctx.step("last", queued_work, f"{lane} {number}")
+    return number
+
+
 @hf.workflow
 async def payer(ctx: hf.Context, number: int) -> list[int]:
     """Transactions in the store's own database, between steps."""
@@ -264,7 +280,7 @@ WORKFLOWS = {
     f"{each.name}{each.version}": each
     for each in (
         in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
-        naps, waits_at_the_gate, kills_its_worker, changing_1, changing_2,
+        naps, queued, waits_at_the_gate, kills_its_worker, changing_1, changing_2,
     )
 }  # fmt: skip
 SHAPES = (

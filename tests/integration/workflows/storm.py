@@ -9,11 +9,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import monotonic
+from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreUnavailableError
 from tests.integration.workflows.checks import check, check_locks, records_of
 from tests.integration.workflows.flows import SHAPES, adder, listener, payer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     import holdfast as hf
     from tests.integration.workflows.ledger import Ledger
@@ -29,10 +30,13 @@ PATIENCE: Final = 60.0
 
 @final
 class Storm:
-    """Clients that start runs and wait for their results, while workers are killed and replaced."""
+    """Clients that start runs and wait for their results, while workers are killed and replaced.
 
-    def __init__(self, engine: hf.Engine, nursery: Nursery, seed: int, *, lease: float) -> None:
-        self._engine, self._nursery, self._lease = engine, nursery, lease
+    Clients that are ``patient`` ask again when the store cannot be reached, as an application would.
+    """
+
+    def __init__(self, engine: hf.Engine, nursery: Nursery, seed: int, *, lease: float, patient: bool = False) -> None:
+        self._engine, self._nursery, self._lease, self._patient = engine, nursery, lease, patient
         has_sql = engine.space.store.capabilities.commit_with
         self._shapes: Final = [shape for shape in SHAPES if has_sql or shape is not payer]
         self._chooser: Final = random.Random(seed)
@@ -46,22 +50,38 @@ class Storm:
         """Start runs one after another, and check what each returns."""
         while not self._over.is_set():
             shape, number = self._chooser.choice(self._shapes), self._chooser.randint(1, 4)
-            run: hf.Run[Any] = await self._engine.start(shape, number, idempotency_key=f"start {next(self._numbers)}")
+            run = await self.start(shape, number)
             self.started.append(run.id)
             for place in range(number if shape in (listener, adder) else 0):
                 await (self._signal if shape is listener else self._update)(run, place)
             self.waiting.add(run.id)
-            assert await run.result() == _expected(shape.name, number), run.id
+            assert await self.ask(run.result) == _expected(shape.name, number), run.id
             self.waiting.discard(run.id)
+
+    async def start(self, workflow: hf.Workflow[..., Any], *given: object) -> hf.Run[Any]:
+        """Start a run, once."""
+        key = f"start {next(self._numbers)}"
+        run: hf.Run[Any] = await self.ask(lambda: self._engine.start(workflow, *given, idempotency_key=key))
+        return run
+
+    async def ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask for something, again and again if clients are patient."""
+        while True:
+            try:
+                return await call()
+            except (StoreUnavailableError, OutcomeUnknownError, StoreBusyError):
+                if not self._patient:
+                    raise
+                await asyncio.sleep(0.05)
 
     async def _signal(self, run: hf.Run[Any], place: int) -> None:
         await asyncio.sleep(self._chooser.uniform(0, 0.05))  # they come at any moment
         for _ in range(self._chooser.randint(1, 2)):
-            await run.signal("go", place, signal_id=f"signal {place}")
+            await self.ask(lambda: run.signal("go", place, signal_id=f"signal {place}"))
 
     async def _update(self, run: hf.Run[Any], place: int) -> None:
         answers = [
-            await run.update("add", place, update_id=f"update {place}", timeout=PATIENCE)
+            await self.ask(lambda: run.update("add", place, update_id=f"update {place}", timeout=PATIENCE))
             for _ in range(self._chooser.randint(1, 2))
         ]
         assert set(answers) == {place + 1}, f"{run.id}: {answers}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.workflows.checks import check, check_locks
+from tests.integration.workflows.checks import check, check_lanes, check_locks
 from tests.integration.workflows.ledger import Entry
 
 STEP = "run:step"
@@ -56,3 +56,23 @@ def test_runs_that_are_inside_a_lock_together_are_found() -> None:
     last = [Entry(what, at, 11, "a:locked_work#2") for what, at in (("begin", 3.0), ("end", 4.0))]
     assert check_locks([*one, *last, Entry("begin", 5.0, 12, "b:locked_work")]) == []
     assert len(check_locks([*one, Entry("begin", 2.5, 12, "b:locked_work"), *last])) == 1
+
+
+def test_a_worker_that_was_stopped_may_have_been_replaced_and_what_it_does_late_is_counted_apart() -> None:
+    """Its record is refused; but what it did in time counts, and without the stop it would be a problem."""
+    first, _, second, end = SOUND
+    late = Entry("begin", 5.0, 11, STEP, 1, 5, "three")
+    stop = Entry("stop", 2.0, 11)
+    found = check([first, stop, second, end, late], {(STEP, 1): "two"})
+    assert (found.duplicates, found.late, found.problems) == (1, 1, ())
+    assert check([first, second, end, late, stop], {(STEP, 1): "two"}).problems != ()
+    assert check([first, second, end, Entry("fault", 6.0, 1)], {(STEP, 1): "two"}).problems != ()
+
+
+def test_a_run_that_has_its_turn_before_an_earlier_one_or_beside_it_is_found() -> None:
+    """In each lane numbers only go up, one by one."""
+    one, two, three = (Entry("begin", at, 11, f"{number}:first", 1, 5, "x", f"north {number}") for at, number in
+                       ((1.0, 1), (2.0, 2), (3.0, 3)))  # fmt: skip
+    assert check_lanes([one, one, two, three]) == []
+    assert len(check_lanes([one, three])) == 1
+    assert len(check_lanes([one, two, one])) == 1
