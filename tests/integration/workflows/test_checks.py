@@ -65,7 +65,7 @@ def test_a_worker_that_was_stopped_may_have_been_replaced_and_what_it_does_late_
     stop = Entry("stop", 2.0, 11)
     found = check([first, stop, second, end, late], {(STEP, 1): "two"})
     assert (found.duplicates, found.late, found.problems) == (1, 1, ())
-    assert check([first, second, end, late, stop], {(STEP, 1): "two"}).problems != ()
+    assert check([first, second, end, late, Entry("stop", 6.0, 11)], {(STEP, 1): "two"}).problems != ()
     assert check([first, second, end, Entry("fault", 6.0, 1)], {(STEP, 1): "two"}).problems != ()
 
 
