@@ -303,7 +303,8 @@ class Store(Protocol):
         """Return a text by which others can tell that this process has died; empty if this store cannot see deaths.
 
         It stays the same for as long as this process has a handle on the store open, and it is severed when the
-        process dies, whichever way, and also once it has closed its last handle.
+        process dies, whichever way, and also once it has closed its last handle. Over a network it is severed, too,
+        if the process is cut off for too long; then it gets another one. See :mod:`holdfast.stores.proving`.
         """
         ...
 

@@ -246,6 +246,7 @@ class _Attempt:
             self._may_stand = True
             enter = Enter(wait.entry, wish.waits, self._marker, self._ticket)
             outcome = await self._wait(wait, await self._line.driver.do(enter, wish.site))
+            await presence.until_proven()  # nobody is let in while others may take this process for dead
         except BaseException:
             self._withdraw(presence)
             raise

@@ -7,6 +7,7 @@ renewal that fails is tried again until the presence's own deadline; then whoeve
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import MICROSECONDS
@@ -14,6 +15,7 @@ from holdfast.errors import HoldfastError, LeaseTooShortError
 from holdfast.events import PresenceLost, PresenceNotRenewed
 from holdfast.locks.driving.presence import Presence, this_process
 from holdfast.offload import run_beside
+from holdfast.stores.proving import tied_lifeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ class Keeper:
         self._loop: Final = asyncio.get_running_loop()
         self._presences: Final[dict[float, Presence]] = {}
         self._making: Final[dict[float, asyncio.Lock]] = {}
+        self._watches: Final[dict[Presence, tuple[Callable[[], None], ...]]] = {}
         self._made = 0
         self._rounds = _Rounds(self)
 
@@ -80,7 +83,8 @@ class Keeper:
     async def _new(self, lease: float) -> Presence:
         self._made += 1
         store = self._scope.store
-        presence = Presence(self._scope, self._made, this_process(lease, store.lifeline()), self._clock)
+        number, lifeline = self._made, await tied_lifeline(store)
+        presence = Presence(self._scope, number, this_process(lease, lifeline), self._clock)
         await presence.renew(store)
         if presence.left() < lease / 2:
             took = (self._clock.elapsed() - presence.renewed_at) / MICROSECONDS
@@ -92,15 +96,20 @@ class Keeper:
     # --- the deadline, on the space's own loop -------------------------------------------------------------------
 
     def _watch(self, presence: Presence) -> None:
-        """Look at a presence again at its deadline, whatever has become of its renewal."""
+        """Look at a presence again at its deadline, whatever has become of its renewal, or when its proof is lost."""
+        for end in self._watches.pop(presence, ()):
+            end()
         presence.is_watched = presence.users > 0 and not presence.is_told
         if not presence.is_watched:
             return
-        left = presence.left()
+        left, look = presence.left(), functools.partial(self._watch, presence)
         if left <= 0:
             self.tell(presence)
-        else:
-            self._loop.call_later(left, self._watch, presence)
+            return
+        ends = [self._loop.call_later(left, look).cancel]
+        if presence.proof is not None:
+            ends.append(presence.proof.listen(look))
+        self._watches[presence] = tuple(ends)
 
     def tell(self, presence: Presence) -> None:
         """Give a presence up. Call it on the space's own loop."""
@@ -159,6 +168,8 @@ class Keeper:
     async def aclose(self) -> None:
         """Stop renewing and give up every presence, so that nobody has to wait for it to lapse."""
         await self._rounds.stop()
+        for end in [end for ends in self._watches.values() for end in ends]:
+            end()
         for presence in tuple(self._presences.values()):
             if presence.users > 0:  # something is still held by it, and it must lapse before others may go on
                 continue

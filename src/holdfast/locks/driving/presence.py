@@ -18,6 +18,7 @@ from holdfast.clock import MICROSECONDS, Instant, later
 from holdfast.codec import Codec
 from holdfast.locks.driving.removing import remove
 from holdfast.stores.protocol import Decision, Put
+from holdfast.stores.proving import proof_of
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
@@ -57,6 +58,7 @@ class Presence:
         lease: For how many seconds the store believes in it after each renewal.
         deadline: Until when, by this process's own clock, it can rely on being taken for alive. Reckoned from before
             the request that renewed it was sent, so that a slow answer makes it too early and never too late.
+        proof: Where others see by a session whether this process lives: what it knows of that. None: they do not.
         users: How many entries are anchored to it. Without any it need not be renewed.
         over: It is known to have lapsed, for good.
         is_kept: Somebody renews it.
@@ -76,6 +78,7 @@ class Presence:
         "lease",
         "name",
         "over",
+        "proof",
         "renewed_at",
         "users",
     )
@@ -86,13 +89,22 @@ class Presence:
         self.lease: Final = record.lease
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
+        self.proof: Final = proof_of(record.lifeline)
         self._is_made = self.over = self.is_kept = self.is_watched = self.is_told = False
         self.users = 0
         self.renewed_at = self.deadline = clock.elapsed()
 
     def left(self) -> float:
         """Return the seconds for which it can still be relied on; nothing or less: not at all."""
-        return -1.0 if self.over else (self.deadline - self._clock.elapsed()) / MICROSECONDS
+        if self.over:
+            return -1.0
+        left = (self.deadline - self._clock.elapsed()) / MICROSECONDS
+        return left if self.proof is None else min(left, self.proof.left())
+
+    async def until_proven(self) -> None:
+        """Wait while others cannot see that this process lives. Begin nothing before; then look at :meth:`left`."""
+        if self.proof is not None and not self.proof.is_tied:
+            await self.proof.until_tied()
 
     async def renew(self, store: Store) -> bool:
         """Make or prolong it; False if it has lapsed, and then it is over for good."""

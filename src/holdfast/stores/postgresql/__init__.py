@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from holdfast.stores.postgresql.calls import Calls
 from holdfast.stores.postgresql.checking import NotDurableWarning, check_listening, tell_weakness
 from holdfast.stores.postgresql.connecting import dial
 from holdfast.stores.postgresql.migrating import ensure_schema
@@ -27,15 +28,15 @@ __all__ = ["CAPABILITIES", "NotDurableWarning", "Options", "PostgresServer", "Sq
 CAPABILITIES: Final = Capabilities(
     backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", shortest_lease=0.5, commit_with=True
 )
-"""What it can do; behind a pooler, without a direct connection to listen on, it does not push."""
+"""What it can do; behind a pooler, without a direct connection to listen on, it does not push, and sees no deaths."""
 
 
 async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     """Open a store: ``postgresql://user:password@host:5432/database?schema=holdfast``.
 
     Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``migrate`` (true),
-    ``pooler`` (``auto``, ``none`` or ``transaction``), and ``listen``, the address of the server itself where the URL
-    names a pooler.
+    ``pooler`` (``auto``, ``none`` or ``transaction``), ``listen``, the address of the server itself where the URL names
+    a pooler, and ``lifeline`` (true): whether others see soon that this process has died.
     """
     options = read_options(address)
     await check_listening(options, address.name)
@@ -50,8 +51,8 @@ async def open_server(options: Options, name: str) -> PostgresServer:
     session = await dial(options.target, options, name)
     try:
         await ensure_schema(session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout)
-        server = PostgresServer(options, name, _capabilities(session, options))
-        await server.raise_versions(session)
+        store = await store_at(session, options)
+        server = PostgresServer(options, name, _capabilities(session, options), store)
     except DRIVER_ERRORS as problem:
         session.connection.terminate()
         raise translate(problem, name) from problem
@@ -62,6 +63,18 @@ async def open_server(options: Options, name: str) -> PostgresServer:
     return server
 
 
+async def store_at(session: Session, options: Options) -> str:
+    """Let no version be given out again if this was restored from a backup; return what tells the store from others."""
+    calls = Calls(options.schema)
+    await session.connection.execute(calls.raise_versions, timeout=options.timeout)
+    return str(await session.connection.fetchval(calls.store_here, timeout=options.timeout))
+
+
 def _capabilities(session: Session, options: Options) -> Capabilities:
     pushes = session.is_direct or options.listening is not None
-    return structs.replace(CAPABILITIES, durable=session.syncs, wakes="push" if pushes else "poll")
+    return structs.replace(
+        CAPABILITIES,
+        durable=session.syncs,
+        wakes="push" if pushes else "poll",
+        sees_process_death=pushes and options.lifeline,
+    )

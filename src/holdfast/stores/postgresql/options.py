@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.stores.remote.addresses import Address
 
 PORT: Final = 5432
-KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "tls")
+KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls")
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 
@@ -43,6 +43,7 @@ class Options(Struct, frozen=True):
         connect_timeout: The most seconds that connecting may take.
         pooler: ``transaction`` if sessions end with transactions; ``auto`` finds out.
         migrate: Whether to create or change the schema where that is needed; otherwise it is only looked at.
+        lifeline: Whether others may see by a session of this process that it has died, where there is a direct one.
     """
 
     target: Target
@@ -52,6 +53,7 @@ class Options(Struct, frozen=True):
     connect_timeout: float = 5.0
     pooler: Literal["auto", "none", "transaction"] = "auto"
     migrate: bool = True
+    lifeline: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a name that would have to be escaped, or that PostgreSQL would cut off."""
@@ -73,6 +75,7 @@ def read_options(address: Address) -> Options:
         _limit(address, "connect_timeout"),
         "transaction" if pooler == "transaction" else "none" if pooler == "none" else "auto",
         address.take_flag("migrate", default=True),
+        address.take_flag("lifeline", default=True),
     )
     address.finish(*KNOWN)
     return options

@@ -16,6 +16,7 @@ from holdfast.stores.backend import Batching
 from holdfast.stores.postgresql.calls import Calls, channel, page, payload, records, write_parameters, written
 from holdfast.stores.postgresql.connecting import CLOSED_WITHIN, Link, Session, dial
 from holdfast.stores.postgresql.joining import PostgresJoining
+from holdfast.stores.postgresql.lifelines import come_alive
 from holdfast.stores.postgresql.listening import Ears
 from holdfast.stores.postgresql.trouble import (
     ATTEMPT_CLOSED,
@@ -51,7 +52,7 @@ SUBSCRIBED_FOR: Final = 60_000_000
 class PostgresServer:
     """One handle: a connection for writing, one for reading, and others for listening and for work when needed."""
 
-    def __init__(self, options: Options, name: str, capabilities: Capabilities) -> None:
+    def __init__(self, options: Options, name: str, capabilities: Capabilities, store: str) -> None:
         self.name: Final = name
         self.capabilities: Final = capabilities
         self.batching: Final = BATCHING
@@ -61,6 +62,8 @@ class PostgresServer:
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._topics: frozenset[bytes] | None = None
         self._joining: PostgresJoining | None = None
+        self._store: Final = store
+        self._lives: Final = come_alive(options, store) if capabilities.sees_process_death else None
         listening = options.listening or options.target
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)
@@ -199,7 +202,7 @@ class PostgresServer:
 
     async def another(self) -> PostgresServer:
         """Open another handle on the same server, on the running loop."""
-        server = PostgresServer(self._options, self.name, self.capabilities)
+        server = PostgresServer(self._options, self.name, self.capabilities, self._store)
         try:
             await server.mark()
         except BaseException:
@@ -208,13 +211,12 @@ class PostgresServer:
         return server
 
     def lifeline(self) -> str:
-        """Return nothing: nobody sees here whether this process lives."""
-        return ""
+        """Return what falls with this process's session; nothing behind a pooler, where there is none."""
+        return "" if self._lives is None else self._lives.lifeline()
 
     def is_severed(self, lifeline: str) -> bool:
-        """Return False."""
-        del lifeline
-        return False
+        """Tell whether a process has been without its session for longer than a living one would be."""
+        return self._lives is not None and self._lives.is_severed(lifeline)
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -223,6 +225,8 @@ class PostgresServer:
             await self._unsubscribe()
         for each in (self._working, self._writer, self._reader):
             await each.aclose()
+        if self._lives is not None:
+            await self._lives.leave()
 
     async def _unsubscribe(self) -> None:
         try:

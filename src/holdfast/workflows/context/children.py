@@ -58,7 +58,7 @@ async def _start(
             workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead"
         )
     await activation.flush(branch, operation)
-    activation.check_may_act()
+    await activation.check_may_act()
     now = activation.host.now()
     try:
         # By an id of its own: should this process die before the mark is written, the next one starts nothing new.

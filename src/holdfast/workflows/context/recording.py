@@ -120,7 +120,7 @@ class Recording:
         try:
             if journal.is_heavy(MOST_ALONG):
                 await activation.flush()
-            activation.check_may_act()
+            await activation.check_may_act()
         except Unload:
             raise self._problem("the run is about to be driven elsewhere; roll back") from None
         taken = await journal.begin()

@@ -123,7 +123,7 @@ async def ride(
     while True:
         if not leaving and branch.lost is not None:
             raise_lost(activation, branch, operation)
-        activation.check_may_act()
+        await activation.check_may_act()
         conflict: Conflict | None = None
         if journal.is_heavy(min(MOST_ALONG, activation.host.space.at_most(100) // 4)):
             await activation.flush()

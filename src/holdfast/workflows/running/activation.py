@@ -123,8 +123,9 @@ class Activation:
             self.abandon()
             raise Unload
 
-    def check_may_act(self) -> None:
-        """Refuse to begin an effect in a process that may be taken for dead by now."""
+    async def check_may_act(self) -> None:
+        """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear."""
+        await self.host.until_proven()
         if self.is_unloading or self.is_stopping:
             raise Unload
         if self.claim is None or not self.host.may_act(self.claim.presence):

@@ -176,6 +176,11 @@ class Host:
             return False  # it was lost while something was under way that hangs on it
         return self._presence is not None and self._presence.left() > 0
 
+    async def until_proven(self) -> None:
+        """Wait while others cannot see that this process lives, where they could before."""
+        if self._presence is not None:
+            await self._presence.until_proven()
+
     def lost_presence(self) -> None:
         """Stop everything that hangs on a presence which can no longer be relied on."""
         if self._presence is not None:

@@ -1,0 +1,38 @@
+"""A worker with a workflow whose step says that it began, and takes as long as the worker lives: ``linger URL``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import holdfast as hf
+from holdfast.clock import monotonic
+from tests.integration.locks.programs.contend import commands
+from tests.integration.sqlite.programs.talking import ARGUMENTS, say
+
+LEASE: Final = 30.0
+
+
+@hf.step
+async def last() -> None:
+    """Say so, and wait for the end."""
+    say("began", monotonic())
+    await asyncio.Event().wait()
+
+
+@hf.workflow
+async def linger(ctx: hf.Context) -> None:
+    """Take one step."""
+    await ctx.step(last)
+
+
+async def main(url: str) -> None:
+    """Work until the test has ended."""
+    told = await commands()
+    async with hf.Engine(url, workflows=[linger], lease=LEASE):
+        say("ready")
+        await told.read()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*ARGUMENTS))
