@@ -90,7 +90,8 @@ def _removable(version: int, instant: Instant) -> dict[str, str]:
     return {"N": str((max(version, instant) + GRACE) // MICROSECONDS + 1)}
 
 
-def _full(row: Row, version: int) -> dict[str, Any]:
+def full(row: Row | Record, version: int) -> dict[str, Any]:
+    """Return the item of a record."""
     item = key_of(row.key) | {"v": {"N": str(version)}, "b": {"B": row.value}}
     if row.expires_at is not None:
         item |= {"x": {"N": str(row.expires_at)}, "t": _removable(version, row.expires_at)}
@@ -117,7 +118,7 @@ def transaction(intent: Intent, table: str, token: str, now: Instant, versions: 
     puts = {row.key: row for row in intent.puts}
     last = versions[-1] if versions else ABSENT
     tombstones = {key: max(intent.guards[key], last) for key in intent.deletes}
-    written = {key: _full(row, versions[row.draw]) for key, row in puts.items()}
+    written = {key: full(row, versions[row.draw]) for key, row in puts.items()}
     written |= {key: _tombstone(key, version, now) for key, version in tombstones.items()}
     _refuse_too_large(written)
     items = [{"Put": counting(intent.handle, intent.number, table, Landed(now, tuple(versions)), token, now)}]

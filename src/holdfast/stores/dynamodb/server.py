@@ -9,7 +9,7 @@ from holdfast.clock import MICROSECONDS, Instant, monotonic
 from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError, UnsuitableStoreError
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
-from holdfast.stores.dynamodb.attempts import attempt_of, counting
+from holdfast.stores.dynamodb.attempts import attempt_of, closing, counting
 from holdfast.stores.dynamodb.connecting import Link
 from holdfast.stores.dynamodb.garbage import Garbage, removal
 from holdfast.stores.dynamodb.items import (
@@ -20,11 +20,13 @@ from holdfast.stores.dynamodb.items import (
     transaction,
     version_of,
 )
+from holdfast.stores.dynamodb.moving import Announcing, DynamoMoving
 from holdfast.stores.dynamodb.pacing import Pace
 from holdfast.stores.dynamodb.scanning import scan
 from holdfast.stores.dynamodb.store_time import SLACK
 from holdfast.stores.dynamodb.tables import prepare, probe
 from holdfast.stores.dynamodb.trouble import CancelledTransactionError, ConditionError, TurnedAwayError
+from holdfast.stores.moving.protocol import moved
 from holdfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot
 from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
 from holdfast.stores.rules import in_window
@@ -73,6 +75,7 @@ class DynamoServer:
         self._floor = 0
         self._pace: Final = Pace()
         self._garbage: Final = Garbage()
+        self._announcing: Final = Announcing(link, options, self.now)
 
     @classmethod
     async def open(cls, options: Options) -> DynamoServer:
@@ -121,6 +124,7 @@ class DynamoServer:
         """Do all of ``intent`` or nothing, in one transaction."""
         patience = self._link.patience()
         self._pace.hasten()
+        await self._announcing.announce(intent.handle)
         while True:
             now = await self.now()
             if not in_window(now, intent.after, intent.before):
@@ -170,6 +174,8 @@ class DynamoServer:
         attempt = attempt_of(reason["Item"])
         if (attempt.number, attempt.token) == (intent.number, sent.token):
             return True
+        if attempt.frozen:
+            raise moved(self.name, attempt.frozen)
         raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} was settled as never written")
 
     def _refused(self, intent: Intent, reasons: Sequence[Mapping[str, Any]], now: Instant) -> Refused | None:
@@ -208,6 +214,9 @@ class DynamoServer:
             await self._link.ask("put_item", counting(handle, number, self._options.table, None, "", now))
         except ConditionError as counted:
             attempt = attempt_of(counted.item or {})
+            if attempt.frozen and attempt.number < number:
+                await self._link.ask("update_item", closing(handle, number, self._options.table))
+                return None
             if attempt.number > number:
                 raise StoreError(self.name, f"a later attempt than {handle}.{number} was counted") from None
             return attempt.landed
@@ -215,6 +224,10 @@ class DynamoServer:
 
     async def forget(self, handle: str) -> None:
         """Do nothing: a request that is still on its way must find the count. The service removes it in a week."""
+
+    def moving(self) -> DynamoMoving:
+        """Return what moves everything in the table."""
+        return DynamoMoving(self._link, self._options, self.now)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

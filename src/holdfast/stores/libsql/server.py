@@ -14,9 +14,10 @@ from holdfast.keys import RecordKey
 from holdfast.stores.backend import Batching
 from holdfast.stores.libsql.calling import Caller
 from holdfast.stores.libsql.hrana import Batch, Failure, Results, if_failed, if_first_but_not, if_ok
+from holdfast.stores.libsql.moving import LibsqlMoving
 from holdfast.stores.libsql.packing import pack_guards, pack_keys, pack_rows
 from holdfast.stores.libsql.statements import Statements
-from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_rolled_back, is_too_large, translate
+from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_frozen, is_rolled_back, is_too_large, translate
 from holdfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
 from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
 
@@ -87,7 +88,8 @@ class LibsqlServer:
             [[at, count]] = _numbers(results.rows(_JUDGE))
             first = count - max(intent.draws, 1) + 1
             return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
-        if is_constraint(results.step_errors[_JUDGE]):
+        failed = results.step_errors[_JUDGE]
+        if is_constraint(failed) and not is_frozen(failed):
             return self._refused(intent, results)
         raise self._undone(results)
 
@@ -162,6 +164,10 @@ class LibsqlServer:
         """Refuse: see ``capabilities.commit_with``."""
         del rider, handle, number, note
         raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")
+
+    def moving(self) -> LibsqlMoving:
+        """Return what moves everything in the tables."""
+        return LibsqlMoving(self._done, self._options.prefix, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

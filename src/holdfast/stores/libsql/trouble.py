@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.moving.protocol import moved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +45,9 @@ _SQL: Final[Mapping[str, tuple[type[StoreError], str]]] = {
 }
 
 
+_FROZEN: Final = re.compile(r"holdfast frozen ([0-9]+)", re.ASCII)
+
+
 def is_busy(failure: Failure) -> bool:
     """Tell whether another try may succeed at once."""
     return _SQL.get(_code(failure), (StoreError,))[0] is StoreBusyError
@@ -56,6 +61,17 @@ def is_rolled_back(failure: Failure) -> bool:
 def is_constraint(failure: Failure | None) -> bool:
     """Tell whether a constraint did not hold."""
     return failure is not None and _code(failure) == "SQLITE_CONSTRAINT"
+
+
+def is_frozen(failure: Failure | None) -> bool:
+    """Tell whether the store takes no writes, because it was moved."""
+    return failure is not None and reason_of(failure.message) > 0
+
+
+def reason_of(text: str) -> int:
+    """Return why a store is frozen, from what its trigger says; 0 if it says nothing of the kind."""
+    found = _FROZEN.search(text)
+    return int(found[1]) if found else 0
 
 
 def is_missing_table(failure: Failure) -> bool:
@@ -75,6 +91,8 @@ def is_expired_stream(status: int, failure: Failure) -> bool:
 
 def translate(failure: Failure, name: str) -> StoreError:
     """Return the Holdfast error for what a server said of a statement that had no effect."""
+    if is_frozen(failure):
+        return moved(name, reason_of(failure.message))
     error, advice = _SQL.get(_code(failure), (StoreUnavailableError, "the server could not do it"))
     if is_missing_table(failure):
         error, advice = UnsuitableStoreError, "its tables are gone; open it anew with migrate=true"

@@ -16,6 +16,7 @@ from holdfast.stores.mongodb.connecting import DURABLE, HERE, Connection, is_dup
 from holdfast.stores.mongodb.documents import AFTER_ATTEMPTS, ATTEMPT, NOW, STORE, attempt_id, salt
 from holdfast.stores.mongodb.drawing import Versions
 from holdfast.stores.mongodb.listening import Listening
+from holdfast.stores.mongodb.moving import MongoMoving
 from holdfast.stores.mongodb.reading import Reading
 from holdfast.stores.mongodb.schema import prepare
 from holdfast.stores.mongodb.trouble import TROUBLE, translate
@@ -149,12 +150,17 @@ class MongoServer:
 
     async def forget(self, handle: str) -> None:
         """Remove what was counted for a handle."""
+        self._writing.announcing.forget(handle)
         await self._delete(self._connection.records, {"_id": attempt_id(handle)})
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
         """Refuse: there is no SQL here."""
         del rider, handle, number, note
         raise UnsuitableStoreError(self.name, "MongoDB takes no SQL along in its transactions")
+
+    def moving(self) -> MongoMoving:
+        """Return what moves everything in the collection."""
+        return MongoMoving(self._connection, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

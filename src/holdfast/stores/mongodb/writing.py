@@ -25,6 +25,7 @@ from holdfast.stores.mongodb.documents import (
     to_id,
     updates_of,
 )
+from holdfast.stores.mongodb.moving import Announcing
 from holdfast.stores.mongodb.trouble import (
     DUPLICATE_KEY,
     TROUBLE,
@@ -34,6 +35,7 @@ from holdfast.stores.mongodb.trouble import (
     translate,
     unknown,
 )
+from holdfast.stores.moving.protocol import moved
 from holdfast.stores.remote.server import Refused, Written
 from holdfast.stores.rules import in_window
 
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
 
-_SEEN: Final = {"last": 1, "drawn_by": 1, "generation": 1, "version": 1, "expires_at": 1, "now": NOW}
+_SEEN: Final = {"last": 1, "frozen": 1, "drawn_by": 1, "generation": 1, "version": 1, "expires_at": 1, "now": NOW}
 
 
 class _LostError(Exception):
@@ -67,11 +69,13 @@ class Writing:
 
     def __init__(self, connection: Connection, reading: Reading, versions: Versions) -> None:
         self._connection, self._reading, self._versions = connection, reading, versions
+        self.announcing: Final = Announcing(connection)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._in_doubt: Document | None = None
 
     async def write(self, intent: Intent) -> Written | Refused:
         """Do all of ``intent`` or nothing."""
+        await self.announcing.announce(intent.handle)
         loop = asyncio.get_running_loop()
         until = loop.time() + self._connection.options.timeout
         pause, losses = FIRST_PAUSE, 0
@@ -141,6 +145,8 @@ class Writing:
         command["batchSize"] = len(wanted) + 1  # all of them at once
         rows = (await self._connection.command(command, session))["cursor"]["firstBatch"]
         store: Document = next(row for row in rows if row["_id"] == STORE)
+        if store.get("frozen"):
+            raise moved(self._connection.name, int(store["frozen"]))
         at = Instant(int(store["now"]))
         if not in_window(at, intent.after, intent.before) or lost_guards(intent, rows, at):
             raise _LostError

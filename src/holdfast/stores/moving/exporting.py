@@ -11,6 +11,7 @@ from holdfast.stores.moving.protocol import EXPORTED, OPEN, moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from holdfast.stores.grouped import GroupedStore
     from holdfast.stores.moving.protocol import Movable
@@ -20,7 +21,9 @@ def untold(_records: int) -> None:
     """Tell nobody how far it is."""
 
 
-async def export_store(store: GroupedStore, sink: BinaryIO, tell: Callable[[int], object] = untold) -> Footer:
+async def export_store(
+    store: GroupedStore, sink: AbstractContextManager[BinaryIO], tell: Callable[[int], object] = untold
+) -> Footer:
     """Freeze a store and write everything in it to ``sink``, except who is there: processes do not move.
 
     It stays frozen. If this fails it takes writes again, unless it was frozen before; a killed export leaves it frozen,
@@ -28,7 +31,7 @@ async def export_store(store: GroupedStore, sink: BinaryIO, tell: Callable[[int]
 
     Args:
         store: The store. Its namespaces and tenants are all exported.
-        sink: Takes the bytes, in the form of :mod:`holdfast.stores.moving.files`.
+        sink: Opens what takes the bytes, in the form of :mod:`holdfast.stores.moving.files`, and closes it.
         tell: Called with the number of records so far, now and then.
 
     Raises:
@@ -40,13 +43,15 @@ async def export_store(store: GroupedStore, sink: BinaryIO, tell: Callable[[int]
         raise moved(store.backend.name, before)
     try:
         await movable.freeze(EXPORTED)
-        writer = Writer(sink, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
-        await _write_all(movable, writer, tell)
-        return writer.end(await movable.last())
+        with sink as file:
+            writer = Writer(file, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
+            await _write_all(movable, writer, tell)
+            footer = writer.end(await movable.last())
     except BaseException:
         if before == OPEN:
             await movable.thaw()
         raise
+    return footer
 
 
 async def _write_all(movable: Movable, writer: Writer, tell: Callable[[int], object]) -> None:

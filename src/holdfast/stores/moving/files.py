@@ -72,7 +72,7 @@ class Writer:
 
     def add(self, record: Record) -> None:
         """Write a record."""
-        self._write(Entry(record.key, record.version, record.value, record.expires_at))
+        self._write(Entry(bytes(record.key), record.version, record.value, record.expires_at))
         self.records += 1
         self.highest = max(self.highest, record.version)
         self.largest = max(self.largest, len(record.value))

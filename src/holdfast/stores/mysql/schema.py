@@ -41,7 +41,11 @@ def _first(names: Names) -> tuple[str, ...]:
     )
 
 
-MIGRATIONS: Final = (_first,)
+def _moving(names: Names) -> tuple[str, ...]:
+    return (f"INSERT IGNORE INTO {names.facts} (name,number) VALUES ('frozen',0)",)
+
+
+MIGRATIONS: Final = (_first, _moving)
 """What leads from one version of the schema to the next. They only grow; each may be run again where it broke off."""
 
 SCHEMA: Final = len(MIGRATIONS)

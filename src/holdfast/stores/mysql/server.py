@@ -12,6 +12,7 @@ from holdfast.stores.backend import Batching
 from holdfast.stores.mysql import schema, upkeep
 from holdfast.stores.mysql.checking import check, packet_of, settings_of, tell_weakness, weakness_of
 from holdfast.stores.mysql.linking import Links
+from holdfast.stores.mysql.moving import MysqlMoving
 from holdfast.stores.mysql.records import live
 from holdfast.stores.mysql.statements import COLUMNS, NOW, fetch, handle_literal, literal
 from holdfast.stores.mysql.working import Working
@@ -142,6 +143,10 @@ class MysqlServer:
     async def sweep(self, limit: int) -> int:
         """Delete up to ``limit`` rows that are dead, and old attempts."""
         return await upkeep.sweep(self._links, self._names, limit)
+
+    def moving(self) -> MysqlMoving:
+        """Return what moves everything in the tables."""
+        return MysqlMoving(self._links, self._names, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from outside is a number or a hexadecimal literal, so there is nothing to escape
 
 User variables carry what the rows were found to be: ``@hf_m`` how many guarded versions match, ``@hf_e`` when the first
 of those expires, ``@hf_d`` when the last of those that must be absent does, ``@hf_v`` the highest version among all;
-then ``@hf_t`` the time, ``@hf_b`` the first version to take.
+then ``@hf_t`` the time, ``@hf_b`` the first version to take, ``@hf_f`` why the store is frozen, 0 if it is not.
 """
 
 # ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.stores.mysql.options import Names
+    from holdfast.stores.protocol import Record
     from holdfast.stores.remote.server import Row
 
 NOW: Final = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
@@ -88,18 +89,20 @@ def lock(names: Names, guards: Guards) -> str:
 
 
 def look_at_time(names: Names, count: Count, *, since: Instant | None = None) -> str:
-    """Read the time, now that the locks are held, and choose the versions to take."""
+    """Read the time, now that the locks are held, choose the versions to take, and see whether the store was moved."""
     floor = f",1+(SELECT number FROM {names.facts} WHERE name='floor')" if count.creates else ""
     time = NOW if since is None else str(since)
     first = str(count.first) if count.first is not None else f"GREATEST(s.t,@hf_v+1{floor})"
     lowest = f"GREATEST(@hf_v+1,0{floor})" if count.first is not None else "0"
-    return f"SELECT s.t,{first},{lowest} INTO @hf_t,@hf_b,@hf_l FROM (SELECT {time} AS t) AS s"
+    frozen = f"SELECT number FROM {names.facts} WHERE name='frozen' LOCK IN SHARE MODE"
+    chosen = f"s.t,{first},{lowest},({frozen})"
+    return f"SELECT {chosen} INTO @hf_t,@hf_b,@hf_l,@hf_f FROM (SELECT {time} AS t) AS s"
 
 
 def verdict(guards: Guards) -> str:
     """Return the condition that all guards and the window hold, and that reserved versions are not stale."""
     present = sum(version != ABSENT for version in guards.versions.values())
-    parts = [f"@hf_m={present}", "@hf_e>@hf_t", "@hf_d<=@hf_t", "@hf_b>=@hf_l"]
+    parts = [f"@hf_m={present}", "@hf_e>@hf_t", "@hf_d<=@hf_t", "@hf_b>=@hf_l", "@hf_f=0"]
     if guards.after is not None:
         parts.append(f"@hf_t>={guards.after}")
     if guards.before is not None:
@@ -140,6 +143,17 @@ def create(names: Names, rows: Sequence[Row]) -> Iterator[str]:
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
 
 
+def load(names: Names, records: Sequence[Record]) -> Iterator[str]:
+    """Write records with the versions that they have."""
+    tail = "version=VALUES(version),expires_at=VALUES(expires_at),value=VALUES(value)"
+    rows = (
+        f"({literal(each.key)},{each.version},{_expiry(each)},{literal(each.value)})"
+        for each in sorted(records, key=_key_of)
+    )
+    for some in _joined(rows):
+        yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
+
+
 def check_floor(names: Names, handle: str) -> str:
     """Fail if a key that was created may have come and gone meanwhile, with a higher version, and been swept."""
     floor = f"(SELECT number FROM {names.facts} WHERE name='floor')"
@@ -157,10 +171,13 @@ def fetch(names: Names, keys: Iterable[RecordKey]) -> str:
 
 
 def _chunks(rows: Sequence[Row]) -> Iterator[str]:
+    return _joined(f"({literal(row.key)},@hf_b+{row.draw},{_expiry(row)},{literal(row.value)})" for row in rows)
+
+
+def _joined(rows: Iterable[str]) -> Iterator[str]:
     some: list[str] = []
     size = 0
-    for row in rows:
-        text = f"({literal(row.key)},@hf_b+{row.draw},{_expiry(row)},{literal(row.value)})"
+    for text in rows:
         if some and size + len(text) > LONGEST_STATEMENT:
             yield ",".join(some)
             some, size = [], 0
@@ -170,7 +187,11 @@ def _chunks(rows: Sequence[Row]) -> Iterator[str]:
         yield ",".join(some)
 
 
-def _expiry(row: Row) -> str:
+def _key_of(record: Record) -> RecordKey:
+    return record.key
+
+
+def _expiry(row: Row | Record) -> str:
     return "NULL" if row.expires_at is None else str(int(row.expires_at))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import Instant, monotonic
 from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreBusyError
+from holdfast.stores.moving.protocol import moved
 from holdfast.stores.mysql import statements as sql
 from holdfast.stores.mysql.linking import TROUBLE
 from holdfast.stores.mysql.records import live
@@ -117,9 +118,10 @@ async def see_why(link: Link, intent: Intent, options: Options) -> Refused:
 
     Raises:
         AttemptClosedError: The attempt was counted before.
+        StoreMovedError: The store is frozen.
     """
     asked = [
-        "SELECT @hf_t,@hf_b,@hf_l",
+        "SELECT @hf_t,@hf_b,@hf_l,@hf_f",
         f"SELECT number FROM {options.names.attempts} WHERE handle={sql.handle_literal(intent.handle)}",
         sql.fetch(options.names, intent.guards),
         "ROLLBACK",
@@ -128,7 +130,9 @@ async def see_why(link: Link, intent: Intent, options: Options) -> Refused:
         facts, counted, rows, _ = await link.run(";".join(asked), options.timeout)
     except TROUBLE as problem:
         raise translated(problem, options.name) from problem
-    at, first, lowest = facts[0]
+    at, first, lowest, frozen = facts[0]
+    if frozen:
+        raise moved(options.name, int(frozen))
     if counted and counted[0][0] >= intent.number:
         raise AttemptClosedError(options.name, f"attempt {intent.handle}.{intent.number} is over")
     return judged(intent, Instant(at), rows, is_stale=first < lowest)

@@ -12,6 +12,7 @@ from holdfast.keys import RecordKey
 from holdfast.stores.backend import CommitRider
 from holdfast.stores.guests import code_of
 from holdfast.stores.joining import Question
+from holdfast.stores.moving.protocol import moved
 from holdfast.stores.postgresql.calls import channel, lock_runs, lost_records, payload
 from holdfast.stores.postgresql.working import intent_of
 from holdfast.stores.protocol import ABSENT, Commit, Conflict, Record, Snapshot
@@ -31,6 +32,7 @@ _APART: Final = 2
 
 _NO_SUCH_STORE: Final = frozenset({"3F000", "42883", "42P01"})
 _NO_PRIVILEGE: Final = "42501"
+_FROZEN: Final = "HF004"
 
 
 @final
@@ -58,7 +60,12 @@ class PostgresJoining:
         intent = intent_of(CommitRider(tuple(changes), None, before), "", 0)
         begun = yield from self._opening()
         asked = _asked(intent, begun["transaction"], idle, self._messages(intent, begun["topics"]), self._schema)
-        told = _decode((yield Question(self._write, asked)))
+        try:
+            told = _decode((yield Question(self._write, asked)))
+        except Exception as problem:
+            if code_of(problem) == _FROZEN:
+                raise moved(self._name) from problem
+            raise
         if told["status"] == _APART:
             raise UnsuitableConnectionError(self._name, "no transaction is open on it: begin one, and commit it")
         at = Instant(told["at"])

@@ -18,6 +18,7 @@ from holdfast.stores.postgresql.connecting import CLOSED_WITHIN, Link, Session, 
 from holdfast.stores.postgresql.joining import PostgresJoining
 from holdfast.stores.postgresql.lifelines import come_alive
 from holdfast.stores.postgresql.listening import Ears
+from holdfast.stores.postgresql.moving import PostgresMoving
 from holdfast.stores.postgresql.trouble import (
     ATTEMPT_CLOSED,
     DRIVER_ERRORS,
@@ -149,6 +150,10 @@ class PostgresServer:
             [(store,)] = await self._reader.call(self._calls.store_here)
             self._joining = PostgresJoining(self._options.schema, store, self.name, self.capabilities)
         return self._joining
+
+    def moving(self) -> PostgresMoving:
+        """Return what moves everything in the schema."""
+        return PostgresMoving(self._reader, self._options.schema, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

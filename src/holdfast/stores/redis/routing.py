@@ -11,6 +11,8 @@ from holdfast.stores.redis.scripts import pack
 from holdfast.stores.redis.trouble import NotSentError, ReplyLostError, translate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.stores.redis.connecting import Dialer
 
     Place = tuple[str, int]
@@ -21,6 +23,10 @@ class Routes(Protocol):
 
     async def pool(self, slot: int) -> Pool:
         """Return the connections to the server that has ``slot``."""
+        ...
+
+    async def pools(self) -> Sequence[Pool]:
+        """Return the connections to every server that has slots."""
         ...
 
     def node(self, place: Place) -> Pool:
@@ -52,6 +58,10 @@ class OneServer:
         """Return the one pool."""
         del slot
         return self._pool
+
+    async def pools(self) -> Sequence[Pool]:
+        """Return the one pool."""
+        return (self._pool,)
 
     def node(self, place: Place) -> Pool:
         """Return the one pool: behind a proxy, other addresses cannot be reached."""
@@ -90,6 +100,12 @@ class Cluster:
                 return self.node(place)
         self._ranges = []
         raise StoreUnavailableError(self._dialer.name, f"slot {slot} of the cluster is served by nobody")
+
+    async def pools(self) -> Sequence[Pool]:
+        """Return the connections to all primaries, as the cluster is now."""
+        self._ranges = []
+        await self._fetch()
+        return [self.node(place) for place in sorted({each[2] for each in self._ranges})]
 
     def node(self, place: Place) -> Pool:
         """Return the connections to one node."""

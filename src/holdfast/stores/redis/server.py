@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, final
 from holdfast.clock import Instant
 from holdfast.errors import AttemptClosedError, StoreError, UnsuitableStoreError
 from holdfast.stores.backend import Batching
+from holdfast.stores.moving.protocol import moved
 from holdfast.stores.protocol import ABSENT, Snapshot
 from holdfast.stores.redis.calling import Calls
 from holdfast.stores.redis.listening import Listening
+from holdfast.stores.redis.moving import RedisMoving
 from holdfast.stores.redis.names import Names
 from holdfast.stores.redis.records import digits, expiry, unpack
 from holdfast.stores.redis.routing import Cluster, OneServer
 from holdfast.stores.redis.scanning import scan
-from holdfast.stores.redis.scripts import CLOSE, FORGET, READ, RESERVE, SWEEP, WRITE
+from holdfast.stores.redis.scripts import CLOSE, FORGET, MARK, READ, RESERVE, SWEEP, WRITE
 from holdfast.stores.redis.topics import Topics
 from holdfast.stores.remote.server import Landed, Refused, Written
 
@@ -40,7 +42,9 @@ KEPT_ATTEMPTS: Final = 7 * 86_400 * 1_000_000
 """For how many microseconds the last attempt of a handle that is gone can still be asked about."""
 
 _LEAVES_WITHIN: Final = 1.0
-_WRITTEN, _LOST, _CLOSED, _STALE = range(4)
+_WRITTEN, _LOST, _CLOSED, _STALE, _FROZEN, _UNMARKED = range(6)
+_FLOOR: Final = 12
+"""Where the floor stands among the arguments."""
 
 
 @final
@@ -61,6 +65,7 @@ class RedisServer:
         self._topics: Final = Topics(self.calls, self._listening, self.names)
         self._known: Final[dict[bytes, Names]] = {}
         self._cursors: Final[dict[bytes, bytes]] = {}
+        self._met: Final[set[bytes]] = set()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -92,8 +97,15 @@ class RedisServer:
         names = self.names(intent.namespace)
         keys = (names.head, names.records, names.order, names.expiries, names.attempts)
         arguments = self._arguments(intent, names)
+        if self._options.replicas and intent.namespace not in self._met:
+            arguments[_FLOOR] = await self._meet(names)
         answer = await self.calls.run(WRITE, names, keys, arguments, once=True, replicated=True)
+        if answer[0] == _UNMARKED:
+            arguments[_FLOOR] = await self._floor()
+            answer = await self.calls.run(WRITE, names, keys, arguments, once=True, replicated=True)
         status, at = answer[0], Instant(answer[1])
+        if status == _FROZEN:
+            raise await self.moving().refusal(self.name)
         if status == _CLOSED:
             raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
         if status != _WRITTEN:
@@ -119,6 +131,7 @@ class RedisServer:
             len(intent.puts),
             len(intent.deletes),
             len(intent.messages),
+            -1,
             *guards,
             *map(digits, guards.values()),
         ]
@@ -128,6 +141,24 @@ class RedisServer:
         for message in intent.messages:
             arguments += (self._topics.channel(message.topic), message.data)
         return arguments
+
+    async def _meet(self, names: Names) -> int:
+        """Make sure that a namespace is there, apart from the write: that one's answer waits for replicas."""
+        await self.calls.run(MARK, names, (names.head,), ("", 0))
+        floor = await self._floor()
+        self._met.add(names.namespace)
+        return floor
+
+    async def _floor(self) -> int:
+        """Return the version that a namespace begins above, if the store is not frozen."""
+        notice = await self.moving().notice()
+        if notice.reason:
+            raise moved(self.name, notice.reason)
+        return notice.floor
+
+    def moving(self) -> RedisMoving:
+        """Return what moves everything under the prefix."""
+        return RedisMoving(self.calls, self._options.prefix, self.names, self.scan)
 
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
         """Take versions of a namespace."""

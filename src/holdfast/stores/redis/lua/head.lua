@@ -1,5 +1,6 @@
 -- What every script begins with. A namespace has a head: its last version, the time of the last write, and the
--- generation of its topics, 16 digits each. KEYS[1] is the head, ARGV[1] the last version that the caller has seen.
+-- generation of its topics, 16 digits each; then '+' once it takes writes, '!' while it is frozen. KEYS[1] is the head,
+-- ARGV[1] the last version that the caller has seen.
 -- Numbers are doubles, exact below 2^53; they are stored by %.0f, because tostring keeps 14 digits only.
 local STANDSTILL = 60000000
 
@@ -9,10 +10,12 @@ end
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local version, generation = 0, 0
+local version, generation, mark = 0, 0, ''
 local head = redis.call('GET', KEYS[1])
 if head then
-  if #head ~= 48 or string.find(head, '%D') then
+  local digits = string.match(head, '^%d*')
+  mark = string.sub(head, 49)
+  if #digits ~= 48 or (mark ~= '' and mark ~= '+' and mark ~= '!') then
     return redis.error_reply('HOLDFAST ' .. KEYS[1] .. ' holds something else')
   end
   version, generation = number(head, 1), number(head, 33)
@@ -23,7 +26,7 @@ end
 if version < tonumber(ARGV[1]) then return { -1, now, version } end
 
 local function keep_head()
-  redis.call('SET', KEYS[1], string.format('%016.0f%016.0f%016.0f', version, now, generation))
+  redis.call('SET', KEYS[1], string.format('%016.0f%016.0f%016.0f', version, now, generation) .. mark)
 end
 
 -- A record is its version and its expiry, 16 digits each, and its value. Without an expiry there are sixteen nines.

@@ -1,11 +1,12 @@
 -- One intent: everything is looked at before the first write, because a script cannot be undone.
 -- KEYS: head, records, order, expiries, attempts.
 -- ARGV: seen, handle, number, acknowledged, draws, first exact version (0: none), last version that must still be
--- the last (0: any), after, before (-1: none), and how many guards, puts, deletes and messages follow.
+-- the last (0: any), after, before (-1: none), how many guards, puts, deletes and messages follow, and above which
+-- version a namespace begins (-1: not known yet, the whole store may be frozen).
 local handle, attempt_number, draws = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local exact, still, after, before = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local guards, puts, deletes = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
-local first_guard = 14
+local floor, first_guard = tonumber(ARGV[14]), 15
 local first_version = first_guard + guards
 local first_put = first_version + guards
 local first_delete = first_put + 4 * puts
@@ -15,6 +16,15 @@ local attempt = redis.call('HGET', KEYS[5], handle)
 local counted = attempt and number(attempt, 1) or 0
 if counted >= attempt_number then return { 2, now, version } end
 if counted < tonumber(ARGV[4]) then return { -1, now, version } end
+
+if mark == '!' then return { 4, now, version } end
+if mark == '' then
+  if floor < 0 then
+    keep_head() -- before the caller looks whether the whole store is frozen: whoever freezes it finds this namespace
+    return { 5, now, version }
+  end
+  mark, version = '+', math.max(version, floor)
+end
 
 local raws = fields(KEYS[2], first_guard, first_version - 1)
 local lost = {}
