@@ -15,8 +15,15 @@ from holdfast.cli.run import run
 from holdfast.cli.targets import Target, target_options
 from holdfast.errors import HoldfastError
 
-# A fixed table, never data. They need the workflows, whose loading would delay every ``holdfast run``.
-_LOADED_LATER: Final = {"runs": "holdfast.cli.runs", "worker": "holdfast.cli.worker"}
+# A fixed table, never data. What they need would delay every ``holdfast run``.
+_LOADED_LATER: Final = {
+    "export": ("holdfast.cli.moving_export", "export_all"),
+    "fence": ("holdfast.cli.moving_fence", "fence_all"),
+    "import": ("holdfast.cli.moving_import", "import_all"),
+    "runs": ("holdfast.cli.runs", "runs"),
+    "thaw": ("holdfast.cli.moving_thaw", "thaw"),
+    "worker": ("holdfast.cli.worker", "worker"),
+}
 
 
 @final
@@ -30,8 +37,8 @@ class _Application(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command by its name."""
         if cmd_name in _LOADED_LATER and cmd_name not in self.commands:
-            module = import_module(_LOADED_LATER[cmd_name])  # rule: the module comes from the fixed table above
-            self.add_command(getattr(module, cmd_name))
+            module, name = _LOADED_LATER[cmd_name]
+            self.add_command(getattr(import_module(module), name))  # rule: the module comes from the fixed table above
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- whatever a command returns

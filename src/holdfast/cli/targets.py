@@ -12,12 +12,13 @@ import holdfast as hf
 from holdfast.cli.exits import end
 from holdfast.events import PermitsDisagree
 from holdfast.locks.explaining.explanation import one_line
-from holdfast.stores.opening import EXAMPLES, file_of
+from holdfast.stores.opening import EXAMPLES, file_of, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from holdfast.events import Event
+    from holdfast.stores import GroupedStore
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -46,13 +47,25 @@ class Target:
         return file is None or (os.path.exists(file) and os.path.getsize(file) > 0)  # noqa: PTH110, PTH202 -- plain text, as the store has it
 
     @asynccontextmanager
-    async def opened(self, *, create: bool = False) -> AsyncGenerator[hf.Space]:
-        """Open it. A store that is not there is made only if that is asked for."""
-        url = self._url()
+    async def opened_store(self, *, create: bool = False) -> AsyncGenerator[GroupedStore]:
+        """Open the store itself, with all of its namespaces and tenants."""
+        self._check_there(create=create)
+        store = await open_store(self._url())
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+    def _check_there(self, *, create: bool) -> None:
         if not create and not self.is_there():
             advice = f"Check --store and {STORE_VARIABLE}. The first program that uses a lock makes the file."
-            end(f"there is no store at {file_of(url)}", advice=advice)
-        async with hf.open(url, namespace=self.namespace, tenant=self.tenant, hooks=[_warn]) as space:
+            end(f"there is no store at {file_of(self._url())}", advice=advice)
+
+    @asynccontextmanager
+    async def opened(self, *, create: bool = False) -> AsyncGenerator[hf.Space]:
+        """Open it. A store that is not there is made only if that is asked for."""
+        self._check_there(create=create)
+        async with hf.open(self._url(), namespace=self.namespace, tenant=self.tenant, hooks=[_warn]) as space:
             yield space
 
 

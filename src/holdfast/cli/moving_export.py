@@ -1,0 +1,51 @@
+"""``holdfast export``: everything in a store, as a file, once nobody can write to it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.asking import confirm, yes_option
+from holdfast.cli.moving_files import PIPE, new_file, telling
+from holdfast.cli.printing import json_option, print_json
+from holdfast.cli.targets import Target, target_options
+from holdfast.stores.moving.exporting import export_store
+
+if TYPE_CHECKING:
+    from holdfast.stores.moving.files import Footer
+
+
+@click.command("export")
+@click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def export_all(target: Target, /, file: str, *, yes: bool, as_json: bool) -> None:
+    """Write everything in the store to FILE, all namespaces and tenants; '-' is stdout.
+
+    From then on the store takes no writes, by anybody: programs that use it are told that it was moved. Import the file
+    into another store, and let them open that one. To go on with this one after all, there is 'holdfast thaw'.
+
+    Processes do not move: what they held falls, and their runs are taken up by others.
+    """
+    confirm("Nobody can write to this store from then on. Export it?", yes=yes)
+    footer = asyncio.run(_export(target, file))
+    facts = {"file": file, "records": footer.records, "highest_version": footer.highest, "sha256": footer.sha256}
+    _report(facts, footer, as_json=as_json)
+
+
+async def _export(target: Target, file: str) -> Footer:
+    async with target.opened_store() as store:
+        with telling("exported") as tell:
+            return await export_store(store, new_file(file), tell)
+
+
+def _report(facts: dict[str, object], footer: Footer, *, as_json: bool) -> None:
+    if as_json and facts["file"] != PIPE:
+        print_json(facts)
+        return
+    words = f"exported {footer.records:,} records; the store takes no more writes"
+    click.echo(words, err=facts["file"] == PIPE)
