@@ -121,18 +121,27 @@ class Link:
     # --- calling -----------------------------------------------------------------------------------------------
 
     async def call(self, statement: str, *parameters: Any) -> Rows:  # noqa: ANN401 -- whatever the statement takes
-        """Run a statement that changes nothing, or that may as well be run twice."""
-        async with self.turn() as session:
-            try:
-                return await self.run(session, statement, parameters)
-            except DRIVER_ERRORS as problem:
-                self._judge(problem)
-                raise translate(problem, self._name) from problem
+        """Run a statement that changes nothing, or that may as well be run twice: as it is if the connection ends."""
+        ended: BaseException | None = None
+        for _ in range(2):
+            async with self.turn() as session:
+                try:
+                    return await self.run(session, statement, parameters)
+                except DRIVER_ERRORS as problem:
+                    self._judge(problem)
+                    if is_answer(problem) or isinstance(problem, TimeoutError):
+                        raise translate(problem, self._name) from problem
+                    ended = problem
+        raise translate(ended or OSError(), self._name) from ended
 
     async def write(self, statement: str, *parameters: Any) -> Rows:  # noqa: ANN401 -- whatever the statement takes
         """Run a statement that must not be run twice; the server's own refusals are raised as they are."""
         async with self.turn() as session:
-            run = await self._prepare(session, statement)
+            try:
+                run = await self._prepare(session, statement)
+            except DRIVER_ERRORS as problem:
+                self._judge(problem)
+                raise translate(problem, self._name) from problem
             try:
                 rows: Rows = await run(*parameters, timeout=self._options.timeout)
             except DRIVER_ERRORS as problem:
@@ -147,12 +156,9 @@ class Link:
             return functools.partial(session.connection.fetch, statement)
         found = self._prepared.get(statement)
         if found is None:
-            try:
-                found = await session.connection.prepare(statement, timeout=self._options.timeout)
-            except DRIVER_ERRORS as problem:
-                self._judge(problem)
-                raise translate(problem, self._name) from problem
-            self._prepared[statement] = found
+            found = self._prepared[statement] = await session.connection.prepare(
+                statement, timeout=self._options.timeout
+            )
         return found.fetch
 
     async def run(self, session: Session, statement: str, parameters: Sequence[Any]) -> Rows:

@@ -56,11 +56,12 @@ class SqlWork:
     part that may fail by itself there is :meth:`savepoint`.
     """
 
-    __slots__ = ("_connection", "_ours", "_seconds")
+    __slots__ = ("_connection", "_ours", "_savepoints", "_seconds")
 
     def __init__(self, connection: Connection, schema: str, seconds: float) -> None:
         self._connection: Connection | None = connection
         self._seconds: Final = seconds
+        self._savepoints = 0
         self._ours: Final = re.compile(_OURS.replace("@", schema), re.IGNORECASE)
 
     async def execute(self, statement: str, *parameters: Any) -> str:  # noqa: ANN401 -- as the driver has it
@@ -86,8 +87,15 @@ class SqlWork:
     @contextlib.asynccontextmanager
     async def savepoint(self) -> AsyncGenerator[None]:
         """Undo what is done inside if it raises, and let the transaction go on."""
-        async with self._open("").transaction():
+        self._savepoints += 1
+        name = f"holdfast_{self._savepoints}"
+        await self.execute(f"SAVEPOINT {name}")
+        try:
             yield
+        except BaseException:
+            await self.execute(f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        await self.execute(f"RELEASE SAVEPOINT {name}")
 
     def _open(self, statement: str) -> Connection:
         if self._connection is None:
