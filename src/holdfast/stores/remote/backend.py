@@ -109,8 +109,10 @@ class RemoteBackend:
     # --- reading -----------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
-        """Read records in one snapshot."""
-        return self._heard(await self._reads.read(keys))
+        """Read records in one snapshot; who reads them is likely to change them next."""
+        seen = self._heard(await self._reads.read(keys))
+        self._guarding.beliefs.learn({key: seen.get(key) for key in keys})
+        return seen
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""

@@ -82,7 +82,8 @@ def plan(
 ) -> Plan:
     """Plan ``riders`` on what is known (``fresh``) and believed, at about ``at``.
 
-    What the server last looked at, all at one moment, is ``shown``: a conflict over such keys needs no guard.
+    What the server last looked at, all at one moment, is ``shown``: a conflict over such keys needs no guard, nor does
+    any answer if nothing is to be written.
     """
     ground = _Ground(beliefs, fresh)
     for rider in riders:
@@ -175,7 +176,7 @@ class _Ground:
 class _Planning:
     """One pass over the riders."""
 
-    __slots__ = ("_at", "_blocked", "_fold", "_ground", "_guarded", "_reserved", "_shown", "_taken")
+    __slots__ = ("_at", "_blocked", "_fold", "_ground", "_guarded", "_only_shown", "_reserved", "_shown", "_taken")
 
     def __init__(
         self,
@@ -188,6 +189,7 @@ class _Planning:
         self._ground, self._at, self._reserved, self._shown = ground, at, reserved, shown
         self._fold = Fold(at, UNDRAWN, ground.records, limits, self._draw if reserved else None)
         self._guarded: set[RecordKey] = set()
+        self._only_shown: set[RecordKey] = set()
         self._blocked: set[RecordKey] = set()
         self._taken = 0
 
@@ -208,7 +210,7 @@ class _Planning:
         return Plan(
             tuple(riders),
             outcomes,
-            self._ground.guards(self._guarded, self._at),
+            self._ground.guards(self._to_guard(), self._at),
             tuple(sorted(puts, key=_key_of)),
             tuple(sorted(deletes)),
             tuple(fold.wakes),
@@ -218,6 +220,12 @@ class _Planning:
             frozenset(),
             self._reserved,
         )
+
+    def _to_guard(self) -> set[RecordKey]:
+        """Return the keys to guard; if nothing is written, an answer about what was shown is one of that moment."""
+        fold = self._fold
+        is_still = not fold.writes and fold.after is None and fold.before is None
+        return self._guarded if is_still else self._guarded | self._only_shown
 
     def _numbers(self) -> dict[int, int]:
         last = self._fold.last_version
@@ -232,8 +240,10 @@ class _Planning:
             return DEFERRED
         was_shown = self._shown.issuperset(keys) and self._fold.writes.keys().isdisjoint(keys)
         outcome = self._fold.commit(rider) if isinstance(rider, CommitRider) else self._fold.ride(rider)
-        if not (isinstance(outcome, Conflict) and outcome.current and was_shown):
+        if not was_shown or (isinstance(outcome, Conflict) and not outcome.current):
             self._guarded.update(keys)
+        elif not isinstance(outcome, Conflict):
+            self._only_shown.update(keys)
         return outcome
 
 

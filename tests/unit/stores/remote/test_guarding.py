@@ -47,3 +47,41 @@ async def test_who_has_paused_after_losing_looks_again_before_trying() -> None:
     calls = [call for call in table.calls if call in {"read", "write"}]
     assert ("write", "write") not in list(itertools.pairwise(calls))[2 * TOGETHER :]
     assert table.records[KEY].value == b"mine"
+
+
+async def test_who_finds_nothing_left_to_do_after_losing_asks_no_more() -> None:
+    """The refusal has shown everything at one moment: an answer about that moment needs no other look."""
+    table = Table()
+    server = Contested(table)
+    server.faster = 1
+    store = open_remote(server)
+
+    def once(seen: Snapshot) -> Decision[str]:
+        if KEY in seen.records:
+            return Decision("somebody else was first")
+        return Decision("written", (Put(KEY, b"mine"),))
+
+    await store.read(KEY)
+    table.calls.clear()
+    decided = await store.update([KEY], once)
+    calls = [call for call in table.calls if call in {"read", "write"}]
+    await store.aclose()
+
+    assert decided.answer == "somebody else was first"
+    assert calls == ["write"]
+
+
+async def test_what_was_read_is_what_the_next_write_rests_on() -> None:
+    """Whoever reads a record right before changing it does not lose to a change that it has seen."""
+    table = Table()
+    store, other = open_remote(TableServer(table)), open_remote(TableServer(table))
+    for each in (store, other):
+        await each.update([KEY], lambda seen: Decision(None, (Put(KEY, b"", seen.version(KEY)),)))
+    await store.read(KEY)
+    table.calls.clear()
+    await store.update([KEY], lambda seen: Decision(None, (Put(KEY, b"mine", seen.version(KEY)),)))
+    writes = table.calls.count("write")
+    for each in (store, other):
+        await each.aclose()
+
+    assert writes == 1
