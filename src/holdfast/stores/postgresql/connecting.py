@@ -156,8 +156,9 @@ class Link:
             return functools.partial(session.connection.fetch, statement)
         found = self._prepared.get(statement)
         if found is None:
+            name = f"holdfast_{len(self._prepared)}"  # without one, the driver sends the text anew each time
             found = self._prepared[statement] = await session.connection.prepare(
-                statement, timeout=self._options.timeout
+                statement, name=name, timeout=self._options.timeout
             )
         return found.fetch
 
