@@ -18,13 +18,6 @@ if counted >= attempt_number then return { 2, now, version } end
 if counted < tonumber(ARGV[4]) then return { -1, now, version } end
 
 if mark == '!' then return { 4, now, version } end
-if mark == '' then
-  if floor < 0 then
-    keep_head() -- before the caller looks whether the whole store is frozen: whoever freezes it finds this namespace
-    return { 5, now, version }
-  end
-  mark, version = '+', math.max(version, floor)
-end
 
 local raws = fields(KEYS[2], first_guard, first_version - 1)
 local lost = {}
@@ -38,9 +31,17 @@ for index = 1, guards do
   end
 end
 if #lost > 0 or now < after or (before >= 0 and now >= before) then return { 1, now, version, lost } end
-if still > 0 and version ~= still then return { 3, now, version } end
 redis.call('ZCARD', KEYS[3]) -- a key that is not ours is met here, with nothing written
 redis.call('ZCARD', KEYS[4])
+if mark == '' then
+  if floor < 0 then
+    keep_head() -- before the caller looks whether the whole store is frozen: whoever freezes it finds this namespace
+    return { 5, now, version }
+  end
+  if exact > 0 and exact <= floor then return { 3, now, version } end
+  mark, version = '+', math.max(version, floor)
+end
+if still > 0 and version ~= still then return { 3, now, version } end
 
 local top = math.max(version + 1, now)
 local first = exact > 0 and exact or top
