@@ -60,7 +60,8 @@ class Plan(Struct, frozen=True):
 
     def applied(self, at: Instant, versions: Sequence[int]) -> Applied:
         """Return what each rider is answered, now that the server has done it at ``at``."""
-        outcomes = tuple([_answered(*pair, at, versions) for pair in zip(self.riders, self.outcomes, strict=True)])
+        pairs = zip(self.riders, self.outcomes, strict=True)
+        outcomes = tuple([_answered(*pair, at, versions, self.guards) for pair in pairs])
         return Applied(outcomes, self.changed, self.wakes)
 
     def records(self, versions: Sequence[int]) -> dict[RecordKey, Record | None]:
@@ -239,6 +240,7 @@ class _Planning:
             self._blocked.update(keys)
             return DEFERRED
         was_shown = self._shown.issuperset(keys) and self._fold.writes.keys().isdisjoint(keys)
+        self._keep_alive(keys)
         outcome = self._fold.commit(rider) if isinstance(rider, CommitRider) else self._fold.ride(rider)
         if not was_shown or (isinstance(outcome, Conflict) and not outcome.current):
             self._guarded.update(keys)
@@ -246,19 +248,31 @@ class _Planning:
             self._only_shown.update(keys)
         return outcome
 
+    def _keep_alive(self, keys: Sequence[RecordKey]) -> None:
+        """See that what an earlier rider puts and this one looks at has not expired by the time of the server."""
+        fold = self._fold
+        for key in keys:
+            record = fold.writes.get(key)
+            if record is not None and record.expires_at is not None and not record.is_expired(self._at):
+                fold.before = record.expires_at if fold.before is None else min(fold.before, record.expires_at)
+
 
 def _key_of(row: Row) -> RecordKey:
     return row.key
 
 
-def _answered(rider: Rider, outcome: Outcome, at: Instant, versions: Sequence[int]) -> Outcome:
+def _answered(
+    rider: Rider, outcome: Outcome, at: Instant, versions: Sequence[int], guards: Mapping[RecordKey, int]
+) -> Outcome:
     if isinstance(outcome, Commit):
         return Commit(at, _drawn(outcome.versions, versions))
     if isinstance(outcome, Decided):
         decided: Decided[Any] = outcome
         return Decided(decided.answer, at, _drawn(decided.versions, versions))
     if isinstance(outcome, Conflict):
-        return _conflict(rider, outcome, at, versions)
+        # What was shown and not guarded was so when it was shown: by now some of it may have expired.
+        seen_at = at if guards.keys() >= set(_keys(rider)) else outcome.at
+        return _conflict(rider, outcome, seen_at, versions)
     return outcome
 
 

@@ -79,6 +79,25 @@ def test_a_conflict_with_what_a_neighbour_writes_is_guarded_whole() -> None:
     assert made.guards == {A: 1, B: 2}
 
 
+def test_a_conflict_is_of_the_moment_at_which_its_records_were_shown() -> None:
+    """A neighbour may be written a little later, when what the conflict shows has expired."""
+    fresh: dict[RecordKey, Record | None] = {A: Record(A, b"", 1, Instant(AT + 10))}
+    riders = CommitRider((Put(A, b""),)), CommitRider((Put(B, b""),))
+
+    applied = planned(*riders, fresh=fresh, shown=frozenset({A})).applied(Instant(AT + 20), (2,))
+
+    assert applied.outcomes[0] == Conflict(AT, dict(fresh))
+    assert applied.outcomes[1] == Commit(Instant(AT + 20), {B: 2})
+
+
+def test_what_a_neighbour_puts_must_not_have_expired_when_it_is_written() -> None:
+    """Who was told of it would have been told of what is no more."""
+    riders = CommitRider((Put(A, b"", expires_at=Instant(AT + 10)),)), CommitRider((Put(A, b""),))
+
+    assert planned(*riders).before == AT + 10
+    assert planned(*riders[:1]).before is None
+
+
 def test_a_conflict_that_the_server_has_shown_whole_needs_no_guard() -> None:
     """It was true at one moment since it was asked for, and that is enough."""
     made = planned(CommitRider((Check(A, 1),)), fresh={A: Record(A, b"", 2)}, shown=frozenset({A}))
