@@ -92,6 +92,21 @@ async def pairs(lock: Lock, _begin: int, seconds: float) -> float:
     return times / (time.perf_counter() - started)
 
 
+class Keyed(Protocol):
+    """A lock that has others of its kind beside it, over the same connections."""
+
+    def beside(self, number: int) -> Lock:
+        """Return the lock of another key."""
+        ...
+
+
+async def side_by_side(lock: Keyed, _begin: int, seconds: float, keys: int) -> float:
+    """Let a task take the lock of each key again and again; return how often that goes in a second, all together."""
+    locks = [lock.beside(number) for number in range(keys)]
+    await asyncio.gather(*(pairs(each, 0, seconds / 4) for each in locks))  # connections are there by then
+    return sum(await asyncio.gather(*(pairs(each, 0, seconds) for each in locks)))
+
+
 async def storm(lock: Lock, begin: int, seconds: float) -> list[tuple[int, int, int, object]]:
     """Ask, let go, ask again; return when each was asked for, granted and released, counted from the begin."""
     grants: list[tuple[int, int, int, object]] = []
@@ -162,4 +177,11 @@ async def take(lock: Lock, _begin: int) -> int:
     return got
 
 
-ROLES: Final[dict[str, Role]] = {"pairs": pairs, "storm": storm, "ping_pong": ping_pong, "hold": hold, "take": take}
+ROLES: Final[dict[str, Role]] = {
+    "pairs": pairs,
+    "side_by_side": side_by_side,
+    "storm": storm,
+    "ping_pong": ping_pong,
+    "hold": hold,
+    "take": take,
+}

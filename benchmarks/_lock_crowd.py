@@ -113,6 +113,11 @@ class Crowd:
         self.processes[0].order("pairs", lock, where, seconds=seconds)
         return float(self._together(self.processes[:1])[0])
 
+    def side_by_side(self, lock: str, where: str, seconds: float, keys: int) -> float:
+        """Return how often the tasks of one process take the locks of so many keys in a second, all together."""
+        self.processes[0].order("side_by_side", lock, where, seconds=seconds, keys=keys)
+        return float(self._together(self.processes[:1])[0])
+
     def storm(self, lock: str, where: str, size: int, seconds: float) -> Storm:
         """Let so many contend for the lock."""
         some = self.processes[:size]

@@ -31,21 +31,21 @@ NAME: Final = "bench"
 BATCH: Final = 5  # hand-overs in a row that are timed; then the line is filled up again
 
 
-def line_of(space: Space) -> LocalLine:
+def line_of(space: Space, name: str = NAME) -> LocalLine:
     """Return this process's part of the line: its tickets tell who came before whom, and nothing public does."""
-    mutex = space.mutex(NAME)
+    mutex = space.mutex(name)
     return space._lines.line(mutex._address)  # noqa: SLF001 -- see above
 
 
 class Ours:
     """A durable mutex. A grant is proved by its fence, the life of the line, and the place in it."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, name: str = NAME) -> None:
         self.space = space
-        self._mutex: Mutex = space.mutex(NAME)
+        self._mutex: Mutex = space.mutex(name)
         self._holding: Holding | None = None
         self._place: tuple[str, float] = ("", 0.0)
-        self._listen_to(line_of(space).driver)
+        self._listen_to(line_of(space, name).driver)
 
     def _listen_to(self, driver: Any) -> None:  # noqa: ANN401 -- one method of it is replaced
         do = driver.do
@@ -65,6 +65,10 @@ class Ours:
         place = answer.ticket if isinstance(answer, Waiting) else sight.line.next_ticket - 0.5
         self._place = (sight.life, place)
 
+    def beside(self, number: int) -> Lock:
+        """Return the mutex of another key."""
+        return Ours(self.space, f"{NAME}-{number}")
+
     async def acquire(self) -> object:
         """Wait in the line."""
         self._holding = self._mutex.hold()
@@ -81,6 +85,13 @@ class Ours:
 async def ours(where: str) -> AsyncIterator[Lock]:
     """Open a space on a SQLite file, and a mutex in it."""
     async with hf.open(f"sqlite:///{where}.db?busy=60s") as space:
+        yield Ours(space)
+
+
+@asynccontextmanager
+async def ours_at(where: str) -> AsyncIterator[Lock]:
+    """Open a space on the store at a URL, and a mutex in it."""
+    async with hf.open(where) as space:
         yield Ours(space)
 
 
@@ -150,4 +161,4 @@ async def stand(lock: Lock, _begin: int, length: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    serve_orders({"SQLite": ours, "memory": ours_in_memory}, {"stand": stand})
+    serve_orders({"SQLite": ours, "memory": ours_in_memory, "URL": ours_at}, {"stand": stand})

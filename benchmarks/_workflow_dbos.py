@@ -1,4 +1,4 @@
-"""DBOS on SQLite, in an environment of its own: ``python -m benchmarks._workflow_dbos file.db wal 0.01``.
+"""DBOS in an environment of its own: ``python -m benchmarks._workflow_dbos file.db wal 0.01``, or the URL of a server.
 
 Workflows are called from plain threads, which is the fastest of the ways it documents here: started from asyncio, or by
 a handle, it does less in the same time. The console log is off.
@@ -114,14 +114,16 @@ def journal_mode(path: str) -> str:
 
 
 def main(path: str, journal: str, poll: str) -> None:
-    """Launch DBOS on a file, and answer orders."""
-    if journal == "wal":
+    """Launch DBOS on a file or a server, and answer orders."""
+    url = path if "://" in path else f"sqlite:///{path}"
+    is_file = path != url
+    if is_file and journal == "wal":
         prefer_wal(path)
     quiet = {"console_log_level": "CRITICAL", "log_level": "CRITICAL"}
-    config: Any = {"name": "bench", "system_database_url": f"sqlite:///{path}", **quiet}
+    config: Any = {"name": "bench", "system_database_url": url, **quiet}
     DBOS(config=config)
     DBOS.launch()
-    assert journal_mode(path) == ("wal" if journal == "wal" else "delete")
+    assert not is_file or journal_mode(path) == ("wal" if journal == "wal" else "delete")
     if poll:
         interval = {} if poll == "default" else {"polling_interval_sec": float(poll)}
         DBOS.register_queue(QUEUE, global_concurrency=1, **interval)

@@ -13,7 +13,6 @@ from benchmarks._workflow_windows import tasks
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from pathlib import Path
 
     from benchmarks._workflow_windows import Window
     from holdfast.space import Space
@@ -77,11 +76,11 @@ async def records(run_id: str) -> dict[str, bytes]:
 
 
 class Ours:
-    """Holdfast on a SQLite file: one engine that starts runs and drives them itself."""
+    """Holdfast on a store: one engine that starts runs and drives them itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
-        self._engine = self._run(self._open(f"sqlite:///{folder / 'ours.db'}"))
+        self._engine = self._run(self._open(url))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
@@ -105,7 +104,8 @@ class Ours:
         return self._run(self._queue(runs))
 
     async def _queue(self, runs: int) -> float:
-        gate.clear()
+        global gate  # noqa: PLW0603 -- workflows are functions of a module, and each engine has a loop of its own
+        gate = asyncio.Event()
         handles = await asyncio.gather(*(self._engine.start(in_turn, ("bench", number)) for number in range(runs)))
         started = time.perf_counter()
         gate.set()

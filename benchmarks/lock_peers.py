@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 import portalocker
+import psycopg
 import redis
 import redis.asyncio
 import redis_lock
@@ -51,13 +52,52 @@ async def tooz_file(where: str) -> AsyncIterator[Lock]:
     coordinator.stop()
 
 
+@asynccontextmanager
+async def tooz_postgresql(_where: str) -> AsyncIterator[Lock]:
+    """Open a lock of tooz on PostgreSQL."""
+    coordinator: Any = coordination.get_coordinator(os.environ["HOLDFAST_POSTGRESQL_URL"], uuid.uuid4().hex.encode())
+    coordinator.start()
+    lock = coordinator.get_lock(b"bench")
+    yield Blocking(lock.acquire, lock.release)
+    coordinator.stop()
+
+
+@asynccontextmanager
+async def advisory(_where: str) -> AsyncIterator[Lock]:
+    """Open a connection for PostgreSQL's own locks, which last as long as the session and are kept in memory."""
+    connection: Any = psycopg.connect(os.environ["HOLDFAST_POSTGRESQL_URL"], autocommit=True)
+    run = connection.cursor().execute
+    yield Blocking(lambda: run("SELECT pg_advisory_lock(1)"), lambda: run("SELECT pg_advisory_unlock(1)"))
+    connection.close()
+
+
+class RedisPy:
+    """A lock of redis-py, and others of the same client."""
+
+    def __init__(self, client: Any, name: str, sleep: float) -> None:  # noqa: ANN401 -- the peers' types are their own
+        self._client, self._name, self._sleep = client, name, sleep
+        self._lock: Any = client.lock(name, timeout=PATIENCE, sleep=sleep)
+
+    async def acquire(self) -> None:
+        """Poll until it is free."""
+        await self._lock.acquire()
+
+    async def release(self) -> None:
+        """Let go."""
+        await self._lock.release()
+
+    def beside(self, number: int) -> Lock:
+        """Return the lock of another key."""
+        return RedisPy(self._client, f"{self._name}-{number}", self._sleep)
+
+
 def redis_py(sleep: float) -> Opener:
     """Return what opens a lock of redis-py that polls so often."""
 
     @asynccontextmanager
     async def open_lock(where: str) -> AsyncIterator[Lock]:
         client: Any = redis.asyncio.Redis.from_url(os.environ["HOLDFAST_REDIS_URL"])
-        yield client.lock(f"{where}:redis-py", timeout=PATIENCE, sleep=sleep)
+        yield RedisPy(client, f"{where}:redis-py", sleep)
         await client.aclose()
 
     return open_lock
@@ -79,5 +119,15 @@ ON_REDIS: dict[str, Opener] = {
     "python-redis-lock": python_redis_lock,
 }
 
+ON_POSTGRESQL: dict[str, Opener] = {"pg_advisory_lock": advisory, "tooz on PostgreSQL": tooz_postgresql}
+
+
+def there() -> dict[str, Opener]:
+    """Return the locks whose servers are there."""
+    servers = {"HOLDFAST_REDIS_URL": ON_REDIS, "HOLDFAST_POSTGRESQL_URL": ON_POSTGRESQL}
+    found = [locks for name, locks in servers.items() if os.environ.get(name)]
+    return {name: opener for locks in (ON_FILES, *found) for name, opener in locks.items()}
+
+
 if __name__ == "__main__":
-    serve_orders({**ON_FILES, **(ON_REDIS if os.environ.get("HOLDFAST_REDIS_URL") else {})})
+    serve_orders(there())

@@ -50,7 +50,7 @@ and ask again at once. *Passed over*: of a hundred grants, how many went past so
 earlier; *by ticket*: the same by the numbers that the lock gave out. *Again*: how many went to the one who had just let
 go. The peers' calls block, in processes that do nothing else, with documented defaults; redis-py also polls at 1 ms."""
 
-PEERS = ("filelock", "portalocker", "tooz", "redis", "python-redis-lock")
+PEERS = ("filelock", "portalocker", "tooz", "redis", "python-redis-lock", "psycopg2-binary", "psycopg[binary]")
 ON_REDIS = ("redis-py Lock", "python-redis-lock")
 OURS, FLOCK = "SQLite", "flock"
 CONTENDERS = 20
@@ -117,7 +117,7 @@ class Contest:
     def __init__(self, folder: Path, *crowds: Crowd) -> None:
         self._folder, self._where = folder, str(folder / "contest")
         self._crowds = {name: crowd for crowd in crowds for name in crowd.names}
-        self._names = [name for name in self._crowds if name not in {OURS, FLOCK, "memory"}]
+        self._names = [name for name in self._crowds if name not in {OURS, FLOCK, "memory", "URL"}]
         self._storms: dict[tuple[str, int], list[Storm]] = {}
         self._given: dict[tuple[str, int, str], int] = {}
 

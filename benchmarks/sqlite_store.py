@@ -39,9 +39,9 @@ RINGS = 300
 class Ours:
     """Holdfast in one process, on an event loop that stays up between the rounds."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
-        self.space: Space = self.run(self._open(f"sqlite:///{path}"))
+        self.space: Space = self.run(self._open(url))
         self._versions: dict[int, int] = {}
         self._number = 0
 
@@ -108,7 +108,7 @@ class OneProcess:
     """The rows about one process."""
 
     def __init__(self, folder: Path) -> None:
-        self.ours, self.limit = Ours(folder / "ours.db"), Limit(str(folder / "limit.db"))
+        self.ours, self.limit = Ours(f"sqlite:///{folder / 'ours.db'}"), Limit(str(folder / "limit.db"))
 
     def rows(self) -> list[Row]:
         """Return the rows in the order they are shown."""

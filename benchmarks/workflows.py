@@ -165,7 +165,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
         others = stack.enter_context(peers(folder))
-        ours, deaths = Ours(folder), Deaths(folder)
+        ours, deaths = Ours(f"sqlite:///{folder / 'ours.db'}"), Deaths(folder)
         flock = Crowd(sys.executable, "benchmarks._lock_flock", 1)
         for part in (ours, deaths, flock):
             stack.callback(part.close)
