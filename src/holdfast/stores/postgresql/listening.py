@@ -118,8 +118,8 @@ class Ears:
             async with self._lock:
                 if self._connection is None or self._connection.is_closed() or self._lost.is_set():
                     return False
-                await self._connection.execute("", timeout=self._options.timeout)
-        except DRIVER_ERRORS:
+                await self._connection.execute("SELECT", timeout=self._options.timeout)
+        except Exception:  # noqa: BLE001 -- whatever it is, this connection is not fine, and another one is needed
             self._lose()
             return False
         return True
