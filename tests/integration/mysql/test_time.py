@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.keys import RecordKey
-from holdfast.stores import Conflict, Put
+from holdfast.stores import Commit, Conflict, Delete, Put
 from holdfast.stores.mysql.linking import connect
 from holdfast.stores.mysql.options import read_options
 from holdfast.stores.mysql.statements import NOW
 from holdfast.stores.remote.addresses import Address
 from tests import services
+from tests.integration.fleet.clocks import Dial
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEY = RecordKey("n", "k")
 
@@ -63,3 +68,22 @@ async def test_a_deadline_that_passes_while_waiting_for_a_lock_is_missed(mysql_u
 
     assert isinstance(answer, Conflict)
     assert answer.current == {}
+
+
+@pytest.mark.services
+async def test_a_clock_that_is_set_back_brings_no_deleted_record_back(tmp_path: Path) -> None:
+    """The row that remembers its version is dead at every time, not only from its deletion on."""
+    dial = Dial(tmp_path / "dial")
+    with services.private("mysql", environment=dial.environment) as server:
+        async with opened(place(server.url)) as [store]:
+            made = await store.commit(Put(KEY, b"gone"))
+            assert isinstance(made, Commit)
+            await store.commit(Delete(KEY, made.versions[KEY]))
+            dial.step(-60)
+
+            assert (await store.read(KEY)).get(KEY) is None
+            assert not (await store.scan(KEY, KEY.successor(), limit=1)).records
+            again = await store.commit(Put(KEY, b"anew"))
+
+    assert isinstance(again, Commit)
+    assert again.versions[KEY] > made.versions[KEY]

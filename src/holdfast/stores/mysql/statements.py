@@ -161,8 +161,17 @@ def check_floor(names: Names, handle: str) -> str:
 
 
 def bury(names: Names, keys: Sequence[RecordKey]) -> str:
-    """Delete records: the row stays for a while, expired, so that its version is not forgotten."""
-    return f"UPDATE {names.records} SET expires_at=@hf_t,value='' WHERE k IN ({literals(keys)})"
+    """Delete records: the row stays for a while, so that its version is not forgotten.
+
+    It expired at the negative of the time: before every instant, also if the clock is set back, or somebody reads by a
+    time that he took a moment ago. Yet it tells since when it is dead.
+    """
+    return f"UPDATE {names.records} SET expires_at=-@hf_t,value='' WHERE k IN ({literals(keys)})"
+
+
+def is_dead(until: str) -> str:
+    """Return the condition that a row has been dead since ``until`` or longer: expired or deleted by then."""
+    return f"(expires_at BETWEEN 0 AND {until} OR expires_at BETWEEN -{until} AND -1)"
 
 
 def fetch(names: Names, keys: Iterable[RecordKey]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreError
-from holdfast.stores.mysql.statements import NOW, handle_literal, literals
+from holdfast.stores.mysql.statements import NOW, handle_literal, is_dead, literals
 from holdfast.stores.remote.server import Landed
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ async def sweep(links: Links, names: Names, limit: int) -> int:
     The highest version that goes is remembered: what is created later, at the same key perhaps, gets a higher one.
     Rows are locked by their keys, in order, as everybody does.
     """
-    old = f"{NOW}-{GRACE}"
-    [rows] = await links.ask(f"SELECT k FROM {names.records} WHERE expires_at<={old} ORDER BY expires_at LIMIT {limit}")
+    old, dead = f"SET @hf_o={NOW}-{GRACE}", is_dead("@hf_o")
+    _, rows = await links.ask(f"{old};SELECT k FROM {names.records} WHERE {dead} ORDER BY expires_at LIMIT {limit}")
     if rows:
-        where = f"WHERE k IN ({literals(sorted(row[0] for row in rows))}) AND expires_at<=@hf_o"
+        where = f"WHERE k IN ({literals(sorted(row[0] for row in rows))}) AND {dead}"
         statements = [
-            f"SET @hf_o={old}",
+            old,
             "START TRANSACTION",
             f"SELECT COALESCE(MAX(version),0) INTO @hf_v FROM {names.records} FORCE INDEX (PRIMARY) {where} FOR UPDATE",
             f"UPDATE {names.facts} SET number=@hf_v WHERE name='floor' AND number<@hf_v",
