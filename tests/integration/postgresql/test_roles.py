@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import asyncpg
 import pytest
 
@@ -107,3 +109,22 @@ async def test_one_who_may_only_look_sees_the_views_and_nothing_else(postgresql_
                 await connection.fetch(f"SELECT * FROM {schema_of(url)}.{relation}")  # noqa: S608 -- names of our own
 
     assert tuple(lock) == ("seen", "door")
+
+
+async def test_a_password_that_changes_is_asked_for_with_each_connection(postgresql_url: str) -> None:
+    """So a token that runs out, or a password that is changed now and then, is taken up."""
+    url = await make_user(await made(postgresql_url), "SELECT @.grant_to('$')")
+    user, current = str(urlsplit(url).username), [f"secret-{urlsplit(url).username}"]
+    store = await open_store(url.replace(f":{current[0]}", ""), credentials=hf.Credentials(lambda: current[0]))
+    try:
+        await store.read(KEY)
+        current[0] = "another"
+        await run_sql(
+            postgresql_url,
+            f"ALTER ROLE {user} PASSWORD 'another'",
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'",  # noqa: S608 -- a name of our own
+        )
+
+        assert (await store.read(KEY)).get(KEY) is None
+    finally:
+        await store.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import urllib.parse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct, structs
@@ -24,7 +25,7 @@ class Target(Struct, frozen=True):
     host: str
     port: int
     user: str | None
-    password: str | None
+    password: str | Callable[[], str] | None
     database: str | None
     tls: ssl.SSLContext | None
 
@@ -64,7 +65,8 @@ class Options(Struct, frozen=True):
 def read_options(address: Address) -> Options:
     """Read the URL of a server."""
     host, port = address.host(PORT)
-    target = Target(host, port, address.user, address.password, address.path() or None, address.tls(default=False))
+    password = None if address.password is None else lambda: address.password or ""  # asked for each connection
+    target = Target(host, port, address.user, password, address.path() or None, address.tls(default=False))
     listen = address.take_text("listen")
     pooler = address.take_choice("pooler", ("auto", "none", "transaction"), "auto")
     options = Options(
