@@ -215,7 +215,7 @@ def _argument(given: bytes | str | int) -> dict[str, str]:
     return {"type": "blob", "base64": b64encode(given).decode()}
 
 
-def _number(answer: Any) -> int:  # noqa: ANN401 -- as JSON has it
+def _number(answer: Any) -> int:  # noqa: ANN401 -- it is whatever the JSON holds
     return int(answer["rows"][0][0]["value"])
 
 
