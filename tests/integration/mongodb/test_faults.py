@@ -11,6 +11,7 @@ from pymongo import MongoClient
 from holdfast.errors import OutcomeUnknownError, StoreFullError, StoreUnavailableError
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Put
+from holdfast.stores.mongodb import abandoned
 from holdfast.stores.opening import open_store
 from holdfast.stores.remote.server import Intent, Landed, Row
 from tests import services
@@ -123,6 +124,25 @@ async def test_a_record_that_a_dead_process_keeps_is_reported_in_time(store: Gro
 
         with pytest.raises(StoreUnavailableError, match="transactionLifetimeLimitSeconds"):
             await store.commit(Put(key, b""))
+
+
+async def test_a_transaction_that_a_dead_process_left_open_is_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever meets it does not wait until the server ends it by itself, a minute later."""
+    monkeypatch.setattr(abandoned, "FIRST_LOOK", 0.0)
+    monkeypatch.setattr(abandoned, "STANDS_STILL", 1_000)
+    store = await open_store(server.url)
+    dead = await open_store(server.url)
+    writing = server_of(dead)._writing
+
+    async with writing._connection.transaction() as session:
+        await writing._prepare(creating("dead"), session)
+        verdict = await store.commit(Put(RecordKey("faults", "dead"), b"alive"))
+
+    assert isinstance(verdict, Commit)
+    await dead.aclose()
+    await store.aclose()
 
 
 async def test_a_server_that_stands_still_is_given_up_in_time(store: GroupedStore, server: Server) -> None:

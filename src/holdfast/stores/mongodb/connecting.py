@@ -35,6 +35,8 @@ HERE: Final = {"w": 1}
 """For what is durable as soon as a later commit is: the primary's log is copied in its order."""
 
 ENDED_WITHIN: Final = 1.0
+APP_NAME: Final = "holdfast"
+"""By which sessions of handles are told apart from those of other programs."""
 
 
 @final
@@ -118,7 +120,7 @@ def _client(address: Address, options: Options) -> AsyncMongoClient[Document]:
             waitQueueTimeoutMS=int(options.timeout * 1000),
             retryWrites=False,
             serverMonitoringMode="poll",  # one connection less a handle; a failed command has it look at once anyway
-            appname="holdfast",
+            appname=APP_NAME,
             **options.driver,
         )
     except (errors.PyMongoError, ValueError, TypeError) as problem:

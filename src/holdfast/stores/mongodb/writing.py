@@ -11,8 +11,9 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, final
 
-from holdfast.clock import SYSTEM_CLOCK, Instant
+from holdfast.clock import SYSTEM_CLOCK, Instant, monotonic
 from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError
+from holdfast.stores.mongodb.abandoned import Abandoned
 from holdfast.stores.mongodb.connecting import is_duplicate
 from holdfast.stores.mongodb.documents import (
     NOW,
@@ -72,11 +73,13 @@ class Writing:
         self.announcing: Final = Announcing(connection)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._in_doubt: Document | None = None
+        self._abandoned: Final = Abandoned(connection)
 
     async def write(self, intent: Intent) -> Written | Refused:
         """Do all of ``intent`` or nothing."""
         await self.announcing.announce(intent.handle)
         loop = asyncio.get_running_loop()
+        since = monotonic()
         until = loop.time() + self._connection.options.timeout
         pause, losses = FIRST_PAUSE, 0
         while True:
@@ -89,6 +92,7 @@ class Writing:
                     return refused
                 if loop.time() > until:
                     raise self._busy() from lost.__cause__
+                await self._abandoned.end(since)
             except StoreUnavailableError as problem:
                 if losses and loop.time() > until:
                     raise self._busy() from problem
