@@ -54,6 +54,7 @@ class Guarding:
         self._known: tuple[str, Applied] | None = None
         self._closed: str | None = None
         self._handles: Final[set[str]] = set()
+        self._doubtful: Final[set[str]] = set()
 
     # --- applying ----------------------------------------------------------------------------------------------
 
@@ -61,6 +62,13 @@ class Guarding:
         """Apply a batch; also return which generation of topics the server has."""
         if self._closed == batch.attempt:
             raise AttemptClosedError(self._server.name, f"attempt {batch.attempt} was settled as never written")
+        try:
+            return await self._apply(batch)
+        except (OutcomeUnknownError, asyncio.CancelledError):
+            self._doubtful.add(split(batch.attempt)[0])
+            raise
+
+    async def _apply(self, batch: Batch) -> tuple[Applied, int]:
         if isinstance(batch.riders[0], WorkRider):
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
@@ -70,10 +78,16 @@ class Guarding:
             namespace = next(iter(race.updated)).namespace
             race.reserved = await self._server.reserve(count, namespace)
         while True:
-            done = await self._try(batch, race)
+            try:
+                done = await self._try(batch, race)
+                if done is None:
+                    await self._pause(race)
+            except (InvalidChangeError, StoreBusyError) as problem:
+                if len(race.riders) == len(batch.riders):
+                    raise
+                done = _padded(Applied((problem,)), len(batch.riders)), 0  # it was tried alone; the others ride again
             if done is not None:
                 return done
-            await self._pause(race)
 
     async def _try(self, batch: Batch, race: _Race) -> tuple[Applied, int] | None:
         if race.at is None:
@@ -140,8 +154,11 @@ class Guarding:
         self.beliefs.hear_time(answer.at)
         if isinstance(answer, Refused):
             self.beliefs.learn(answer.current)
-            race.lose(answer.current, plan_.guards, answer.at)
-            race.reserved = () if answer.stale else race.reserved
+            if answer.stale:  # the guards may not have been looked at
+                race.lose(answer.current, answer.current, answer.at)
+                race.reserved = ()
+            else:
+                race.lose({**plan_.confirmed, **answer.current}, plan_.guards, answer.at)
             return None
         records = plan_.records(answer.versions)
         self.beliefs.learn({key: record for key, record in records.items() if key in race.updated})
@@ -214,8 +231,12 @@ class Guarding:
         return applied
 
     async def retire(self) -> None:
-        """Remove the traces of this handle's attempts."""
-        for handle in self._handles:
+        """Remove the traces of this handle's attempts.
+
+        Not if any was in doubt. One that was written must not look as if it was not, to whoever settles it later; and
+        one that was closed must stay so, as it may still be on its way. Upkeep removes those after a week.
+        """
+        for handle in self._handles - self._doubtful:
             await self._server.forget(handle)
 
 

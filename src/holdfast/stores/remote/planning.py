@@ -7,6 +7,7 @@ reserved for them (``exact``), or they are put off to the next transaction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, structs
@@ -20,7 +21,7 @@ from holdfast.stores.remote.server import Row
 from holdfast.stores.rules import in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from holdfast.stores.protocol import Capabilities
     from holdfast.stores.remote.believing import Beliefs
@@ -47,6 +48,8 @@ class Plan(Struct, frozen=True):
     """Keys that must be read before this can be planned at all."""
     exact: tuple[int, ...] = ()
     """All that were reserved, also if fewer are taken."""
+    believed: Mapping[RecordKey, Record | None] = {}
+    """What updates were decided on: by the time the server has confirmed it, something else may be believed."""
 
     @property
     def writes(self) -> bool:
@@ -57,6 +60,14 @@ class Plan(Struct, frozen=True):
     def changed(self) -> tuple[RecordKey, ...]:
         """The keys to hint at."""
         return (*(row.key for row in self.puts), *self.deletes)
+
+    @property
+    def confirmed(self) -> dict[RecordKey, Record | None]:
+        """What updates were decided on, as the server has it if it does not say otherwise."""
+        guards = self.guards
+        return {
+            key: record if guards[key] != ABSENT else None for key, record in self.believed.items() if key in guards
+        }
 
     def applied(self, at: Instant, versions: Sequence[int]) -> Applied:
         """Return what each rider is answered, now that the server has done it at ``at``."""
@@ -120,11 +131,12 @@ def _unplanned(riders: Sequence[Rider], unknown: set[RecordKey]) -> Plan:
 class _Ground:
     """The records to fold on: known, believed, or what a commit itself expects."""
 
-    __slots__ = ("_beliefs", "_hollow", "fresh", "records", "seen", "unknown")
+    __slots__ = ("_beliefs", "_hollow", "believed", "fresh", "records", "seen", "unknown")
 
     def __init__(self, beliefs: Beliefs, fresh: Mapping[RecordKey, Record | None]) -> None:
         self._beliefs, self.fresh = beliefs, fresh
         self.records: dict[RecordKey, Record] = {}
+        self.believed: dict[RecordKey, Record | None] = {}
         self.seen: set[RecordKey] = set()
         self.unknown: set[RecordKey] = set()
         self._hollow: set[RecordKey] = set()
@@ -153,11 +165,12 @@ class _Ground:
     def _believe(self, key: RecordKey) -> None:
         if key not in self.seen:
             self.seen.add(key)
-            self._put(key, self.fresh[key] if key in self.fresh else self._beliefs.get(key))
+            self.believed[key] = self.fresh[key] if key in self.fresh else self._beliefs.get(key)
+            self._put(key, self.believed[key])
         elif key in self._hollow:
             believed = self._beliefs.get(key)
             if believed is not None and believed.version == self.records[key].version:
-                self.records[key] = believed
+                self.records[key] = self.believed[key] = believed
                 self._hollow.discard(key)
             else:
                 self.unknown.add(key)
@@ -220,6 +233,7 @@ class _Planning:
             fold.before,
             frozenset(),
             self._reserved,
+            self._ground.believed,
         )
 
     def _to_guard(self) -> set[RecordKey]:

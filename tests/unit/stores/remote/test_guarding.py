@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from holdfast.errors import (
+    InvalidChangeError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreError,
+    StoreUnavailableError,
+)
 from holdfast.keys import RecordKey
-from holdfast.stores import Decision, Put
+from holdfast.stores import Commit, Decision, Put, settling
 from holdfast.stores.protocol import Record
-from holdfast.stores.remote import open_remote
+from holdfast.stores.remote import Refused, guarding, open_remote
 from holdfast.stores.remote.guarding import TOGETHER
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.stores import Snapshot
-    from holdfast.stores.remote.server import Intent, Refused, Written
+    from holdfast.stores.remote.server import Intent, Landed, Written
 
 KEY = RecordKey("n", "k")
 
@@ -85,3 +97,114 @@ async def test_what_was_read_is_what_the_next_write_rests_on() -> None:
         await each.aclose()
 
     assert writes == 1
+
+
+class Vanishing(TableServer):
+    """A table that writes, and is gone before it answers; later on it is there again."""
+
+    gone = False
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Write, and be gone."""
+        await super().write(intent)
+        self.gone = True
+        raise OutcomeUnknownError(self.name, "gone")
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Answer if it is there."""
+        if self.gone:
+            raise StoreUnavailableError(self.name, "gone")
+        return await super().close_attempt(handle, number, namespace)
+
+
+async def test_closing_a_handle_does_not_make_a_written_attempt_look_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not settled yet stays counted: whoever asks on another handle is not told to do it again."""
+    monkeypatch.setattr(settling, "FIRST_PAUSE", 0.0)
+    server = Vanishing(Table())
+    store = open_remote(server)
+    with pytest.raises(OutcomeUnknownError) as unknown:
+        await store.commit(Put(KEY, b"written"))
+    server.gone = False
+    await store.aclose()
+
+    other = open_remote(TableServer(server.table))
+    with pytest.raises(StoreError, match="another handle"):
+        await other.settle(unknown.value.attempt)
+    await other.aclose()
+
+
+class Crowded(TableServer):
+    """A table where one key is never to be had, and a value of another is too large."""
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Refuse what has to do with the one, and what has the other."""
+        if any(row.value == b"too large" for row in intent.puts):
+            raise InvalidChangeError("too large")
+        return Refused(self.table.clock.wall(), {}) if KEY in intent.guards else await super().write(intent)
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"), [(Put(KEY, b""), StoreBusyError), (Put(KEY.child("large"), b"too large"), InvalidChangeError)]
+)
+async def test_what_keeps_one_rider_from_being_written_is_not_told_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, first: Put, problem: type[Exception]
+) -> None:
+    """They were only in the same batch, and ride in the next."""
+    monkeypatch.setattr(guarding, "LONGEST_PAUSE", 0.0)
+    store = open_remote(Crowded(Table()))
+
+    answers = await asyncio.gather(
+        store.commit(first), store.commit(Put(KEY.child("calm"), b"")), return_exceptions=True
+    )
+    await store.aclose()
+
+    assert isinstance(answers[0], problem)
+    assert isinstance(answers[1], Commit)
+
+
+class Late(TableServer):
+    """A table whose reads are answered when the next refusal is."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self.refused = asyncio.Event()
+        self.refused.set()
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Answer late with what was there."""
+        seen = await super().read(keys)
+        await self.refused.wait()
+        return seen
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Let the reads be answered first."""
+        answer = await super().write(intent)
+        if isinstance(answer, Refused) and len(intent.guards) > 1:
+            self.refused.set()
+            await asyncio.sleep(0.01)
+        return answer
+
+
+async def test_a_late_read_does_not_come_between_what_was_shown_and_the_answer() -> None:
+    """What a refusal has confirmed is what the next plan rests on, whatever is heard meanwhile."""
+    table, other_key = Table(), KEY.child("other")
+    server = Late(table)
+    mine, other = open_remote(server), open_remote(TableServer(table))
+
+    def decide(seen: Snapshot) -> Decision[Any]:
+        found = seen.get(KEY)
+        return Decision(found and found.value, () if seen.get(other_key) else (Put(other_key, b""),))
+
+    await other.commit(Put(KEY, b"old"))
+    await mine.read(KEY)
+    server.refused.clear()
+    late = asyncio.create_task(mine.read(KEY))
+    await asyncio.sleep(0.01)
+    await mine.update([KEY], lambda seen: Decision(None, (Put(KEY, b"new", seen.version(KEY)),)))
+    await other.commit(Put(other_key, b""))
+    decided = await mine.update([KEY, other_key], decide)
+    assert (await late).records[KEY].value == b"old"
+    for each in (mine, other):
+        await each.aclose()
+
+    assert decided.answer == b"new"
