@@ -42,8 +42,8 @@ async def export_store(
     if before not in {OPEN, EXPORTED}:
         raise moved(store.backend.name, before)
     try:
-        await movable.freeze(EXPORTED)
         with sink as file:
+            await movable.freeze(EXPORTED)
             writer = Writer(file, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
             await _write_all(movable, writer, tell)
             footer = writer.end(await movable.last())

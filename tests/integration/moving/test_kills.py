@@ -1,0 +1,88 @@
+"""Exports and imports that are killed half-way, and repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.errors import StoreMovedError
+from holdfast.keys import RecordKey
+from holdfast.stores import Commit, Put, Record
+from holdfast.stores.moving.files import FORMAT, Header, Writer
+from holdfast.stores.moving.protocol import EXPORTED
+from holdfast.testing.conformance.workflows.ground import eventually
+from tests.integration.moving.carrying import content, opened
+from tests.integration.moving.places import fresh_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.stores import GroupedStore
+
+K = RecordKey("space", "default", "k")
+MANY = 20_000
+
+
+async def test_an_export_that_is_killed_is_repeated(tmp_path: Path) -> None:
+    """The store is frozen, and there is no file; the next export has everything."""
+    url, file = fresh_url("sqlite", tmp_path), tmp_path / "all.jsonl"
+    async with opened(url) as store:
+        for number in range(10):
+            await store.commit(*(Put(K.child(f"{number}-{place}"), bytes(2_000)) for place in range(50)))
+
+    stuck = await holdfast(url, "export", "-", "--yes")  # nobody reads what it writes
+    async with opened(url) as store:
+        await eventually(lambda: is_frozen(url))
+        stuck.kill()
+        await stuck.wait()
+        with pytest.raises(StoreMovedError):
+            await store.commit(Put(K, b"late"))
+
+    assert await (await holdfast(url, "export", str(file), "--yes")).wait() == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len(file.read_bytes().splitlines()) == 500 + 2
+
+
+async def test_an_import_that_is_killed_is_repeated(tmp_path: Path) -> None:
+    """Nobody writes to a store that is half there; the next import of the same file finishes it."""
+    url, file = fresh_url("sqlite", tmp_path), tmp_path / "all.jsonl"
+    with file.open("wb") as sink:
+        writer = Writer(sink, Header(FORMAT, "test", 1))
+        for number in range(MANY):
+            writer.add(Record(K.child(f"{number}"), b"value", number + 1))
+        writer.end(0)
+
+    async with opened(url) as store:
+        killed = await holdfast(url, "import", str(file))
+        await eventually(lambda: has_some(store))
+        killed.kill()
+        assert await killed.wait() != 0
+        with pytest.raises(StoreMovedError, match="import"):
+            await store.commit(Put(K, b"early"))
+
+    assert await (await holdfast(url, "import", str(file))).wait() == 0
+    assert len(await content(url)) == MANY
+    async with opened(url) as store:
+        assert isinstance(await store.commit(Put(K, b"now")), Commit)
+
+
+async def is_frozen(url: str) -> bool:
+    """Tell whether a store was exported, or is about to be."""
+    async with opened(url) as store:
+        return await store.moving().frozen() == EXPORTED
+
+
+async def has_some(store: GroupedStore) -> bool:
+    """Tell whether a store has any records."""
+    async for _ in store.moving().dump():
+        return True
+    return False
+
+
+async def holdfast(url: str, *arguments: str) -> asyncio.subprocess.Process:
+    """Start the command."""
+    command = (sys.executable, "-m", "holdfast", *arguments, "--store", url)
+    return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
