@@ -37,7 +37,11 @@ class BackendWatch:
         if self._forget is None:
             self._forget = self._backend.listen(self._prefixes, self)
             if isinstance(self._backend, SubscribesElsewhere):
-                await self._backend.until_subscribed()
+                try:
+                    await self._backend.until_subscribed()
+                except BaseException:  # cancelled: nobody will close what was not opened
+                    self._unsubscribe()
+                    raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -52,6 +52,7 @@ class Hearing:
         self._bells: Final = Bells()
         self._interests: Final = Interests()
         self._addressing: Final = Addressing()
+        self._addressed: tuple[int, frozenset[bytes]] = (self._addressing.generation, frozenset())
         self._ears: Final[dict[object, Ear]] = {}
         self._told: frozenset[bytes] = frozenset()
         self._changed: Final = asyncio.Event()
@@ -60,6 +61,7 @@ class Hearing:
         self._seen: int | None = None
         self._poll = FIRST_POLL
         self._timer: asyncio.TimerHandle | None = None
+        self._is_checking = False
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._subscribing: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -80,16 +82,19 @@ class Hearing:
                 self._subscribing = self._loop.create_task(self._subscribe())
         if self._timer is None:
             self._poll = FIRST_POLL
-            self._plan_check()
+            if not self._is_checking:  # it goes on by itself
+                self._plan_check()
         return functools.partial(self._forget, token, prefixes, forget)
 
     def _forget(self, token: object, prefixes: tuple[RecordKey, ...], forget: Callable[[], None]) -> None:
         forget()
         if self._ears.pop(token, None) is not None and self._pushes:
             self._interests.let_go(prefixes)
-        if not self._ears and self._timer is not None:
-            self._timer.cancel()
-            self._timer, self._seen = None, None
+        if not self._ears:
+            self._seen = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     async def until_subscribed(self) -> None:
         """Return when the server knows what is listened to, or soon in any case."""
@@ -147,17 +152,24 @@ class Hearing:
 
     def address(self, changed: Sequence[RecordKey], wakes: Sequence[Wake]) -> tuple[Message, ...]:
         """Return the messages that a commit is to send."""
+        self._addressed = (self._addressing.generation, self._addressing.topics)
         return self._addressing.messages(changed, wakes, self._origin) if self._pushes else ()
 
     def note_generation(self, generation: int, applied: Applied) -> None:
-        """Fetch the list of topics if it has moved on, and send what a commit has left out for not knowing it."""
-        if self._pushes and generation != self._addressing.generation and not self._is_closed:
-            self._own(self._catch_up(applied))
+        """Fetch the list of topics if it has moved on, and send what a commit has left out for not knowing it.
 
-    async def _catch_up(self, applied: Applied) -> None:
+        What the commit knew counts, not what is known by now: an earlier one may have fetched the list meanwhile.
+        """
+        known_generation, known = self._addressed
+        if self._pushes and generation != known_generation and not self._is_closed:
+            self._own(self._catch_up(generation, applied, known))
+
+    async def _catch_up(self, generation: int, applied: Applied, known: frozenset[bytes]) -> None:
+        addressing = self._addressing
         with contextlib.suppress(StoreError):  # then the slow check finds it
-            added = self._addressing.learn(await self._server.audience())
-            missed = self._addressing.messages(applied.changed, applied.wakes, self._origin, added)
+            if generation != addressing.generation:
+                addressing.learn(await self._server.audience())
+            missed = addressing.messages(applied.changed, applied.wakes, self._origin, addressing.topics - known)
             if missed:
                 await self._server.send(missed)
 
@@ -165,20 +177,26 @@ class Hearing:
 
     def _plan_check(self) -> None:
         seconds = SLOW_CHECK if self._pushes else self._poll
-        self._timer = self._loop.call_later(seconds, lambda: self._own(self._check()))
+        self._timer = self._loop.call_later(seconds, self._begin_check)
+
+    def _begin_check(self) -> None:
+        self._timer, self._is_checking = None, True
+        self._own(self._check())
 
     async def _check(self) -> None:
         try:
             mark = await self._server.mark()
         except StoreError:  # whoever reads next is told properly; here it only means: do look
             mark = -1
+        finally:
+            self._is_checking = False
         if mark != self._seen:  # the first time, too: nobody knows what was written before it was listened to
             self._poll = FIRST_POLL
             self.take_loss()
         else:
             self._poll = min(self._poll * POLL_GROWS, SLOW_CHECK)
-        self._seen = mark
-        if self._timer is not None and not self._is_closed:
+        self._seen = mark if self._ears else None
+        if self._ears and not self._is_closed:
             self._plan_check()
 
     # --- life --------------------------------------------------------------------------------------------------

@@ -83,17 +83,17 @@ class Interests:
 class Addressing:
     """Which topics anyone listens to, as a committer knows it."""
 
-    __slots__ = ("_lengths", "_topics", "generation")
+    __slots__ = ("_lengths", "generation", "topics")
 
     def __init__(self) -> None:
         self.generation = -1
-        self._topics: frozenset[bytes] = frozenset()
+        self.topics: frozenset[bytes] = frozenset()
         self._lengths: tuple[int, ...] = ()
 
     def learn(self, audience: Audience) -> frozenset[bytes]:
         """Take a newer list; return the topics that were not on the old one."""
-        added = audience.topics - self._topics
-        self.generation, self._topics = audience.generation, audience.topics
+        added = audience.topics - self.topics
+        self.generation, self.topics = audience.generation, audience.topics
         self._lengths = tuple(sorted({len(topic) for topic in audience.topics}))
         return added
 
@@ -121,7 +121,7 @@ class Addressing:
             if length > len(wake.to):
                 return
             topic = bytes(wake.to[:length])
-            if topic in self._topics:
+            if topic in self.topics:
                 found.setdefault(topic, []).append(wake)
 
 

@@ -16,8 +16,8 @@ from tests.unit.stores.remote.table import Table, TableServer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from holdfast.stores import GroupedStore
-    from holdfast.stores.remote.server import Message
+    from holdfast.stores import GroupedStore, Watch
+    from holdfast.stores.remote.server import Audience, Intent, Message, Refused, Written
 
 KEY = RecordKey("n", "t", "kind", "a")
 
@@ -137,3 +137,82 @@ async def test_wakes_without_changes_are_sent_too(table: Table, monkeypatch: pyt
 
         assert await watch.wait(5) is not None
         assert sent
+
+
+async def test_a_watch_that_is_cancelled_while_it_opens_listens_no_more(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody will close it: it leaves nothing behind."""
+
+    async def never(_self: TableServer, *_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(TableServer, "subscribe", never)
+    async with opened(table) as store:
+        watch = store.watch(KEY)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watch.__aenter__(), 0.01)
+        await store.commit(Put(KEY, b""))
+
+        assert await watch.wait(0.01) is None
+
+
+async def test_watches_that_come_and_go_are_looked_after_by_one_check(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that is under way when the last watch goes and another one comes is not joined by a second."""
+    answered = asyncio.Event()
+
+    async def mark(_self: TableServer) -> int:
+        table.calls.append("mark")
+        await answered.wait()
+        return 0
+
+    monkeypatch.setattr(hearing, "SLOW_CHECK", 0.0)
+    monkeypatch.setattr(TableServer, "mark", mark)
+    async with opened(table) as store:
+        for _ in range(20):
+            async with store.watch(KEY):
+                await asyncio.sleep(0.002)
+
+        assert table.calls.count("mark") <= 2
+        answered.set()
+
+
+class Unhurried(TableServer):
+    """A table that says who listens when the third write is under way, and writes that one later."""
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Write."""
+        if self.table.calls.count("write") == 2:
+            self.table.calls.append("third")
+            await asyncio.sleep(0.01)
+        return await super().write(intent)
+
+    async def audience(self) -> Audience:
+        """Say who listens."""
+        while self.table.calls.count("write") >= 2 and "third" not in self.table.calls:
+            await asyncio.sleep(0)
+        return await super().audience()
+
+
+async def test_a_commit_under_way_while_another_one_learns_of_a_watch_is_heard_too(table: Table) -> None:
+    """It had set out before the list was known, so what it left out is sent as well."""
+    other = open_remote(Unhurried(table))
+    async with opened(table) as mine:
+        await other.commit(Put(KEY.child("before"), b""))
+        await asyncio.sleep(0.01)
+        async with mine.watch(KEY) as watch:
+            await asyncio.sleep(0)
+            await other.commit(Put(KEY.child("first"), b""))
+            await other.commit(Put(KEY.child("second"), b""))
+            about = {key async for key in _heard(watch)}
+        await other.aclose()
+
+    assert about == {KEY.child("first"), KEY.child("second")}
+
+
+async def _heard(watch: Watch) -> AsyncIterator[RecordKey]:
+    while (hint := await watch.wait(0.1)) is not None:
+        for key in hint.about:
+            yield key
