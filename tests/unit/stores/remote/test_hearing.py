@@ -191,7 +191,7 @@ class Unhurried(TableServer):
 
     async def audience(self) -> Audience:
         """Say who listens."""
-        while self.table.calls.count("write") >= 2 and "third" not in self.table.calls:
+        while self.table.calls.count("write") >= 2 and "third" not in self.table.calls:  # noqa: ASYNC110 -- the calls are a list
             await asyncio.sleep(0)
         return await super().audience()
 
