@@ -162,14 +162,19 @@ class Group:
             outcome = await self._despite_cancellation(seat)
             cancelled.verdict = outcome  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
 
-    async def _despite_cancellation(self, seat: Seat) -> Outcome:
-        """Wait for the outcome of a rider that is under way; backends answer in bounded time."""
+    async def _despite_cancellation(self, seat: Seat) -> Outcome | None:
+        """Wait for the outcome of a rider that is under way; backends answer in bounded time.
+
+        Cancelled again, the first cancellation is raised when this is over; put off by then, it is withdrawn.
+        """
         while seat.outcome is None:
             seat.answer = self._loop.create_future()
             try:
                 await seat.answer
-            except asyncio.CancelledError:  # cancelled again: the first cancellation is raised when this is over
-                continue
+            except asyncio.CancelledError:
+                if seat.state == _WAITING:
+                    seat.state = _WITHDRAWN
+                    return None
         return seat.outcome
 
     def _schedule(self) -> None:

@@ -10,11 +10,12 @@ import pytest
 from holdfast.errors import OutcomeUnknownError
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
+from holdfast.stores.backend import Applied, Deferred
 from holdfast.stores.group import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_BE_ALONE
 from holdfast.stores.memory import MemoryBackend, open_memory
 
 if TYPE_CHECKING:
-    from holdfast.stores.backend import Applied, Batch
+    from holdfast.stores.backend import Batch
 
 
 async def test_large_commits_do_not_all_share_one_transaction(batches: list[int]) -> None:
@@ -155,3 +156,24 @@ def test_a_store_goes_on_after_an_interruption(interrupted: tuple[asyncio.Runner
         verdict = runner.run(interrupted[1].store.commit(Put(RecordKey("ns", "c"), b"")))
 
     assert isinstance(verdict, Commit)
+
+
+async def test_one_who_is_cancelled_twice_while_put_off_is_not_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put off to the next transaction and cancelled right then, a rider is withdrawn; nobody waits for its verdict."""
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
+
+    async def put_off(_backend: MemoryBackend, _batch: Batch) -> Applied:
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)
+        loop.call_soon(tasks[0].cancel)
+        return Applied((Deferred(),))
+
+    monkeypatch.setattr(MemoryBackend, "apply_now", lambda _backend, _batch: None)
+    monkeypatch.setattr(MemoryBackend, "apply", put_off)
+    store = open_memory()
+    tasks.append(asyncio.create_task(store.commit(Put(RecordKey("ns", "k"), b""))))
+
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await asyncio.wait_for(asyncio.shield(tasks[0]), 1)
+    assert verdict_of(cancelled.value) is None
+    await store.aclose()
