@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -130,3 +131,25 @@ async def test_of_two_works_that_create_the_same_key_one_is_undone(url: str) -> 
 
     assert {type(answer) for answer in answers} == {Worked, Conflict}
     assert len(await mine(url)) == 1
+
+
+@pytest.mark.parametrize("is_raised", [False, True])
+async def test_settings_that_the_work_changes_are_put_back(url: str, *, is_raised: bool) -> None:
+    """What guards a commit is that nothing is replaced silently, also in the transactions after it."""
+
+    async def careless(sql: SqlWork) -> None:
+        await sql.execute("SET SESSION sql_mode=''")
+        await sql.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        if is_raised:
+            raise ZeroDivisionError
+
+    async def settings(sql: SqlWork) -> Any:
+        return await sql.execute("SELECT @@SESSION.sql_mode,@@SESSION.tx_isolation")
+
+    async with opened(url) as [store]:
+        before: Any = await store.commit_with(settings, Put(A.child("before"), b""))
+        with pytest.raises(ZeroDivisionError) if is_raised else contextlib.nullcontext():
+            await store.commit_with(careless, Put(A, b""))
+        after: Any = await store.commit_with(settings, Put(A.child("after"), b""))
+
+    assert after.answer == before.answer

@@ -88,9 +88,14 @@ async def _rows(cursor: Any) -> Rows:  # noqa: ANN401 -- the driver has types in
     return tuple(await cursor.fetchall()) if cursor.description else ()
 
 
+def session_of(options: Options) -> str:
+    """Return the statements that put every setting of a session in place."""
+    wait = min(LONGEST_WAIT, max(1, round(options.timeout * 0.6)))  # the server gives up before the caller does
+    return _SESSION.format(wait=wait)
+
+
 async def connect(options: Options) -> Link:
     """Open a connection with every setting in place. Raises what the driver raises."""
-    wait = min(LONGEST_WAIT, max(1, round(options.timeout * 0.6)))  # the server gives up before the caller does
     async with asyncio.timeout(options.connect_timeout):
         open_connection = cast("Any", asyncmy.connect)  # pyright: ignore[reportUnknownMemberType] -- typed in name only
         connection = await open_connection(
@@ -106,7 +111,7 @@ async def connect(options: Options) -> Link:
         )
         link = Link(connection)
         try:
-            await link.run(_SESSION.format(wait=wait), options.connect_timeout)
+            await link.run(session_of(options), options.connect_timeout)
         except BaseException:
             link.drop()
             raise

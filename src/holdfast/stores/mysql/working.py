@@ -17,7 +17,7 @@ from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreError, Wor
 from holdfast.stores.backend import WorkRider
 from holdfast.stores.fold import as_exception
 from holdfast.stores.mysql import statements as sql
-from holdfast.stores.mysql.linking import TROUBLE
+from holdfast.stores.mysql.linking import TROUBLE, session_of
 from holdfast.stores.mysql.trouble import (
     DEADLOCK,
     DUPLICATE,
@@ -132,8 +132,10 @@ class Working:
                 if isinstance(outcome, Worked):
                     note(outcome)
                     await self._commit(link, job)
-                else:
+                elif isinstance(outcome, Conflict):
                     await link.undo(self._options.timeout)
+                else:
+                    link.drop()  # which settings of the session the work has changed, nobody knows
             except TROUBLE as problem:
                 raise translated(problem, self._options.name) from problem
         return outcome
@@ -188,8 +190,9 @@ class Working:
         return answer, changes
 
     async def _check_transaction(self, link: Link) -> None:
+        """See that it is still the same transaction, and put settings back that the work may have changed."""
         try:
-            await link.run("RELEASE SAVEPOINT hf", self._options.timeout)
+            await link.run(f"RELEASE SAVEPOINT hf;{session_of(self._options)}", self._options.timeout)
         except TROUBLE as problem:
             if code_of(problem) == _NO_SAVEPOINT:
                 raise StoreError(self._options.name, _ENDED) from problem
