@@ -53,6 +53,24 @@ class Line(Connection):
         """Return the next reply; a refusal is raised."""
         return await cast("Any", self).read_response(disable_decoding=True, disconnect_on_error=False)
 
+    async def exchange(self, command: bytes, replies: int, deadline: float) -> list[Reply]:
+        """Send a command and return what is answered, refusals as exceptions; cut the connection at the deadline.
+
+        As :meth:`send` and :meth:`receive` do, without what the driver does around each of them.
+        """
+        driver, loop = cast("Any", self), asyncio.get_running_loop()
+        timer = loop.call_at(deadline, self.abort)
+        try:
+            driver._writer.write(command)  # noqa: SLF001 -- its own; only its type is not known
+            await driver._writer.drain()  # noqa: SLF001 -- see above
+            return [await _reply(driver._parser) for _ in range(replies)]  # noqa: SLF001 -- see above
+        except LOSSES as problem:
+            if loop.time() >= deadline:
+                raise TimeoutError from problem
+            raise
+        finally:
+            timer.cancel()
+
     @property
     def is_alive(self) -> bool:
         """Whether nobody has been seen to close it: a server that stopped since the last call is met here."""
@@ -172,12 +190,11 @@ class Pool:
         line: Line | None = None
         is_sent = False
         async with self._room:
+            deadline = asyncio.get_running_loop().time() + self._dialer.timeout
             try:
-                async with asyncio.timeout(self._dialer.timeout):
-                    line = await self._take()
-                    is_sent = True
-                    await line.send(command)
-                    answers = [await _answer(line) for _ in range(replies)]
+                line = self._at_hand() or await self._take(deadline)
+                is_sent = True
+                answers = await line.exchange(command, replies, deadline)
             except (*LOSSES, TimeoutError) as problem:
                 await self._break(line)
                 raise _lost(problem, is_sent=is_sent) from problem
@@ -185,16 +202,23 @@ class Pool:
                 if line is not None:
                     await hang_up(line)
                 raise
-            await self._give_back(line)
+            if line.is_alive and not self._is_closed:
+                self._idle.append(line)
+            else:
+                await hang_up(line)
             return answers
 
-    async def _take(self) -> Line:
-        while self._idle:
-            line = self._idle.pop()
-            if line.is_alive:
-                return line
-            await hang_up(line)
-        return await self._dial()
+    def _at_hand(self) -> Line | None:
+        return self._idle.pop() if self._idle and self._idle[-1].is_alive else None
+
+    async def _take(self, deadline: float) -> Line:
+        async with asyncio.timeout_at(deadline):
+            while self._idle:
+                line = self._idle.pop()
+                if line.is_alive:
+                    return line
+                await hang_up(line)
+            return await self._dial()
 
     async def _dial(self) -> Line:
         await self._pauses.wait()
@@ -205,12 +229,6 @@ class Pool:
             raise
         self._pauses.note(connected=True)
         return line
-
-    async def _give_back(self, line: Line) -> None:
-        if line.is_alive and not self._is_closed:
-            self._idle.append(line)
-        else:
-            await hang_up(line)
 
     async def _break(self, line: Line | None) -> None:
         if line is not None:
@@ -228,9 +246,9 @@ class Pool:
         await self.drop_idle()
 
 
-async def _answer(line: Line) -> Reply:
+async def _reply(parser: Any) -> Reply:  # noqa: ANN401 -- the driver's parser, which has no public type
     try:
-        return await line.receive()
+        return await parser.read_response(disable_decoding=True)
     except REFUSALS as refusal:
         return refusal
 
