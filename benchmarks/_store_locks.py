@@ -33,7 +33,7 @@ OURS: Final = "URL"
 CONTENDERS: Final = 20
 KEYS: Final = 32
 PAIR_SECONDS, PING_PONG_SECONDS, STORM_SECONDS = 0.25, 0.5, 0.8
-PATIENCE: Final = 2.0  # seconds of a ping-pong where nothing is pushed: there are few hand-overs in it
+PATIENCE: Final = 1.0  # seconds of a ping-pong where nothing is pushed: there are few hand-overs in it
 ROUNDS: Final = 5
 
 
