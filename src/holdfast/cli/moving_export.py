@@ -33,19 +33,14 @@ def export_all(target: Target, /, file: str, *, yes: bool, as_json: bool) -> Non
     """
     confirm("Nobody can write to this store from then on. Export it?", yes=yes)
     footer = asyncio.run(_export(target, file))
-    facts = {"file": file, "records": footer.records, "highest_version": footer.highest, "sha256": footer.sha256}
-    _report(facts, footer, as_json=as_json)
+    if as_json and file != PIPE:
+        facts = {"records": footer.records, "highest_version": footer.highest, "sha256": footer.sha256}
+        print_json({"file": file, **facts})
+    else:
+        click.echo(f"exported {footer.records:,} records; the store takes no more writes", err=file == PIPE)
 
 
 async def _export(target: Target, file: str) -> Footer:
     async with target.opened_store() as store:
         with telling("exported") as tell:
             return await export_store(store, new_file(file), tell)
-
-
-def _report(facts: dict[str, object], footer: Footer, *, as_json: bool) -> None:
-    if as_json and facts["file"] != PIPE:
-        print_json(facts)
-        return
-    words = f"exported {footer.records:,} records; the store takes no more writes"
-    click.echo(words, err=facts["file"] == PIPE)
