@@ -22,11 +22,12 @@ class Fault(Struct, frozen=True):
 
     ``lose``: it vanishes and the connection is closed; a lost reply was a request that the server has carried out.
     ``reset``: half of it arrives, then both ends see the connection reset.
+    ``swallow``: it vanishes, nothing is carried any more on any connection, and nobody is told.
     """
 
     direction: Direction
     number: int
-    how: Literal["lose", "reset"]
+    how: Literal["lose", "reset", "swallow"]
 
     def __str__(self) -> str:
         return f"{self.how} {self.direction} {self.number}"
@@ -89,6 +90,9 @@ class Proxy:
         target.close()
 
     def _strike(self, fault: Fault, data: bytes, target: asyncio.StreamWriter, other: asyncio.StreamWriter) -> None:
+        if fault.how == "swallow":
+            self.swallow()
+            return
         if fault.how == "lose":
             target.close()
             other.close()

@@ -16,6 +16,7 @@ from holdfast.stores import Commit, Decision, Put
 from holdfast.stores.opening import open_store
 from holdfast.stores.remote import Intent, Landed, Row, Written
 from tests import services
+from tests.integration.faults.proxy import Fault, proxy_to
 from tests.integration.postgresql.ground import (
     connected,
     made,
@@ -27,6 +28,7 @@ from tests.integration.postgresql.ground import (
     server_of,
     until,
 )
+from tests.sizes import rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -224,6 +226,37 @@ async def test_a_server_that_was_restarted_is_found_again() -> None:
 
         assert isinstance(written, Commit)
         assert seen.version(A) == written.versions[A]
+
+
+@pytest.mark.heavy
+async def test_whenever_the_network_falls_silent_everybody_gets_an_answer(own_server: Server) -> None:
+    """From any piece on that is sent or received nothing arrives any more: no call, and no closing, waits for ever."""
+    url = await made(own_server.url)
+    async with proxy_to(url) as proxy:
+        for seed in rounds("silences of PostgreSQL", full=80, quick=2, seconds=25):
+            proxy.fault = Fault(
+                "request" if seed % 2 else "reply", sum(proxy.carried.values()) + seed // 2 + 1, "swallow"
+            )
+            proxy.carried = dict.fromkeys(proxy.carried, sum(proxy.carried.values()))
+            started = time.monotonic()
+            with contextlib.suppress(StoreError):
+                await _use_all(f"{proxy.url}&timeout=200ms&connect_timeout=200ms")
+            assert time.monotonic() - started < 30, f"{proxy.fault}"
+            proxy.carry_on()
+        assert proxy.struck > 0
+
+
+async def _use_all(url: str) -> None:
+    """Open a store, do one of everything at once, and close it."""
+    async with opened(url) as [store], store.watch(A):
+        seen = await store.read(A, B)
+        calls: list[Any] = [
+            store.commit(Put(A, b"", seen.version(A))),
+            store.update([B], lambda now: Decision(None, (Put(B, b"", now.version(B)),))),
+            store.scan(*RecordKey("n").within(), limit=5),
+            store.commit_with(lambda _: None, Put(A.child("x"), b"", seen.version(A.child("x")))),
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
 @pytest.mark.heavy
