@@ -73,9 +73,9 @@ def read_options(address: Address) -> Options:
     host, port = address.host(PORT)
     database, user = address.path(), address.user
     if not user:
-        raise address.refuse("name the user, for example mysql://user@host/database")
+        raise address.refuse("name the user, in front of the host and an @")
     if not database or "/" in database or _UNFIT.search(database):
-        raise address.refuse("name the database, for example mysql://user@host/database")
+        raise address.refuse("name the database, behind the host: /database")
     options = Options(
         name=address.name,
         host=host,

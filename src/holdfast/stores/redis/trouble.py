@@ -57,7 +57,10 @@ _CODES: Final[Mapping[str, Meaning]] = {
     "CLUSTERDOWN": (_UNAVAILABLE, "the cluster is down: some of its slots are served by nobody"),
     "TRYAGAIN": (_UNAVAILABLE, "slots of the cluster are being moved; retry"),
     "UNKILLABLE": (StoreBusyError, "a script of somebody keeps the server busy"),
-    "NOAUTH": (UnsuitableStoreError, "the server wants a password: redis://:password@host"),
+    "NOAUTH": (
+        UnsuitableStoreError,
+        "the server wants a password, and none was given; see 'The URL' in 'Run on Redis'",
+    ),
     "WRONGPASS": (UnsuitableStoreError, "the server refuses this user and password"),
     "NOPERM": (UnsuitableStoreError, "this user may not do all that is needed; see 'Permissions' in 'Run on Redis'"),
     "WRONGTYPE": (StoreCorruptError, "a key of Holdfast holds something else; choose another ?prefix="),
@@ -84,6 +87,8 @@ _ACL: Final = re.compile(r"can't run this command|no permissions|can't access|AC
 
 def code_of(problem: BaseException) -> str:
     """Return the code of what a server answered, also if a script of ours stands between; empty if there is none."""
+    if "Authentication required" in str(problem):
+        return "NOAUTH"
     for known, code in _CLASSES.items():
         if isinstance(problem, known):
             return code

@@ -43,3 +43,8 @@ def test_a_secret_in_what_the_server_says_is_masked() -> None:
     problem = exceptions.ResponseError("cannot reach redis://me:hunter2@other, password=hunter2")
 
     assert "hunter2" not in str(translate(NAME, problem))
+
+
+def test_who_gave_no_password_is_not_told_that_it_was_wrong() -> None:
+    """The driver has one error for both."""
+    assert "none was given" in str(translate(NAME, exceptions.AuthenticationError("Authentication required.")))
