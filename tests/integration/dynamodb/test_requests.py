@@ -75,6 +75,7 @@ LOST = [
     ConnectionClosedError(endpoint_url="http://service"),
     answered("InternalServerError", 500),
     answered("ServiceUnavailable", 503),
+    answered("TransactionInProgressException"),
     TimeoutError(),
 ]
 
@@ -200,3 +201,10 @@ async def test_a_lost_race_says_what_is_there_without_a_read(store: GroupedStore
     assert record is not None
     assert record.value == b"there"
     assert {operation for operation, _ in wire.sent} == {"transact_write_items"}
+
+
+async def test_a_large_commit_is_sent_without_a_warning(store: GroupedStore, key: Any) -> None:
+    """The loop has other work while it is sent, and the client's library has nothing to complain of."""
+    verdict = await store.commit(*(Put(key(str(number)), bytes(350_000)) for number in range(11)))
+
+    assert isinstance(verdict, Commit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,6 +91,23 @@ async def test_a_token_opens_the_door_wherever_it_is_given(guarded_server: Serve
 
     async with opened(url, credentials=credentials) as store:
         assert token[-10:] not in repr(store)
+
+
+async def test_a_token_from_a_file_ends_with_its_last_character(guarded_server: Server, tokens: Tokens) -> None:
+    """The end of the line is not part of it."""
+    credentials = hf.Credentials(tokens.token(a="rw") + "\n")
+
+    async with opened(guarded_server.url, credentials=credentials) as store:
+        assert store.capabilities.atomic
+
+
+async def test_what_cannot_be_a_token_is_refused_and_shown_nowhere(libsql_url: str) -> None:
+    """Nothing of it is sent either."""
+    token = f"{uuid.uuid4().hex}\nX-Header: 1"
+    with pytest.raises(InvalidUrlError) as caught:
+        await open_store(libsql_url, credentials=hf.Credentials(token))
+
+    assert token[:32] not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_token_that_may_only_read_is_told_so(guarded_server: Server, tokens: Tokens) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import HoldfastError, StoreUnavailableError, UnsuitableStoreError
+from holdfast.errors import HoldfastError, InvalidUrlError, StoreUnavailableError, UnsuitableStoreError
 from holdfast.keys import RecordKey
 from holdfast.stores import Commit, Put
 from holdfast.stores.credentials import Credentials
@@ -98,6 +98,12 @@ async def test_a_server_that_is_not_there_is_reported_in_time() -> None:
     """Within the time limit for connecting."""
     with pytest.raises(StoreUnavailableError, match="is the server up"):
         await open_store("mongodb://127.0.0.1:1/holdfast?connect_timeout=100ms")
+
+
+async def test_a_certificate_that_is_not_there_is_reported() -> None:
+    """Before anything is connected to."""
+    with pytest.raises(InvalidUrlError, match="No such file"):
+        await open_store("mongodb://127.0.0.1:1/holdfast?tls=true&tlsCAFile=/missing.pem")
 
 
 async def test_a_name_shows_no_secret(url: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiobotocore.config import AioConfig
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from botocore.awsrequest import AWSPreparedRequest
     from types_aiobotocore_dynamodb import DynamoDBClient
 
     from holdfast.clock import Instant
@@ -37,6 +39,9 @@ LONGEST_PAUSE: Final = 1.0
 """Seconds between two tries of a request that was turned away: at first, and at most; each is a random part of it."""
 
 CLOSED_WITHIN: Final = 5.0
+
+PIECE: Final = 1 << 18
+"""Bodies up to this many bytes are sent in one go."""
 
 USER_AGENT: Final = "holdfast"
 """The driver puts a long one together for every request, which takes a seventh of its time."""
@@ -87,7 +92,9 @@ class Link:
         session.register_component("data_loader", _loader())
         try:
             context = session.create_client("dynamodb", **_arguments(options))
-            return cls(options, await context.__aenter__(), context)
+            client = await context.__aenter__()
+            client.meta.events.register("before-send.dynamodb", _in_pieces)
+            return cls(options, client, context)
         except (BotoCoreError, ValueError) as problem:  # a region or an endpoint that is none
             raise _not_configured(problem, options) from problem
 
@@ -147,6 +154,12 @@ class Link:
             pass
         finally:
             await self._context.__aexit__(None, None, None)
+
+
+def _in_pieces(request: AWSPreparedRequest, **_: object) -> None:
+    """Have a large body sent piece by piece, so that others get their turn on the loop."""
+    if isinstance(request.body, bytes) and len(request.body) > PIECE:
+        request.body = BytesIO(request.body)
 
 
 def _arguments(options: Options) -> dict[str, Any]:

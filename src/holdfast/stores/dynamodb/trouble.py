@@ -53,6 +53,9 @@ _STRANGERS: Final = frozenset(
         "AuthFailure",
     }
 )
+_UNDER_WAY: Final = "TransactionInProgressException"
+"""The same request was sent before, by something on the way, and may yet be done."""
+
 _STALE: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"})
 
 _NOT_SENT: Final = (ConnectTimeoutError, ProxyConnectionError, SSLError)
@@ -102,7 +105,8 @@ def answered(problem: ClientError, store: str, *, writes: bool) -> Exception:
         return _contended(store)
     if code in _THROTTLED:
         return _throttled(store, said)
-    if int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) >= SERVER_FAULT:
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if status >= SERVER_FAULT or code == _UNDER_WAY:
         return _faulty(store, f"the service failed: {code} {said}", writes=writes)
     return _refused(code, said, store, writes=writes)
 

@@ -50,7 +50,7 @@ def read_options(address: Address) -> Options:
     options = Options(
         name=address.name,
         url=f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}",
-        authorization=lambda: _authorization(address.user, address.password or token),
+        authorization=lambda: _authorization(address, (address.password or token).strip()),
         tls=tls,
         timeout=address.take_seconds("timeout", 5.0),
         connect_timeout=address.take_seconds("connect_timeout", 5.0),
@@ -69,7 +69,9 @@ def _prefix(given: str) -> str:
     return given
 
 
-def _authorization(user: str | None, secret: str | None) -> str | None:
+def _authorization(address: Address, secret: str) -> str | None:
     if not secret:
         return None
-    return f"Basic {b64encode(f'{user}:{secret}'.encode()).decode()}" if user else f"Bearer {secret}"
+    if not (secret.isascii() and secret.isprintable()):
+        raise address.refuse("the token has characters in it that no header may have; is it the whole file of a key?")
+    return f"Basic {b64encode(f'{address.user}:{secret}'.encode()).decode()}" if address.user else f"Bearer {secret}"

@@ -123,7 +123,7 @@ def _client(address: Address, options: Options) -> AsyncMongoClient[Document]:
             appname=APP_NAME,
             **options.driver,
         )
-    except (errors.PyMongoError, ValueError, TypeError) as problem:
+    except (errors.PyMongoError, ValueError, TypeError, OSError) as problem:  # OSError: a certificate's file
         raise address.refuse(f"the driver refuses it: {problem}") from None
 
 
