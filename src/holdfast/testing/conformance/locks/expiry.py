@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import monotonic
+from holdfast.clock import MICROSECONDS, monotonic
 from holdfast.errors import LeaseLostError, WouldWaitError
 from holdfast.events import EntriesFell, PresenceLost, PresenceNotRenewed, Requeued
+from holdfast.keys import RecordKey
 from holdfast.locks.algebra.entries import Attended
 from holdfast.locks.driving.records import LineKeys
 from holdfast.scope import address_of
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.events import Event
-    from holdfast.keys import RecordKey
     from holdfast.locks.algebra.entries import Waiter
     from holdfast.space import Space
     from holdfast.stores import Snapshot
@@ -80,11 +80,14 @@ class ExpiryCases(LockGround):
         holder = await entered(space.mutex(KEY).hold(on_lost="tell"))
         hold = await holder.hold()
         wire.cut()
+        record = (await other.read(hold.presence.key)).records[hold.presence.key]
+        ahead = [await _store_time_ahead(other) for _ in range(5)]
 
         async with asyncio.timeout(SOON):
             await hold.lost.wait()
 
-        assert (await other.read(hold.presence.key)).get(hold.presence.key) is not None
+        assert record.expires_at is not None
+        assert monotonic() * MICROSECONDS + min(ahead) < record.expires_at
         assert hold.is_lost
         assert any(isinstance(event, PresenceLost) for event in told)
         wire.mend()
@@ -322,6 +325,12 @@ def _deletion_of(keys: LineKeys, waiter: Waiter) -> tuple[list[RecordKey], Calla
     assert isinstance(waiter.entry.anchor, Attended)
     key = keys.presence(waiter.entry.anchor.presence)
     return [key], lambda seen: Decision(None, (Delete(key, seen.version(key)),))
+
+
+async def _store_time_ahead(space: Space) -> float:
+    """Return by how many microseconds the store's time is ahead of this process's own, at the most."""
+    before = monotonic() * MICROSECONDS
+    return (await space.read(RecordKey(space.namespace, space.tenant, "time"))).at - before
 
 
 async def _comes_after(space: Space, seen: Waiter) -> bool:
