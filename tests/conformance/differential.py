@@ -112,8 +112,10 @@ class StoreMachine(RuleBasedStateMachine):
         """Both do the same, also if several commits and updates come at once."""
         riders = [self.rider(each) for each in asked]
         answers = self.runner.run(all_at_once(self.stores[handle], riders))
+        began_at = self.at
         for rider, answer in zip(riders, answers, strict=True):
-            self.later(answer.at)
+            assert answer.at >= began_at  # of those who came at once, one may have been answered before another
+            self.at = max(self.at, answer.at)
             if isinstance(rider, CommitRider):
                 assert isinstance(answer, Commit | Conflict)
                 window = {"after": rider.after, "before": rider.before}

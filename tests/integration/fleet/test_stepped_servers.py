@@ -21,6 +21,7 @@ from tests.integration.fleet.places import place_on
 from tests.integration.workflows.flows import LEDGER, WORKFLOWS, naps, waits_at_the_gate
 from tests.integration.workflows.ledger import Ledger, written
 from tests.integration.workflows.nursery import Nursery
+from tests.sizes import PROVE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -49,7 +50,7 @@ class Stepped(Struct, frozen=True):
         return place_on(self.server, self.kind)
 
 
-@pytest.fixture(scope="module", params=["postgresql", "redis", "mysql"])
+@pytest.fixture(scope="module", params=["postgresql", "redis", "mysql"] if PROVE else ["redis"])
 def stepped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stepped]:
     """A server whose clock the tests set."""
     dial = Dial(tmp_path_factory.mktemp("clock") / "dial")
