@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,18 @@ class Wire:
             return answer
 
         setattr(self._client, operation, disturbed)
+
+    def before_each(self, operation: str, work: Mapping[int, Callable[[], Awaitable[None]]]) -> None:
+        """Do something before the request of a number, counted from 1."""
+        send, numbers = getattr(self._client, operation), itertools.count(1)
+
+        async def preceded(**request: Any) -> Any:
+            number = next(numbers)
+            if number in work:
+                await work[number]()
+            return await send(**request)
+
+        setattr(self._client, operation, preceded)
 
     def double(self, operation: str) -> None:
         """Let something on the way send the request twice, long enough apart that its token is forgotten."""

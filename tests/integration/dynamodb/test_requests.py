@@ -15,7 +15,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.stores import Commit, Conflict, Put
+from holdfast.stores import Commit, Conflict, Decision, Put
 from holdfast.stores.opening import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
@@ -201,6 +201,22 @@ async def test_a_lost_race_says_what_is_there_without_a_read(store: GroupedStore
     assert record is not None
     assert record.value == b"there"
     assert {operation for operation, _ in wire.sent} == {"transact_write_items"}
+
+
+async def test_what_is_too_large_for_one_transaction_is_read_twice(store: GroupedStore, wire: Wire, key: Any) -> None:
+    """And if somebody has written in between, once more: the records belong to one moment."""
+    keys = [key("a"), key("b")]
+    await store.commit(*(Put(each, b"old") for each in keys))
+    wire.disturb("transact_get_items", answered("ValidationException"))
+    wire.before_each("get_item", {3: lambda: _renew(store, keys)})
+
+    seen = await store.read(*keys)
+
+    assert {record.value for record in seen.records.values()} == {b"new"}
+
+
+async def _renew(store: GroupedStore, keys: list[Any]) -> None:
+    await store.update(keys, lambda seen: Decision(None, tuple(Put(each, b"new", seen.version(each)) for each in keys)))
 
 
 async def test_a_large_commit_is_sent_without_a_warning(store: GroupedStore, key: Any) -> None:

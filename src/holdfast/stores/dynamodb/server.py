@@ -10,6 +10,7 @@ from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableErro
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
 from holdfast.stores.dynamodb.attempts import attempt_of, closing, counting
+from holdfast.stores.dynamodb.collecting import collect
 from holdfast.stores.dynamodb.connecting import Link
 from holdfast.stores.dynamodb.garbage import Garbage, removal
 from holdfast.stores.dynamodb.items import (
@@ -233,17 +234,25 @@ class DynamoServer:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records: one as it is, several in a transaction."""
-        at, table = await self.now(), self._options.table
-        if len(keys) == 1:
-            request = {"TableName": table, "Key": key_of(keys[0]), "ConsistentRead": True}
-            answer = await self._link.ask("get_item", request)
-            items = [answer.get("Item")]
-        else:
-            gets = [{"Get": {"TableName": table, "Key": key_of(key)}} for key in keys]
-            answer = await self._link.ask("transact_get_items", {"TransactItems": gets})
-            items = [each.get("Item") for each in answer["Responses"]]
+        at = await self.now()
+        items = await (self._get(keys[0]) if len(keys) == 1 else self._get_together(keys))
         found = {key: live_record(item, key, at) for key, item in zip(keys, items, strict=True)}
         return Snapshot(at, {key: record for key, record in found.items() if record is not None})
+
+    async def _get(self, key: RecordKey) -> list[Mapping[str, Any] | None]:
+        request = {"TableName": self._options.table, "Key": key_of(key), "ConsistentRead": True}
+        return [(await self._link.ask("get_item", request)).get("Item")]
+
+    async def _get_together(self, keys: Sequence[RecordKey]) -> list[Mapping[str, Any] | None]:
+        table = self._options.table
+        gets = [{"Get": {"TableName": table, "Key": key_of(key)}} for key in keys]
+        try:
+            answer = await self._link.ask("transact_get_items", {"TransactItems": gets})
+        except StoreError as problem:
+            if type(problem) is not StoreError:  # those have a meaning of their own
+                raise
+            return await collect(self._link, table, keys, self.name)  # together they are too large
+        return [each.get("Item") for each in answer["Responses"]]
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of live records, and remember the dead ones among them."""
