@@ -117,7 +117,10 @@ class DynamoServer:
             if now is not None:
                 return now
             await probe(self._link, self._options.table)
-        raise StoreUnavailableError(self.name, "its answers do not agree on the time; nothing was written")
+        raise StoreUnavailableError(
+            self.name,
+            "its answers have no Date, or do not agree on the time; is there a proxy in between? Nothing was written",
+        )
 
     # --- writing -----------------------------------------------------------------------------------------------
 
