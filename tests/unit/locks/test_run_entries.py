@@ -12,6 +12,7 @@ from holdfast.errors import StoreClosedError, WaitCycleError
 from holdfast.events import NO_HOOKS
 from holdfast.locks.algebra.entries import Attended, Entry, OfRun
 from holdfast.locks.algebra.line import Granted, Rules, TooHeavy, Waiting
+from holdfast.locks.driving import run_entries
 from holdfast.locks.driving.leaving_together import Leaving
 from holdfast.locks.driving.lines import Lines
 from holdfast.locks.driving.readying import READY, ready_key
@@ -266,10 +267,24 @@ async def test_runs_that_wait_for_each_other_are_a_circle(worker: Worker, other:
 
     circle = await other.entries.circle_to_break("b", "b:lock")
     assert shown(circle) == ("b waits for x", "a waits for y")
-    assert await worker.entries.circle_to_break("a", "a:lock") == ()
     await other.leave("b", "x", owner="b")
+    assert await worker.entries.circle_to_break("a", "a:lock") == ()
     assert await worker.entries.find_circle_of("a") == ()
     assert len((await worker.scope.scan(*worker.scope.key("waiting").within(), limit=10)).records) == 1
+
+
+async def test_one_gives_way_if_the_last_of_a_circle_does_not(
+    worker: Worker, other: Worker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a network the last may have looked before the circle was closed, and looks no more."""
+    monkeypatch.setattr(run_entries, "PATIENCE", 0.0)
+    await worker.enter("a", "x")
+    await other.enter("b", "y")
+    await worker.enter("a", "y", marker=True)
+    clock.advance(1)
+    await other.enter("b", "x", marker=True)
+
+    assert shown(await worker.entries.circle_to_break("a", "a:lock")) == ("a waits for y", "b waits for x")
 
 
 async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Worker, clock: VirtualClock) -> None:

@@ -36,6 +36,9 @@ KEPT_FOR: Final = 30 * DAY
 PATIENCE: Final = 0.1
 """Seconds for which one of a circle waits for another one, that came at the same instant, to give way."""
 
+GIVEN: Final = 5
+"""How many times as patient one is with another that seems to have come later: it is most likely giving way."""
+
 MOST_OWNERS: Final = 100
 """How many owners are followed. A longer chain is not looked at any further: it is taken for no circle."""
 
@@ -83,18 +86,22 @@ async def circle_to_break(
 ) -> tuple[Link, ...]:
     """Return the circle in which an entry has to give way; nothing if it may wait.
 
-    Of all in a circle, the one who closed it gives way. ``still_waits`` takes a while, for the others to find out.
-    While the store does not answer, nobody is refused.
+    Of all in a circle, the one who closed it gives way: who is taken for the last. Over a network nobody can be sure of
+    that, and the last may have looked before the circle was closed. So the others wait for it, the earlier the longer,
+    and whoever still finds the same circle then gives way instead. ``still_waits`` takes a while, for the others to
+    find out. While the store does not answer, nobody is refused.
     """
     try:
         circle = await find_circle(scope, owner)
-        last = max(circle, key=lambda link: (link.entered_at, link.entry), default=None)
-        if last is None or circle[0].entered_at < last.entered_at:
+        if not circle:
             return ()
-        if last.entry == entry_id:
-            return circle
-        # Of one instant: it may have looked before the circle was closed.
-        return circle if await still_waits() and await find_circle(scope, owner) == circle else ()
+        mine = next((link for link in circle if link.entry == entry_id), circle[0])
+        later = [link for link in circle if (link.entered_at, link.entry) > (mine.entered_at, mine.entry)]
+        looks = len(later) * (1 if later and later[0].entered_at == mine.entered_at else GIVEN)
+        for _ in range(looks):
+            if not await still_waits() or await find_circle(scope, owner) != circle:
+                return ()
+        return circle  # noqa: TRY300 -- what is below is about the store alone
     except StoreError:
         return ()
 
