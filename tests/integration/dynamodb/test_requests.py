@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import ClientOSError
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 
 from holdfast.errors import (
@@ -40,7 +42,7 @@ TURNED_AWAY = [
     answered("ProvisionedThroughputExceededException"),
     answered("ThrottlingException"),
     answered("RequestLimitExceeded"),
-    EndpointConnectionError(endpoint_url="http://nowhere"),
+    EndpointConnectionError(endpoint_url="http://nowhere", error=socket.gaierror()),
 ]
 
 
@@ -73,6 +75,7 @@ async def test_patience_ends(url: str, key: Any, problem: Exception, error: type
 LOST = [
     ReadTimeoutError(endpoint_url="http://service"),
     ConnectionClosedError(endpoint_url="http://service"),
+    EndpointConnectionError(endpoint_url="http://service", error=ClientOSError(104, "Connection reset by peer")),
     answered("InternalServerError", 500),
     answered("ServiceUnavailable", 503),
     answered("TransactionInProgressException"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from aiohttp import ClientConnectorError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -155,11 +157,19 @@ def unanswered(problem: BotoCoreError | TimeoutError, store: str, *, writes: boo
     said = f"{type(problem).__name__}: {problem}" if isinstance(problem, BotoCoreError) else "no answer in time"
     if isinstance(problem, _NO_CREDENTIALS):
         return UnsuitableStoreError(store, f"no credentials or region are configured for it: {problem}")
-    if isinstance(problem, EndpointConnectionError | CredentialRetrievalError):
+    if isinstance(problem, CredentialRetrievalError) or _is_unreachable(problem):
         return TurnedAwayError(StoreUnavailableError(store, said))
     if isinstance(problem, _NOT_SENT):
         return StoreUnavailableError(store, said)
     if writes:
         return OutcomeUnknownError(store, said)
     unavailable = StoreUnavailableError(store, said)
-    return TurnedAwayError(unavailable) if isinstance(problem, ConnectionClosedError) else unavailable
+    is_lost = isinstance(problem, ConnectionClosedError | EndpointConnectionError)
+    return TurnedAwayError(unavailable) if is_lost else unavailable
+
+
+def _is_unreachable(problem: BotoCoreError | TimeoutError) -> bool:
+    """Tell whether there was no connection. The driver says so also of one that was cut after the request was sent."""
+    if not isinstance(problem, EndpointConnectionError):
+        return False
+    return isinstance(problem.kwargs.get("error"), ClientConnectorError | socket.gaierror)
