@@ -28,6 +28,23 @@ SOURCE = ROOT / "src" / "holdfast"
 
 # Scripts that servers run. A changed one is a changed format: think of the stores that exist before you change a line.
 SCRIPTS = {
+    "stores/postgresql/migrations/0001_records.sql": "c3077adf8b3ed33febbebb360bf1fa95100f21a3e28fd180e976c8c8e4a7a4ac",
+    "stores/postgresql/migrations/0002_joining.sql": "64a8fa9dbe2bb830e8eec2c26b3f82704c18d657a0da61749f149828ab8b6b7a",
+    "stores/postgresql/migrations/0003_views.sql": "e25eeb1f05c921766175fa22b95dc533b90fc1b4192fb41982acb222688e84a0",
+    "stores/postgresql/migrations/0004_moving.sql": "c6799e5d3671ffac111dbbf1b048443b20179db7f6d683840bc98789706d8ed5",
+    "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
+    "stores/redis/lua/close.lua": "0522bb27509d7d9214a80e99e35b29090000076dd09001f67ed1c26e0c05bf2c",
+    "stores/redis/lua/forget.lua": "53832932e57394b76790984d47ead78129c8166f50aed1edfb0ef491909a512b",
+    "stores/redis/lua/head.lua": "e494d35082741358dc6cbb31ae1d993e91e997fbc60877bb3a0435ad2b4965e0",
+    "stores/redis/lua/load.lua": "ce283320310c029e711122c227a8d516d6492abffa0c9979436d8be2820805ef",
+    "stores/redis/lua/mark.lua": "563ea017a081ab7c4adc4964a37b26df60482a0ea162b79b8c3ac7bd87bfa3c9",
+    "stores/redis/lua/probe.lua": "361ea7c5f2e377ad4659d2d6348473b6090e51abecd845840622db65714a6a38",
+    "stores/redis/lua/read.lua": "42964043c54b5723b0d82e69afa8a36330ee2b9067e0d4ed6a7cb257f495b701",
+    "stores/redis/lua/reserve.lua": "5187149b377b7e78346ca9686eebd5d47cf967488b348f0103f4b97fc62e3e53",
+    "stores/redis/lua/scan.lua": "169ae28d611b739cbb23634ea140456b41228bf5e6129d444d8948f717fb0c42",
+    "stores/redis/lua/subscribe.lua": "c8a1ecc7edbbee564afed6e714c5be933b2c4832018930b5cd16c6d63b882d14",
+    "stores/redis/lua/sweep.lua": "a42f0dbffe7d113e8a91c94a04e044aa875f1c4889e3f4cc913b65779bae66fd",
+    "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
 }
 

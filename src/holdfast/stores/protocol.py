@@ -271,8 +271,8 @@ class Store(Protocol):
         on another thread, and only its last run counts; an exception from it is raised here with nothing
         written. Updates of one process are folded in the order of the calls and committed together.
 
-        A decision may rest on the absence of a key only if it creates that key, or changes another one that everyone who
-        creates it changes as well: otherwise two of them can pass each other, as with commits.
+        A decision may rest on the absence of a key only if it creates that key, or changes another one that everyone
+        who creates it changes as well: otherwise two of them can pass each other, as with commits.
         """
         ...
 

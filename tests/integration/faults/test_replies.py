@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,7 +56,7 @@ async def test_no_piece_is_indispensable(kind: str, url: str, impatient: Callabl
             except StoreUnavailableError:  # it struck while the store was being opened: nothing was promised yet
                 continue
             await write_a_little(store, ledger)
-            await insistently(lambda store=store, ledger=ledger: store.read(ledger.key("a")))  # type: ignore[misc] -- mypy cannot infer a lambda with defaults
+            await insistently(partial(store.read, ledger.key("a")))
             await store.aclose()
         direct = await open_store(url)
         try:

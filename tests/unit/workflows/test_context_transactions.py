@@ -80,7 +80,7 @@ async def failing(ctx: hf.Context) -> list[str]:
 @hf.workflow
 async def asynchronous(ctx: hf.Context) -> None:
     """Hand in a coroutine function."""
-    await ctx.transaction(waits)  # type: ignore[unused-coroutine] # what is tested
+    await ctx.transaction(waits)
 
 
 WORKFLOWS: list[Any] = [order, failing, asynchronous]
