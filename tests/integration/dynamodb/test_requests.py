@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
-from aiohttp import ClientOSError
+from aiohttp import ClientConnectorError, ClientOSError
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 
 from holdfast.errors import (
@@ -43,6 +44,9 @@ TURNED_AWAY = [
     answered("ThrottlingException"),
     answered("RequestLimitExceeded"),
     EndpointConnectionError(endpoint_url="http://nowhere", error=socket.gaierror()),
+    EndpointConnectionError(
+        endpoint_url="http://nowhere", error=ClientConnectorError(Mock(), ConnectionRefusedError())
+    ),
 ]
 
 

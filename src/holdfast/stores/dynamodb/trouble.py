@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import ClientConnectorError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -172,4 +171,7 @@ def _is_unreachable(problem: BotoCoreError | TimeoutError) -> bool:
     """Tell whether there was no connection. The driver says so also of one that was cut after the request was sent."""
     if not isinstance(problem, EndpointConnectionError):
         return False
-    return isinstance(problem.kwargs.get("error"), ClientConnectorError | socket.gaierror)
+    cause: object = problem.kwargs.get("error")
+    # By its name: the HTTP client is the driver's own affair, and not a dependency of this package.
+    is_connecting = any(kind.__name__ == "ClientConnectorError" for kind in type(cause).__mro__)
+    return is_connecting or isinstance(cause, socket.gaierror)
