@@ -64,6 +64,18 @@ async def test_several_updates_that_ride_together_are_refused(store: GroupedStor
     assert {type(answer) for answer in answers} == {StoreMovedError}
 
 
+async def test_work_that_shares_the_transaction_is_refused(store: GroupedStore) -> None:
+    """Where the store takes the user's SQL along, that is undone too."""
+    if not store.capabilities.commit_with:
+        return
+    await store.moving().freeze(EXPORTED)
+
+    with pytest.raises(StoreMovedError):
+        await store.commit_with(lambda sql: sql.execute("SELECT 1"), Put(K, b"late"))
+
+    assert (await store.read(K)).get(K) is None
+
+
 async def test_a_thawed_store_takes_writes_again(store: GroupedStore, other: GroupedStore) -> None:
     """Handles that were refused go on, with higher versions."""
     version = (await put(store, K)).versions[K]
