@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from holdfast.stores.postgresql.connecting import Session
     from holdfast.stores.remote.addresses import Address
 
-__all__ = ["CAPABILITIES", "NotDurableWarning", "Options", "PostgresServer", "SqlWork", "Target", "open_address"]
+__all__ = [
+    "CAPABILITIES",
+    "NotDurableWarning",
+    "Options",
+    "PostgresServer",
+    "SqlWork",
+    "Target",
+    "open_address",
+    "open_server",
+    "store_at",
+]
 
 CAPABILITIES: Final = Capabilities(
     backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", shortest_lease=0.5, commit_with=True
