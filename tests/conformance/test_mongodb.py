@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Open = Callable[[], Awaitable[GroupedStore]]
 
 
+# The driver leaves a socket to the garbage collector if it is cancelled while it connects.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
 class OnMongo:
     """Handles on the same collections; every test has namespaces of its own."""
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 EXAMPLES: Final[Mapping[str, str]] = {
     "sqlite": "sqlite:///holdfast.db",
     "memory": "memory://",
-    "postgresql": "postgresql://user@host/database",
+    "postgresql": "postgresql://host/database",
     "redis": "redis://host",
-    "mysql": "mysql://user@host/database",
+    "mysql": "mysql://host/database",
     "mongodb": "mongodb://host/database",
     "dynamodb": "dynamodb:///table?region=eu-central-1",
     "libsql": "libsql://host",

@@ -37,11 +37,11 @@ async def test_an_export_that_is_killed_is_repeated(tmp_path: Path) -> None:
     async with opened(url) as store:
         await eventually(lambda: is_frozen(url))
         stuck.kill()
-        await stuck.wait()
+        assert await ended(stuck) != 0
         with pytest.raises(StoreMovedError):
             await store.commit(Put(K, b"late"))
 
-    assert await (await holdfast(url, "export", str(file), "--yes")).wait() == 0
+    assert await ended(await holdfast(url, "export", str(file), "--yes")) == 0
     assert file.stat().st_mode & 0o777 == 0o600
     assert len(file.read_bytes().splitlines()) == 500 + 2
 
@@ -59,11 +59,11 @@ async def test_an_import_that_is_killed_is_repeated(tmp_path: Path) -> None:
         killed = await holdfast(url, "import", str(file))
         await eventually(lambda: has_some(store))
         killed.kill()
-        assert await killed.wait() != 0
+        assert await ended(killed) != 0
         with pytest.raises(StoreMovedError, match="import"):
             await store.commit(Put(K, b"early"))
 
-    assert await (await holdfast(url, "import", str(file))).wait() == 0
+    assert await ended(await holdfast(url, "import", str(file))) == 0
     assert len(await content(url)) == MANY
     async with opened(url) as store:
         assert isinstance(await store.commit(Put(K, b"now")), Commit)
@@ -80,6 +80,12 @@ async def has_some(store: GroupedStore) -> bool:
     async for _ in store.moving().dump():
         return True
     return False
+
+
+async def ended(process: asyncio.subprocess.Process) -> int | None:
+    """Return the exit code of a command; what it says is read, without which its end is not noticed."""
+    await process.communicate()
+    return process.returncode
 
 
 async def holdfast(url: str, *arguments: str) -> asyncio.subprocess.Process:
