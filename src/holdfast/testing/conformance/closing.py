@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import InvalidChangeError, StoreClosedError, StoreError
 from holdfast.stores import Commit, Conflict, Decided, Decision, GroupedStore, Put
-from holdfast.stores.backend import Batch, CommitRider, UpdateRider
+from holdfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
 from holdfast.testing.conformance.ground import Ground, another, create, increment, value_of
 from holdfast.testing.faulty_backend import FaultyBackend
 
@@ -133,7 +133,9 @@ class SettlingCases(Ground):
 
         assert settled is not None
         assert settled.outcomes == applied.outcomes
-        assert [type(outcome) for outcome in settled.outcomes] == [Commit, Conflict, Decided]
+        kinds = [type(outcome) for outcome in settled.outcomes]
+        # An update of what its neighbour writes may be put off to the next transaction, if others draw versions.
+        assert kinds in ([Commit, Conflict, Decided], [Commit, Conflict, Deferred])
 
     async def test_an_attempt_lands_once(self, store: Store, key: MakeKey, attempt: str) -> None:
         """The same attempt a second time is refused and writes nothing."""
