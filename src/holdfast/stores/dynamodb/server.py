@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import MICROSECONDS, Instant, monotonic
-from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError, UnsuitableStoreError
+from holdfast.errors import AttemptClosedError, StoreError, StoreUnavailableError
 from holdfast.ids import new_id
 from holdfast.stores.backend import Batching
 from holdfast.stores.dynamodb.attempts import attempt_of, closing, counting
@@ -29,17 +29,16 @@ from holdfast.stores.dynamodb.tables import prepare, probe
 from holdfast.stores.dynamodb.trouble import CancelledTransactionError, ConditionError, TurnedAwayError
 from holdfast.stores.moving.protocol import moved
 from holdfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Snapshot
-from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
+from holdfast.stores.remote.lacking import PushesNothing, SeesNoDeaths, SharesNoTransaction
+from holdfast.stores.remote.server import Intent, Landed, Refused, Written
 from holdfast.stores.rules import in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Outcome, WorkRider
     from holdfast.stores.dynamodb.options import Options
     from holdfast.stores.protocol import Record
-    from holdfast.stores.remote.server import Listener, Message
 
 MOST_CHANGES: Final = 99
 """A transaction has a hundred items, and the attempt is one of them."""
@@ -58,7 +57,7 @@ SHARP: Final = 4 * SLACK / MICROSECONDS
 
 
 @final
-class DynamoServer:
+class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
     """One handle on a table."""
 
     def __init__(self, options: Options, link: Link) -> None:
@@ -280,41 +279,15 @@ class DynamoServer:
 
     # --- hints: there are none ---------------------------------------------------------------------------------
 
-    def listen(self, listener: Listener) -> None:
-        """Do nothing: nothing is pushed."""
-
-    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
-        """Do nothing: nothing is pushed."""
-
-    async def audience(self) -> Audience:
-        """Return nobody."""
-        return Audience(0, frozenset())
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        """Do nothing: nobody hears it."""
-
     async def mark(self) -> int:
         """Return a number that changes when it is time to look."""
         return self._pace.mark()
-
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
-        """Refuse: a transaction here runs no code."""
-        del rider, handle, number, note
-        raise UnsuitableStoreError(self.name, "DynamoDB runs no work of the caller's in its transactions")
 
     # --- life --------------------------------------------------------------------------------------------------
 
     async def another(self) -> DynamoServer:
         """Open another handle on the same table, on the running loop."""
         return DynamoServer(self._options, await Link.open(self._options))
-
-    def lifeline(self) -> str:
-        """Return nothing: nobody sees a process die."""
-        return ""
-
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- as the protocol has it
-        """Return False: nobody knows."""
-        return False
 
     async def aclose(self) -> None:
         """Close every connection."""

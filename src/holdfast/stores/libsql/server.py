@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
 from msgspec import structs
 
 from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, UnsuitableStoreError
+from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
 from holdfast.keys import RecordKey
 from holdfast.stores.backend import Batching
 from holdfast.stores.libsql.calling import Caller
@@ -19,15 +19,14 @@ from holdfast.stores.libsql.packing import pack_guards, pack_keys, pack_rows
 from holdfast.stores.libsql.statements import Statements
 from holdfast.stores.libsql.trouble import is_busy, is_constraint, is_frozen, is_rolled_back, is_too_large, translate
 from holdfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
-from holdfast.stores.remote.server import Audience, Intent, Landed, Refused, Written
+from holdfast.stores.remote.lacking import PushesNothing, SeesNoDeaths, SharesNoTransaction
+from holdfast.stores.remote.server import Intent, Landed, Refused, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from holdfast.stores.backend import Outcome, WorkRider
     from holdfast.stores.libsql.hrana import Cell
     from holdfast.stores.libsql.options import Options
-    from holdfast.stores.remote.server import Listener, Message
 
     Run: TypeAlias = Callable[[Batch], Awaitable[Results | Failure]]
 
@@ -50,7 +49,7 @@ ATTEMPTS_KEPT: Final = 24 * 3_600 * 1_000_000
 
 
 @final
-class LibsqlServer:
+class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
     """A server whose tables are there."""
 
     def __init__(self, caller: Caller, options: Options, *, durable: bool) -> None:
@@ -160,11 +159,6 @@ class LibsqlServer:
         result = (await self._done(batch)).step_results[swept]
         return 0 if result is None else result.affected_row_count
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
-        """Refuse: see ``capabilities.commit_with``."""
-        del rider, handle, number, note
-        raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")
-
     def moving(self) -> LibsqlMoving:
         """Return what moves everything in the tables."""
         return LibsqlMoving(self._done, self._options.prefix, self.scan)
@@ -217,33 +211,11 @@ class LibsqlServer:
 
     # --- hints: none are pushed --------------------------------------------------------------------------------
 
-    def listen(self, listener: Listener) -> None:
-        """Nothing is pushed."""
-
-    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
-        """Nothing is pushed."""
-
-    async def audience(self) -> Audience:
-        """Nobody listens."""
-        return Audience(0, frozenset())
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        """Nothing is pushed: the others find the commit by its mark."""
-
     # --- life --------------------------------------------------------------------------------------------------
 
     async def another(self) -> LibsqlServer:
         """Open another handle."""
         return LibsqlServer(Caller(self._options), self._options, durable=self._capabilities.durable)
-
-    def lifeline(self) -> str:
-        """Nobody sees a process die."""
-        return ""
-
-    def is_severed(self, lifeline: str) -> bool:
-        """Nobody sees a process die."""
-        del lifeline
-        return False
 
     async def aclose(self) -> None:
         """Close everything."""

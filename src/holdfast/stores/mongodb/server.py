@@ -22,13 +22,13 @@ from holdfast.stores.mongodb.schema import prepare
 from holdfast.stores.mongodb.trouble import TROUBLE, translate
 from holdfast.stores.mongodb.writing import Writing, inserting
 from holdfast.stores.protocol import Capabilities
+from holdfast.stores.remote.lacking import SeesNoDeaths, SharesNoTransaction
 from holdfast.stores.remote.server import Audience, Landed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Outcome, WorkRider
     from holdfast.stores.mongodb.options import Options
     from holdfast.stores.protocol import Snapshot
     from holdfast.stores.remote.addresses import Address
@@ -56,7 +56,7 @@ ATTEMPTS_LIVE: Final = 7 * 24 * 3600 * SECOND
 
 
 @final
-class MongoServer:
+class MongoServer(SeesNoDeaths, SharesNoTransaction):
     """Implements :class:`~holdfast.stores.remote.server.Server`."""
 
     def __init__(self, connection: Connection) -> None:
@@ -152,11 +152,6 @@ class MongoServer:
         """Remove what was counted for a handle."""
         self._writing.announcing.forget(handle)
         await self._delete(self._connection.records, {"_id": attempt_id(handle)})
-
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
-        """Refuse: there is no SQL here."""
-        del rider, handle, number, note
-        raise UnsuitableStoreError(self.name, "MongoDB takes no SQL along in its transactions")
 
     def moving(self) -> MongoMoving:
         """Return what moves everything in the collection."""
@@ -261,15 +256,6 @@ class MongoServer:
     async def another(self) -> MongoServer:
         """Open another handle, on the running loop."""
         return await MongoServer.connect(self._connection.address, self._connection.options)
-
-    def lifeline(self) -> str:
-        """Nobody sees a process die."""
-        return ""
-
-    def is_severed(self, lifeline: str) -> bool:
-        """Nobody sees a process die."""
-        del lifeline
-        return False
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -18,16 +18,17 @@ from holdfast.stores.mysql.statements import COLUMNS, NOW, fetch, handle_literal
 from holdfast.stores.mysql.working import Working
 from holdfast.stores.mysql.writing import Writing
 from holdfast.stores.protocol import Capabilities, Snapshot
-from holdfast.stores.remote.server import Audience, Written
+from holdfast.stores.remote.lacking import PushesNothing, SeesNoDeaths
+from holdfast.stores.remote.server import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.events import Hooks
     from holdfast.keys import RecordKey
     from holdfast.stores.backend import Outcome, WorkRider
     from holdfast.stores.mysql.options import Options
-    from holdfast.stores.remote.server import Intent, Landed, Listener, Message, Refused
+    from holdfast.stores.remote.server import Intent, Landed, Refused
 
 LONGEST_PACKET: Final = 8_000_000
 TIME_IS_GOOD_FOR: Final = 5_000_000
@@ -57,7 +58,7 @@ async def open_server(options: Options, hooks: Hooks = NO_HOOKS) -> MysqlServer:
 
 
 @final
-class MysqlServer:
+class MysqlServer(PushesNothing, SeesNoDeaths):
     """One handle: a connection to write on, and a few for everything else."""
 
     def __init__(self, options: Options, links: Links, settings: Mapping[str, str]) -> None:
@@ -171,19 +172,6 @@ class MysqlServer:
 
     # --- hints -------------------------------------------------------------------------------------------------
 
-    def listen(self, listener: Listener) -> None:
-        """Do nothing: this server does not push."""
-
-    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
-        """Do nothing: this server does not push."""
-
-    async def audience(self) -> Audience:
-        """Return nobody: this server does not push."""
-        return Audience(0, frozenset())
-
-    async def send(self, messages: Sequence[Message]) -> None:
-        """Do nothing: this server does not push."""
-
     async def mark(self) -> int:
         """Return a number that is another one after every transaction: each moves on the attempt of its handle."""
         crc = "CRC32(CONCAT(handle,':',number))"
@@ -201,15 +189,6 @@ class MysqlServer:
             await links.aclose()
             raise
         return MysqlServer(self._options, links, self._settings)
-
-    def lifeline(self) -> str:
-        """Return nothing: a lost session is not a death."""
-        return ""
-
-    def is_severed(self, lifeline: str) -> bool:
-        """Return False: nobody gave this."""
-        del lifeline
-        return False
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, StoreError, UnsuitableStoreError
+from holdfast.errors import AttemptClosedError, StoreError
 from holdfast.stores.backend import Batching
 from holdfast.stores.moving.protocol import moved
 from holdfast.stores.protocol import ABSENT, Snapshot
@@ -20,13 +20,13 @@ from holdfast.stores.redis.routing import Cluster, OneServer
 from holdfast.stores.redis.scanning import scan
 from holdfast.stores.redis.scripts import CLOSE, FORGET, MARK, READ, RESERVE, SWEEP, WRITE
 from holdfast.stores.redis.topics import Topics
+from holdfast.stores.remote.lacking import SeesNoDeaths, SharesNoTransaction
 from holdfast.stores.remote.server import Landed, Refused, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Outcome, WorkRider
     from holdfast.stores.protocol import Capabilities, Record
     from holdfast.stores.redis.checking import Facts
     from holdfast.stores.redis.connecting import Dialer
@@ -48,7 +48,7 @@ _FLOOR: Final = 12
 
 
 @final
-class RedisServer:
+class RedisServer(SeesNoDeaths, SharesNoTransaction):
     """One handle, used from one event loop."""
 
     def __init__(self, dialer: Dialer, options: Options, facts: Facts, seen: Seen) -> None:
@@ -190,11 +190,6 @@ class RedisServer:
         """Return one of the known namespaces for each place where attempts are counted."""
         return list({names.attempts: names for names in self._known.values()}.values())
 
-    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
-        """Refuse: there is no SQL here."""
-        del rider, handle, number, note
-        raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")
-
     # --- reading -----------------------------------------------------------------------------------------------
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
@@ -265,15 +260,6 @@ class RedisServer:
             await server.aclose()
             raise
         return server
-
-    def lifeline(self) -> str:
-        """Return nothing: deaths are not seen."""
-        return ""
-
-    def is_severed(self, lifeline: str) -> bool:
-        """Return False: deaths are not seen."""
-        del lifeline
-        return False
 
     async def aclose(self) -> None:
         """Close every connection."""
