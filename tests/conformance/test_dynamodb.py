@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from holdfast.stores import GroupedStore
-
-    Open = Callable[[], Awaitable[GroupedStore]]
+from tests.conformance.on_server import OnServer
 
 
-class DynamoTable:
+class DynamoTable(OnServer):
     """One table for all tests, each in namespaces of its own.
 
     All handles are in one process and share what it knows of the time, so leases may be short.
     """
 
     @pytest.fixture
-    def open_another(self, dynamodb_url: str) -> Open:
-        """Open a handle on the table."""
-
-        async def open_it() -> GroupedStore:
-            return await open_store(f"{dynamodb_url}&create=true&shortest_lease=1s")
-
-        return open_it
-
-    @pytest.fixture
-    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
-        """One handle."""
-        store = await open_another()
-        yield store
-        await store.aclose()
+    def url(self, dynamodb_url: str) -> str:
+        """The table, made if it is missing."""
+        return f"{dynamodb_url}&create=true&shortest_lease=1s"
 
 
 class TestDynamoStore(DynamoTable, StoreConformance):
@@ -59,8 +40,4 @@ class TestDynamoWorkflows(DynamoTable, WorkflowConformance):
 
 def test_dynamodb_is_as_the_model(dynamodb_url: str) -> None:
     """Whatever is asked of it, of both handles, in any order."""
-
-    async def open_it() -> GroupedStore:
-        return await open_store(f"{dynamodb_url}&create=true")
-
-    compare_with_the_model(lambda _: open_it, full=100, quick=5)
+    compare_with_the_model(lambda _: lambda: open_store(f"{dynamodb_url}&create=true"), full=100, quick=5)

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from holdfast.stores import GroupedStore
-
-    Open = Callable[[], Awaitable[GroupedStore]]
+from tests.conformance.on_server import OnServer
 
 
-class Libsql:
+class Libsql(OnServer):
     """Handles on the server that the test run shares, by its own time; each test has its own namespace."""
 
     @pytest.fixture
-    def open_another(self, libsql_url: str) -> Open:
-        """Open a handle."""
-
-        async def open_it() -> GroupedStore:
-            return await open_store(libsql_url)
-
-        return open_it
-
-    @pytest.fixture
-    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
-        """One handle."""
-        store = await open_another()
-        yield store
-        await store.aclose()
+    def url(self, libsql_url: str) -> str:
+        """The server, as it is."""
+        return libsql_url
 
 
 class TestLibsqlStore(Libsql, StoreConformance):

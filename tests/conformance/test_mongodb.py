@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from holdfast.stores import GroupedStore
-
-    Open = Callable[[], Awaitable[GroupedStore]]
-
+from tests.conformance.on_server import OnServer
 
 # The driver leaves a socket to the garbage collector if it is cancelled while it connects.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-class OnMongo:
+class OnMongo(OnServer):
     """Handles on the same collections; every test has namespaces of its own."""
 
     @pytest.fixture
-    def open_another(self, mongodb_url: str) -> Open:
-        """Open a handle."""
-
-        async def open_it() -> GroupedStore:
-            return await open_store(mongodb_url)
-
-        return open_it
-
-    @pytest.fixture
-    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
-        """One handle."""
-        store = await open_another()
-        yield store
-        await store.aclose()
+    def url(self, mongodb_url: str) -> str:
+        """The server, as it is."""
+        return mongodb_url
 
 
 class TestMongo(OnMongo, StoreConformance):
@@ -60,8 +40,4 @@ class TestMongoWorkflows(OnMongo, WorkflowConformance):
 
 def test_after_any_program_mongodb_and_the_model_say_the_same(mongodb_url: str) -> None:
     """Whatever is read, scanned and written, by two handles."""
-
-    async def open_it() -> GroupedStore:
-        return await open_store(mongodb_url)
-
-    compare_with_the_model(lambda _: open_it, full=100, quick=5)
+    compare_with_the_model(lambda _: lambda: open_store(mongodb_url), full=100, quick=5)

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from holdfast.stores import GroupedStore
-
-    Open = Callable[[], Awaitable[GroupedStore]]
+from tests.conformance.on_server import OnServer
 
 
-class OnMariadb:
+class OnMariadb(OnServer):
     """Handles on the tables that all tests share, by the server's time; each test has its own namespace."""
 
     @pytest.fixture
-    def clock(self) -> None:
-        """No clock to advance."""
-        return
-
-    @pytest.fixture
-    def open_another(self, mysql_url: str) -> Open:
-        """Open a handle."""
-        return lambda: open_store(mysql_url)
-
-    @pytest.fixture
-    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
-        """One handle."""
-        store = await open_another()
-        yield store
-        await store.aclose()
+    def url(self, mysql_url: str) -> str:
+        """The server, as it is."""
+        return mysql_url
 
 
 class TestMariadb(OnMariadb, StoreConformance):

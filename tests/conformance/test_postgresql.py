@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from holdfast.stores import GroupedStore
-
-    Open = Callable[[], Awaitable[GroupedStore]]
+from tests.conformance.on_server import OnServer
 
 
-class Direct:
+class Direct(OnServer):
     """Handles on one schema of the server; every test has namespaces of its own."""
 
     @pytest.fixture
     def url(self, postgresql_url: str) -> str:
         """Connect to the server itself."""
         return f"{postgresql_url}?schema=conformance"
-
-    @pytest.fixture
-    def open_another(self, url: str) -> Open:
-        """Open a handle."""
-        return lambda: open_store(url)
-
-    @pytest.fixture
-    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
-        """One handle."""
-        store = await open_another()
-        yield store
-        await store.aclose()
 
 
 class Pooled(Direct):
@@ -83,8 +63,4 @@ class TestPooledWorkflows(Pooled, WorkflowConformance):
 
 def test_postgresql_is_as_the_model(postgresql_url: str) -> None:
     """Whatever is asked of it."""
-
-    async def open_it() -> GroupedStore:
-        return await open_store(f"{postgresql_url}?schema=differential")
-
-    compare_with_the_model(lambda _: open_it, full=100, quick=5)
+    compare_with_the_model(lambda _: lambda: open_store(f"{postgresql_url}?schema=differential"), full=100, quick=5)

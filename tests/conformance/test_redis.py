@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.stores.opening import open_store
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from holdfast.stores import GroupedStore
-
-    Open = Callable[[], Awaitable[GroupedStore]]
+from tests.conformance.on_server import OnServer
 
 
-class OnRedis:
+class OnRedis(OnServer):
     """Each test has a prefix of its own on the shared server, and goes by the server's time."""
 
     @pytest.fixture
     def url(self, redis_url: str) -> str:
         """Return an address where nothing is yet."""
         return f"{redis_url}?prefix=t{uuid.uuid4().hex[:12]}"
-
-    @pytest.fixture
-    def clock(self) -> None:
-        """No clock to advance."""
-        return
-
-    @pytest.fixture
-    def open_another(self, url: str) -> Open:
-        """Open a handle."""
-        return lambda: open_store(url)
-
-    @pytest.fixture
-    async def store(self, open_another: Open) -> AsyncIterator[GroupedStore]:
-        """One handle."""
-        store = await open_another()
-        yield store
-        await store.aclose()
 
 
 class TestRedis(OnRedis, StoreConformance):
