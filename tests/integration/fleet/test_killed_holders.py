@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.services, pytest.mark.heavy]
 
 CREW: Final = 4
-LEASE: Final = 2.0
+LEASE: Final = 5.0
+"""Seconds; more than a busy machine keeps a process waiting, since whoever is kept longer loses its lock."""
+
 SLACK: Final = 2.0
 """Seconds on top of the lease that a busy machine may take to see that it has lapsed."""
 

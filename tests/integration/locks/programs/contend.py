@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import sys
 from typing import TYPE_CHECKING, Final, final
 
 import holdfast as hf
@@ -63,7 +64,8 @@ class Contender:
         }
         try:
             await self._hold(holding, bodies.get(word))
-        except LeaseLostError:
+        except LeaseLostError as problem:
+            print(self._name, problem, file=sys.stderr, flush=True)
             say("lost")
         except HoldfastError as problem:
             say(type(problem).__name__)
