@@ -9,9 +9,6 @@ from holdfast.testing.conformance import LockConformance, RunLockConformance, St
 from tests.conformance.differential import compare_with_the_model
 from tests.conformance.on_server import OnServer
 
-# The driver leaves a socket to the garbage collector if it is cancelled while it connects.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
 
 class OnMongo(OnServer):
     """Handles on the same collections; every test has namespaces of its own."""

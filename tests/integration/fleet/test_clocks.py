@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.services, pytest.mark.heavy]
 
-SERVERS: Final = ["postgresql", "redis", "mysql"]
+SERVERS: Final = ["postgresql", "redis", "mysql"][: size(full=3, quick=2)]
 PROGRAM: Final = "tests.integration.fleet.programs.share"
-LEASE: Final = 2.0
+LEASE: Final = 3.0
 LONG: Final = 1.3 * LEASE
 """Seconds of a hold that lasts only because it is renewed."""
 

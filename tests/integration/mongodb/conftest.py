@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,12 +51,3 @@ def driver(url: str) -> Iterator[MongoClient[dict[str, Any]]]:
 def records(driver: MongoClient[dict[str, Any]], url: str) -> Collection[dict[str, Any]]:
     """The collection with the records."""
     return driver.get_default_database()[f"{url.rpartition('=')[2]}_records"]
-
-
-@pytest.fixture(autouse=True)
-def tidy() -> Iterator[None]:
-    """Collect what a closed client of the driver has left, before another test is blamed for it."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from holdfast.stores import GroupedStore
     from tests.services.server import Server
 
-# The driver leaves a socket to the garbage collector if it is closed while it connects.
-pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = pytest.mark.services
 
 K = RecordKey("faults", "k")
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from holdfast.stores import GroupedStore
 
-# The driver leaves a socket to the garbage collector if it is closed while it connects.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
 SECRET = "hunter2-very-secret"  # noqa: S105 -- to look for it
 
 
