@@ -22,6 +22,8 @@ from holdfast.errors import InvalidDurationError
         ("250 milliseconds", 0.25),
         ("500us", 0.0005),
         ("30s", 30),
+        ("30", 30),
+        (" 2.5 ", 2.5),
         ("5m", 300),
         ("90 min", 5_400),
         ("1h", 3_600),
@@ -50,7 +52,7 @@ def test_a_duration_is_read_as_people_write_it(written: Duration, expected: floa
     [
         ("", "empty"),
         ("   ", "empty"),
-        ("5", "no unit"),
+        ("five", "not a number"),
         ("seconds", "not a number"),
         ("5 bananas", "no unit 'bananas'"),
         ("5 months", "in days"),
