@@ -138,16 +138,26 @@ class Address:
             raise self.refuse("a '#' in a URL is written %23")
 
     def tls(self, *, default: bool) -> ssl.SSLContext | None:
-        """Take the option ``tls``: a context for an encrypted connection, or None for a plain one.
+        """Take the options ``tls`` and ``tls_ca``: a context for an encrypted connection, or None for a plain one.
 
         Certificates and names are checked, unless the caller passed a context that does not.
         """
-        wanted = self.take_flag("tls", default=default)
+        authority = self.take_text("tls_ca")
+        wanted = self.take_flag("tls", default=default or bool(authority))
         given = self._credentials.tls
+        if authority and (given is False or not wanted or isinstance(given, ssl.SSLContext)):
+            raise self.refuse(
+                "tls_ca names the authority to trust; with tls=false or a TLS context it would be ignored"
+            )
         if isinstance(given, ssl.SSLContext):
             return given
-        wanted = wanted if given is None else given
-        return ssl.create_default_context() if wanted else None
+        return self._context(authority) if (wanted if given is None else given) else None
+
+    def _context(self, authority: str) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=authority or None)
+        except OSError as problem:
+            raise self.refuse(f"tls_ca names a file with certificates (PEM): {problem.strerror or problem}") from None
 
 
 def _host(text: str, default_port: int) -> tuple[str, int] | None:
