@@ -15,9 +15,10 @@ class Credentials:
 
     Args:
         password: The password, or a function that returns it: called for every new connection, so that a password
-            that is changed now and then, or a token that runs out, is taken up.
+            that is changed now and then, or a token that runs out, is taken up. (MongoDB and DynamoDB: when a store is
+            opened.)
         tls: True or False in place of the URL's ``tls=``, or an ``ssl.SSLContext``, for example one with a client's
-            certificate.
+            certificate. (MongoDB takes no context; see the options of its URL.)
 
     >>> import holdfast as hf
     >>> hf.Credentials(password="hunter2")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import pytest
+from redis import asyncio as redis
 
 import holdfast as hf
 from holdfast.errors import StoreError, StoreUnavailableError
@@ -20,6 +21,7 @@ from holdfast.stores.opening import open_store
 from holdfast.stores.remote import hearing
 from tests import services
 from tests.integration.postgresql.ground import run_sql, until
+from tests.integration.tls.authority import NAME
 
 if TYPE_CHECKING:
     from tests.integration.tls.authority import Authority
@@ -161,6 +163,22 @@ async def test_hints_come_encrypted(server: Guarded, authority: Authority, monke
 
     assert hint is not None
     assert KEY in hint.about
+
+
+@pytest.mark.parametrize("started", ["redis"], indirect=True)
+async def test_a_client_is_known_by_the_certificate_in_its_context(server: Guarded, authority: Authority) -> None:
+    """A server that wants one lets nobody else in."""
+    named, nameless = authority.client(), authority.client()
+    named.load_cert_chain(authority.chain, authority.key)
+    files = f"ssl_ca_certs={authority.ca}&ssl_certfile={authority.chain}&ssl_keyfile={authority.key}"
+    async with redis.Redis.from_url(f"rediss://:{server.password}@{NAME}:{server.port}?{files}") as admin:
+        await admin.config_set("tls-auth-clients", "yes")
+        try:
+            assert await written_and_read(server.url(), hf.Credentials(server.password, tls=named)) == b"written"
+            with pytest.raises(StoreUnavailableError):
+                await open_store(server.url(), credentials=hf.Credentials(server.password, tls=nameless))
+        finally:
+            await admin.config_set("tls-auth-clients", "no")
 
 
 @pytest.mark.parametrize("started", ["postgresql"], indirect=True)
