@@ -1,8 +1,7 @@
 """Durations the way people write them.
 
-``"5 seconds"``, ``"100ms"``, ``"1.5 hours"``, a ``timedelta`` or a number of seconds all become seconds; a number
-without a unit means seconds in text as well, as in a URL or on a command line. What cannot be a duration, or is
-probably a mistake, is refused before anything is done with it.
+``"5 seconds"``, ``"100ms"``, ``"1.5 hours"``, a ``timedelta`` or a number of seconds all become seconds. What
+cannot be a duration, or is probably a mistake, is refused before anything is done with it.
 """
 
 from __future__ import annotations
@@ -54,12 +53,11 @@ def seconds(
 ) -> float:
     """Return ``value`` in seconds.
 
-    >>> seconds("1.5 hours"), seconds("100ms"), seconds(30), seconds("30")
-    (5400.0, 0.1, 30.0, 30.0)
+    >>> seconds("1.5 hours"), seconds("100ms"), seconds(30)
+    (5400.0, 0.1, 30.0)
 
     Args:
-        value: Text with a unit (us, ms, s, m, h, d, w, or their names), a ``timedelta``, or seconds: a number, or text
-            that is one.
+        value: Text with a unit (us, ms, s, m, h, d, w, or their names), a ``timedelta``, or seconds.
         what: What the duration is for, as an error shows it: ``"timeout"``, ``"lease"``.
         minimum: The shortest that makes sense, itself included.
         maximum: The longest that makes sense, itself included.
@@ -73,16 +71,23 @@ def seconds(
         return value
     length = _length(value, what)
     problem = _problem(length, minimum, maximum)
-    if length > maximum_bare and _is_bare(value) and length < float("inf"):
+    if length > maximum_bare and isinstance(value, int | float) and length < float("inf"):
         problem = f"a bare number above {maximum_bare:g} is probably milliseconds, so it needs a unit"
     if problem:
         raise InvalidDurationError(_shown(value), problem, what)
     return length
 
 
-def _is_bare(value: Duration) -> bool:
-    """Tell whether a value is a number without a unit."""
-    return isinstance(value, int | float) or (isinstance(value, str) and value.rstrip()[-1:].isdigit())
+def typed(text: str) -> Duration:
+    """Return a duration that was typed where there is nothing but text, in a URL or on a command line.
+
+    A number without a unit is seconds there, as it is in code; whatever else it is stays as it was.
+
+    >>> seconds(typed("30")), seconds(typed("100ms"))
+    (30.0, 0.1)
+    """
+    match = _TEXT.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    return text if match is None or match[2] else float(match[1])
 
 
 def _problem(length: float, minimum: float, maximum: float) -> str:
@@ -132,11 +137,11 @@ def _parse(text: str) -> float | str:
             return "it is negative"
         return "it is not a number followed by a unit" if text.strip() else "it is empty"
     number, unit = match[1], match[2].lower()
-    if unit in _UNITS or not unit:
-        return float(number) * _UNITS.get(unit, 1.0)
+    if unit in _UNITS:
+        return float(number) * _UNITS[unit]
     if unit in _UNEVEN_UNITS:
         return "months and years differ in length, so it must be given in days"
-    return f"there is no unit {unit!r}"
+    return f"there is no unit {unit!r}" if unit else "it has no unit"
 
 
 def _spelled(length: float) -> str:

@@ -6,7 +6,7 @@ import ssl
 import urllib.parse
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from holdfast.durations import seconds
+from holdfast.durations import seconds, typed
 from holdfast.errors import HoldfastError, InvalidUrlError
 from holdfast.masking import mask_url
 from holdfast.stores.credentials import NO_CREDENTIALS, Credentials
@@ -103,7 +103,7 @@ class Address:
 
     def take_seconds(self, name: str, default: float) -> float:
         """Take a duration: ``5``, ``500ms``, ``2m``."""
-        return self.take(name, seconds, default, "a duration, for example 5s or 500ms")
+        return self.take(name, lambda given: seconds(typed(given)), default, "a duration, for example 5s or 500ms")
 
     def take_count(self, name: str, default: int, *, most: int = 1_000) -> int:
         """Take a number from 1 to ``most``."""
