@@ -78,6 +78,18 @@ def seconds(
     return length
 
 
+def typed(text: str) -> Duration:
+    """Return a duration that was typed where there is nothing but text, in a URL or on a command line.
+
+    A number without a unit is seconds there, as it is in code; whatever else it is stays as it was.
+
+    >>> seconds(typed("30")), seconds(typed("100ms"))
+    (30.0, 0.1)
+    """
+    match = _TEXT.fullmatch(text) if len(text) <= _MAX_TEXT else None
+    return text if match is None or match[2] else float(match[1])
+
+
 def _problem(length: float, minimum: float, maximum: float) -> str:
     """Say what is wrong with a length, or nothing."""
     if length != length:  # noqa: PLR0124 -- only NaN differs from itself

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds
+from holdfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds, typed
 from holdfast.errors import InvalidDurationError
 
 
@@ -101,6 +101,19 @@ def test_a_bare_number_that_is_probably_milliseconds_is_refused() -> None:
     assert seconds("90000 s", what="lease", maximum_bare=DAY) == 90_000
     assert seconds(timedelta(seconds=90_000), maximum_bare=DAY) == 90_000
     assert seconds(DAY, maximum_bare=DAY) == DAY
+
+
+@pytest.mark.parametrize(("text", "expected"), [("30", 30), (" 2.5 ", 2.5), ("30s", 30), ("100ms", 0.1)])
+def test_a_number_that_was_typed_is_in_seconds(text: str, expected: float) -> None:
+    """In a URL or on a command line there is nothing but text."""
+    assert seconds(typed(text)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "five", "5 bananas", "-5", "9" * 65])
+def test_what_was_typed_and_is_no_duration_is_refused(text: str) -> None:
+    """As it is in code."""
+    with pytest.raises(InvalidDurationError):
+        seconds(typed(text))
 
 
 def test_a_duration_below_the_minimum_or_above_the_maximum_is_refused() -> None:

@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.asking import confirm, yes_option
 from holdfast.cli.printing import json_option, print_json
-from holdfast.cli.targets import Target, target_options
+from holdfast.cli.targets import Target, store_option
 from holdfast.stores.moving.fencing import fence_store
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("fence")
 @yes_option
 @json_option
-@target_options
+@store_option
 @click.pass_obj
 def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
     """Take every process for gone that the store knows of, in all namespaces and tenants.

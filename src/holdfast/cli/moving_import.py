@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.moving_files import existing_file, telling
 from holdfast.cli.printing import json_option, print_json
-from holdfast.cli.targets import Target, target_options
+from holdfast.cli.targets import Target, store_option
 from holdfast.stores.moving.importing import import_store
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("import")
 @click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
 @json_option
-@target_options
+@store_option
 @click.pass_obj
 def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
     """Write everything in FILE into the store, which must be empty; '-' is stdin.

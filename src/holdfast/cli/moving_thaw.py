@@ -9,7 +9,7 @@ import click
 from holdfast.cli.asking import confirm, yes_option
 from holdfast.cli.exits import NOT_THERE, end
 from holdfast.cli.printing import json_option, print_json
-from holdfast.cli.targets import Target, target_options
+from holdfast.cli.targets import Target, store_option
 from holdfast.stores.moving.protocol import EXPORTED, OPEN
 
 _REASONS = {
@@ -21,7 +21,7 @@ _REASONS = {
 @click.command("thaw")
 @yes_option
 @json_option
-@target_options
+@store_option
 @click.pass_obj
 def thaw(target: Target, /, *, yes: bool, as_json: bool) -> None:
     """Let a store take writes again that was exported.

@@ -13,7 +13,7 @@ from holdfast.cli.exits import NOT_EXECUTABLE, NOT_FOUND, NOT_FREE, NOT_RUN, end
 from holdfast.cli.naming import complete_key, family_option, key_of
 from holdfast.cli.running import Job, run_job
 from holdfast.cli.targets import Target, target_options
-from holdfast.durations import seconds
+from holdfast.durations import seconds, typed
 from holdfast.errors import HoldfastError, HoldTimeoutError, WithdrawnError, WouldWaitError
 from holdfast.locks.options import LONGEST_NOTE
 
@@ -58,7 +58,7 @@ def run(context: click.Context, /, words: tuple[str, ...], family: str | None, *
     _find(command[0])
     key = key_of(words, family)
     try:
-        job = Job(command, key, _holding(key, options), seconds(options["grace"], what="grace"))
+        job = Job(command, key, _holding(key, options), seconds(typed(options["grace"]), what="grace"))
         code = asyncio.run(run_job(context.ensure_object(Target), job))
     except (HoldTimeoutError, WouldWaitError, WithdrawnError) as problem:
         fail(problem, NOT_FREE)
@@ -89,7 +89,7 @@ def _holding(key: Key | str, options: dict[str, Any]) -> Callable[[hf.Space], Ho
     chosen: HoldOptions = {"on_lost": "tell", "note": _note(options)}
     for name in ("timeout", "lease", "max_hold"):
         if options[name] is not None:
-            chosen[name] = options[name]
+            chosen[name] = typed(options[name])
 
     def holding(space: hf.Space) -> Holding:
         if options["mode"]:

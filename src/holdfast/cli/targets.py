@@ -83,12 +83,15 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
 
 def target_options(command: F) -> F:
     """Let a command take ``--store``, ``--namespace`` and ``--tenant``."""
-    texts = {
-        "tenant": ("NAME", "Whose locks; 'default' if not given."),
-        "namespace": ("NAME", "In which namespace; 'default' if not given."),
-        "store": ("URL", f"Which store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}."),
-    }
-    for name, (metavar, text) in texts.items():
-        option = click.option(f"--{name}", metavar=metavar, help=text, callback=_remember, expose_value=False)
-        command = option(command)
-    return command
+    command = _option("tenant", "NAME", "Whose locks; 'default' if not given.")(command)
+    command = _option("namespace", "NAME", "In which namespace; 'default' if not given.")(command)
+    return store_option(command)
+
+
+def store_option(command: F) -> F:
+    """Let a command take ``--store`` alone: it works on all namespaces and tenants."""
+    return _option("store", "URL", f"Which store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}.")(command)
+
+
+def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:
+    return click.option(f"--{name}", metavar=metavar, help=text, callback=_remember, expose_value=False)

@@ -11,7 +11,7 @@ from holdfast.cli.targets import Target
 from holdfast.cli.worker_loading import load, made
 from holdfast.cli.worker_serving import serve
 from holdfast.cli.worker_telling import Telling
-from holdfast.durations import seconds
+from holdfast.durations import seconds, typed
 
 
 @click.command()
@@ -32,7 +32,7 @@ def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet
     """
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
-    limit = seconds(grace, what="grace")
+    limit = seconds(typed(grace), what="grace")
     found = load(name, app_dir)
     telling = Telling("json" if as_json else "quiet" if quiet else "text")
     context.exit(asyncio.run(_run(found, name, telling, limit)))

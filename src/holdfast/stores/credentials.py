@@ -15,9 +15,10 @@ class Credentials:
 
     Args:
         password: The password, or a function that returns it: called for every new connection, so that a password
-            that is changed now and then, or a token that runs out, is taken up.
+            that is changed now and then, or a token that runs out, is taken up. (MongoDB and DynamoDB: when a store is
+            opened.)
         tls: True or False in place of the URL's ``tls=``, or an ``ssl.SSLContext``, for example one with a client's
-            certificate.
+            certificate. (MongoDB takes no context; see the options of its URL.)
 
     >>> import holdfast as hf
     >>> hf.Credentials(password="hunter2")
@@ -44,3 +45,23 @@ class Credentials:
 
 
 NO_CREDENTIALS: Final = Credentials()
+
+_NO_TLS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "RECORD_LAYER_FAILURE",
+    "UNEXPECTED_EOF",
+    "rejected SSL upgrade",
+    "SSL handshake failed",
+)
+
+
+def tls_trouble(said: str) -> str:
+    """Return what a driver's words mean if they are about TLS, and what to do; empty if they are not.
+
+    Drivers wrap what Python says of a failed handshake in errors of their own, and only the words are left of it.
+    """
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        if "mismatch" in said:
+            return "its certificate is for another name; connect by the name that it has"
+        return "its certificate is not trusted; name its authority with ?tls_ca=, or pass a TLS context"
+    return "TLS could not be agreed on; does it speak TLS there?" if any(sign in said for sign in _NO_TLS) else ""

@@ -8,7 +8,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.durations import seconds
+from holdfast.durations import seconds, typed
 from holdfast.errors import HoldfastError, InvalidUrlError, MissingExtraError
 from holdfast.events import Hooks
 from holdfast.stores.credentials import NO_CREDENTIALS
@@ -186,7 +186,7 @@ def _sqlite_options(url: str, query: str) -> dict[str, Any]:
 
 def _busy(url: str, value: str) -> float:
     try:
-        return seconds(value)
+        return seconds(typed(value))
     except HoldfastError as problem:
         raise InvalidUrlError(url, f"busy: {problem}") from problem
 

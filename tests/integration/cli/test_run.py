@@ -107,7 +107,7 @@ def test_a_signal_ends_the_wait(url: str, start: Start) -> None:
     wait_for(url, waiting=0)
 
 
-@pytest.mark.parametrize("limit", [["--no-wait"], ["--timeout", "100ms"]])
+@pytest.mark.parametrize("limit", [["--no-wait"], ["--timeout", "100ms"], ["--timeout", "0.1"]])
 def test_a_lock_that_is_not_free_gives_124(url: str, start: Start, limit: list[str]) -> None:
     """The message names the holder; the command is not started."""
     holder = start(*HOLD, *python(UNTIL_KILLED))

@@ -51,6 +51,35 @@ async def test_a_program_gets_json(ask: Ask, noted: hf.Space, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("noted")
+@pytest.mark.parametrize(
+    "arguments", [("export", "{file}", "--namespace", "shop"), ("--namespace=shop", "export", "{file}")]
+)
+async def test_one_namespace_is_exported(ask: Ask, url: str, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """With all of its tenants, and nothing of the others."""
+    file, new = str(tmp_path / "shop.jsonl"), f"sqlite:///{tmp_path / 'new.db'}"
+    async with hf.open(url, namespace="shop", tenant="a") as shop:
+        await shop.commit(Put(shop.key("sold"), b"three"))
+
+    exported = await ask(*(part.format(file=file) for part in arguments), "--yes")
+    await ask("import", file, "--store", new)
+
+    assert exported.output.startswith("exported 1 records")
+    async with hf.open(new, namespace="shop", tenant="a") as shop, hf.open(new) as other:
+        assert (await shop.read(shop.key("sold"))).get(shop.key("sold"))
+        assert not (await other.read(other.key("note"))).records
+
+
+async def test_a_namespace_with_nothing_in_it_is_not_exported(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+    """Its name was mistyped: no file is left, and the store is in use as before."""
+    refused = await ask("export", str(tmp_path / "shop.jsonl"), "--namespace", "shpo", "--yes")
+
+    assert refused.exit_code == 1
+    assert "'shpo'" in refused.output
+    assert list(tmp_path.glob("*shop*")) == []
+    await noted.commit(Put(noted.key("next"), b""))
+
+
+@pytest.mark.usefixtures("noted")
 async def test_a_store_is_moved_through_a_pipe(ask: Ask, tmp_path: Path) -> None:
     """The dash stands for stdout, and for stdin."""
     exported = await ask("export", "-", "--yes")

@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.loaders import Loader
@@ -22,6 +23,7 @@ from holdfast.stores.dynamodb.store_time import shared_time
 from holdfast.stores.dynamodb.trouble import TurnedAwayError, answered, unanswered
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
 
@@ -162,8 +164,20 @@ def _in_pieces(request: AWSPreparedRequest, **_: object) -> None:
         request.body = BytesIO(request.body)
 
 
+def _encrypting(tls: ssl.SSLContext) -> type[AIOHTTPSession]:
+    """Return the driver's kind of session with a TLS context of ours: by itself it takes none beside its own.
+
+    If it no longer asks for it in this way, it goes by its own context, which checks certificates and names too.
+    """
+
+    class Encrypting(AIOHTTPSession):
+        def _build_verify_context(self) -> ssl.SSLContext:
+            return tls
+
+    return Encrypting
+
+
 def _arguments(options: Options) -> dict[str, Any]:
-    connector = {} if options.tls is None else {"ssl_context": options.tls}
     arguments: dict[str, Any] = {
         "config": AioConfig(
             connect_timeout=options.connect_timeout,
@@ -173,7 +187,7 @@ def _arguments(options: Options) -> dict[str, Any]:
             parameter_validation=False,
             tcp_keepalive=True,
             user_agent=USER_AGENT,
-            connector_args=connector,
+            http_session_cls=AIOHTTPSession if options.tls is None else _encrypting(options.tls),
         ),
         "region_name": options.region or None,
         "endpoint_url": options.endpoint or None,

@@ -73,7 +73,7 @@ def options_of(address: Address) -> Options:
         create=address.take_flag("create", default=False),
         shortest_lease=address.take_seconds("shortest_lease", SHORTEST_LEASE),
     )
-    address.finish("region", "tls", "timeout", "connect_timeout", "pool", "create", "shortest_lease")
+    address.finish("region", "tls", "tls_ca", "timeout", "connect_timeout", "pool", "create", "shortest_lease")
     if bool(options.access) != bool(options.secret):
         raise address.refuse("give both an access key and its secret, or neither: then the usual chain is asked")
     return options

@@ -29,6 +29,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.credentials import tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,7 +160,7 @@ def unanswered(problem: BotoCoreError | TimeoutError, store: str, *, writes: boo
     if isinstance(problem, CredentialRetrievalError) or _is_unreachable(problem):
         return TurnedAwayError(StoreUnavailableError(store, said))
     if isinstance(problem, _NOT_SENT):
-        return StoreUnavailableError(store, said)
+        return StoreUnavailableError(store, f"{tls_trouble(said)} ({said})" if tls_trouble(said) else said)
     if writes:
         return OutcomeUnknownError(store, said)
     unavailable = StoreUnavailableError(store, said)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SECURE_PORT: Final = 443
 PLAIN_PORT: Final = 8080
 _PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
-_KNOWN: Final = ("tls", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durable", "authToken")
+_KNOWN: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durable", "authToken")
 
 
 class Options(Struct, frozen=True):

@@ -17,6 +17,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.credentials import tls_trouble
 from holdfast.stores.moving.protocol import moved
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def unreachable(problem: BaseException, name: str) -> StoreUnavailableError:
     """Return the error for a connection that could not be made."""
     cause = getattr(problem, "os_error", None) or getattr(problem, "certificate_error", None) or problem
     if isinstance(problem, aiohttp.ClientConnectorCertificateError):
-        return StoreUnavailableError(name, "its certificate is not trusted; check the name, or pass a TLS context")
+        return StoreUnavailableError(name, tls_trouble(str(cause)) or f"its certificate is refused ({cause})")
     if isinstance(cause, ssl.SSLError) or isinstance(problem, aiohttp.ClientSSLError):
         return StoreUnavailableError(name, "it does not speak TLS there; for a server without it, add ?tls=false")
     if isinstance(problem, TimeoutError):

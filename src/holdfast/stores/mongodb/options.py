@@ -21,7 +21,7 @@ _DRIVERS: Final = (
     "tlsCAFile",
     "tlsCertificateKeyFile",
 )
-_KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "reads", "tls", *_DRIVERS)
+_KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "reads", "tls", "tls_ca", *_DRIVERS)
 
 
 class Options(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Options(Struct, frozen=True):
 
 def read_options(address: Address) -> Options:
     """Read the options of ``address``; raises ``InvalidUrlError``."""
-    is_srv = address.scheme == "mongodb+srv"
+    is_srv, driver = address.scheme == "mongodb+srv", _for_the_driver(address)
     options = Options(
         hosts=tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in _hosts(address)]),
         database=_database(address),
@@ -55,8 +55,8 @@ def read_options(address: Address) -> Options:
         pool=address.take_count("pool", 10),
         migrate=address.take_flag("migrate", default=True),
         linearizable=address.take_choice("reads", ("majority", "linearizable"), "majority") == "linearizable",
-        tls=_tls(address, default=is_srv),
-        driver=_for_the_driver(address),
+        tls=_tls(address, default=is_srv or "tlsCAFile" in driver),
+        driver=driver,
     )
     address.finish(*_KNOWN)
     return options
@@ -88,12 +88,15 @@ def _tls(address: Address, *, default: bool) -> bool:
     context = address.tls(default=default)
     # Asked twice, a context of the caller's is the same one. The driver makes its own and takes none.
     if context is not None and context is address.tls(default=True):
-        raise address.refuse("MongoDB's driver takes no TLS context; write ?tlsCAFile= and ?tlsCertificateKeyFile=")
+        raise address.refuse("MongoDB's driver takes no TLS context; write ?tls_ca= and ?tlsCertificateKeyFile=")
     return context is not None
 
 
 def _for_the_driver(address: Address) -> dict[str, Any]:
     given: dict[str, Any] = {name: text for name in _DRIVERS if (text := address.take_text(name))}
+    authority = address.take_text("tls_ca")
+    if authority:
+        given["tlsCAFile"] = authority
     if "directConnection" in given:
         given["directConnection"] = given["directConnection"].lower() == "true"
     return given

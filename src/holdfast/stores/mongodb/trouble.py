@@ -14,6 +14,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.credentials import tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,13 +95,14 @@ def translate(store: str, problem: BaseException) -> StoreError:
         kind, meaning = _CODES[code]
         return kind(store, f"{meaning} ({said})")
     if isinstance(problem, errors.ServerSelectionTimeoutError):
-        return StoreUnavailableError(store, f"no primary could be reached in time; is the server up? ({said})")
+        why = f"no primary could be reached in time; is the server up? ({said})"
+        return StoreUnavailableError(store, tls_trouble(str(problem)) or why)
     if isinstance(problem, errors.ConfigurationError):
         return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
     if isinstance(problem, TimeoutError):
         return StoreUnavailableError(store, "the server took longer than the time limit; see ?timeout=")
     if isinstance(problem, (errors.ConnectionFailure, OSError)):
-        return StoreUnavailableError(store, f"the connection failed ({said})")
+        return StoreUnavailableError(store, tls_trouble(str(problem)) or f"the connection failed ({said})")
     return StoreUnavailableError(store, f"the server refused: {said}")
 
 

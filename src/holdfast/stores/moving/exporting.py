@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.errors import StoreError
+from holdfast.keys import RecordKey
 from holdfast.stores.moving.files import FORMAT, Footer, Header, Writer
 from holdfast.stores.moving.living import PRESENCE, kind_of
 from holdfast.stores.moving.protocol import EXPORTED, OPEN, moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from contextlib import AbstractContextManager
 
     from holdfast.stores.grouped import GroupedStore
@@ -22,7 +24,11 @@ def untold(_records: int) -> None:
 
 
 async def export_store(
-    store: GroupedStore, sink: AbstractContextManager[BinaryIO], tell: Callable[[int], object] = untold
+    store: GroupedStore,
+    sink: AbstractContextManager[BinaryIO],
+    tell: Callable[[int], object] = untold,
+    *,
+    namespaces: Collection[str] = (),
 ) -> Footer:
     """Freeze a store and write everything in it to ``sink``, except who is there: processes do not move.
 
@@ -30,12 +36,14 @@ async def export_store(
     to be exported once more or thawed.
 
     Args:
-        store: The store. Its namespaces and tenants are all exported.
+        store: The store, with all of its tenants. It is frozen as a whole, whatever is exported.
         sink: Opens what takes the bytes, in the form of :mod:`holdfast.stores.moving.files`, and closes it.
         tell: Called with the number of records so far, now and then.
+        namespaces: Those to export; all if none is named.
 
     Raises:
         StoreMovedError: An import into it is not finished.
+        StoreError: There is nothing in one of the namespaces.
     """
     movable, backend = store.moving(), store.capabilities.backend
     before = await movable.frozen()
@@ -45,7 +53,7 @@ async def export_store(
         with sink as file:
             await movable.freeze(EXPORTED)
             writer = Writer(file, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
-            await _write_all(movable, writer, tell)
+            _refuse_empty(store, await _write_all(movable, writer, tell, namespaces))
             footer = writer.end(await movable.last())
     except BaseException:
         if before == OPEN:
@@ -54,9 +62,21 @@ async def export_store(
     return footer
 
 
-async def _write_all(movable: Movable, writer: Writer, tell: Callable[[int], object]) -> None:
+def _refuse_empty(store: GroupedStore, missing: set[str]) -> None:
+    if missing:
+        raise StoreError(store.backend.name, f"there is nothing in the namespace {min(missing)!r}")
+
+
+async def _write_all(
+    movable: Movable, writer: Writer, tell: Callable[[int], object], namespaces: Collection[str]
+) -> set[str]:
+    """Write the records of some namespaces, of all if none is named; return those in which there is nothing."""
+    wanted, seen = {bytes(RecordKey(name)): name for name in namespaces}, set[str]()
     async for page in movable.dump():
         for record in page:
-            if kind_of(record.key) != PRESENCE:
+            name = wanted.get(record.key.namespace)
+            if kind_of(record.key) != PRESENCE and (name is not None or not wanted):
                 writer.add(record)
+                seen.add(name or "")
         tell(writer.records)
+    return set(namespaces) - seen

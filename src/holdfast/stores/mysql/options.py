@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.stores.remote.addresses import Address
 
 PORT: Final = 3306
-KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "tls")
+KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "tls", "tls_ca")
 LONGEST_TIMEOUT: Final = 300.0
 
 _PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)

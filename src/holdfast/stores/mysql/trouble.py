@@ -15,6 +15,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.credentials import tls_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +78,8 @@ def is_certain(problem: BaseException) -> bool:
 def translated(problem: BaseException, name: str) -> StoreError:
     """Return what to raise for a problem of the driver."""
     code = code_of(problem)
+    if trouble := tls_trouble(_shown(problem)):
+        return StoreUnavailableError(name, f"{trouble} ({_shown(problem)})")
     if code in _KNOWN:
         kind, text = _KNOWN[code]
         return kind(name, f"{text} ({_shown(problem)})")

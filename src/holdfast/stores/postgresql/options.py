@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.stores.remote.addresses import Address
 
 PORT: Final = 5432
-KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls")
+KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "migrate", "lifeline", "tls", "tls_ca")
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 

@@ -15,6 +15,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
+from holdfast.stores.credentials import tls_trouble
 from holdfast.stores.moving.protocol import EXPORTED, moved
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def translate(problem: BaseException, name: str) -> StoreError:
     if isinstance(problem, TimeoutError):
         return StoreUnavailableError(name, "it did not answer in time; retry")
     if isinstance(problem, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
-        return StoreUnavailableError(name, f"it cannot be reached ({_words(problem)}); retry")
+        why = tls_trouble(str(problem)) or "it cannot be reached"
+        return StoreUnavailableError(name, f"{why} ({_words(problem)}); retry")
     return StoreUnavailableError(name, f"PostgreSQL failed: {_words(problem)} ({code or type(problem).__name__})")
 
 

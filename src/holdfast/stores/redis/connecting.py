@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 from redis.asyncio import Connection
 
 from holdfast.errors import StoreUnavailableError
+from holdfast.stores.credentials import tls_trouble
 from holdfast.stores.redis.trouble import LOSSES, REFUSALS, NotSentError, ReplyLostError, translate
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ class Dialer:
     async def dial(self, host: str, port: int) -> Line:
         """Open a connection; raises ``StoreUnavailableError``, or ``UnsuitableStoreError`` if it is not let in."""
         line = self._line(host, port)
+        within = min(self._options.connect_timeout, 0.9 * self._options.timeout)  # so that its caller is told why
         try:
-            async with asyncio.timeout(self._options.connect_timeout):
+            async with asyncio.timeout(within):
                 await line.open()
         except REFUSALS as problem:
             raise await self._failed(line, problem) from None
@@ -133,8 +135,13 @@ class Dialer:
         await hang_up(line)
         if isinstance(problem, REFUSALS):
             return translate(self.name, problem)
-        said = "it took too long" if isinstance(problem, TimeoutError) else str(problem)
-        return StoreUnavailableError(self.name, f"cannot connect: {said[:300]}")
+        said = self._slowness if isinstance(problem, TimeoutError) else str(problem)[:300]
+        return StoreUnavailableError(self.name, f"cannot connect: {tls_trouble(said) or said}")
+
+    @property
+    def _slowness(self) -> str:
+        """A server that does not speak TLS waits for the end of a line, and says nothing."""
+        return "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
 
 
 async def hang_up(line: Line) -> None:

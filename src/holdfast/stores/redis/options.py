@@ -23,6 +23,7 @@ _KNOWN: Final = (
     "durable",
     "unchecked",
     "tls",
+    "tls_ca",
 )
 
 

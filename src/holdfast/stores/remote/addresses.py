@@ -6,7 +6,7 @@ import ssl
 import urllib.parse
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from holdfast.durations import seconds
+from holdfast.durations import seconds, typed
 from holdfast.errors import HoldfastError, InvalidUrlError
 from holdfast.masking import mask_url
 from holdfast.stores.credentials import NO_CREDENTIALS, Credentials
@@ -103,7 +103,7 @@ class Address:
 
     def take_seconds(self, name: str, default: float) -> float:
         """Take a duration: ``5``, ``500ms``, ``2m``."""
-        return self.take(name, seconds, default, "a duration, for example 5s or 500ms")
+        return self.take(name, lambda given: seconds(typed(given)), default, "a duration, for example 5s or 500ms")
 
     def take_count(self, name: str, default: int, *, most: int = 1_000) -> int:
         """Take a number from 1 to ``most``."""
@@ -138,16 +138,26 @@ class Address:
             raise self.refuse("a '#' in a URL is written %23")
 
     def tls(self, *, default: bool) -> ssl.SSLContext | None:
-        """Take the option ``tls``: a context for an encrypted connection, or None for a plain one.
+        """Take the options ``tls`` and ``tls_ca``: a context for an encrypted connection, or None for a plain one.
 
         Certificates and names are checked, unless the caller passed a context that does not.
         """
-        wanted = self.take_flag("tls", default=default)
+        authority = self.take_text("tls_ca")
+        wanted = self.take_flag("tls", default=default or bool(authority))
         given = self._credentials.tls
+        if authority and (given is False or not wanted or isinstance(given, ssl.SSLContext)):
+            raise self.refuse(
+                "tls_ca names the authority to trust; with tls=false or a TLS context it would be ignored"
+            )
         if isinstance(given, ssl.SSLContext):
             return given
-        wanted = wanted if given is None else given
-        return ssl.create_default_context() if wanted else None
+        return self._context(authority) if (wanted if given is None else given) else None
+
+    def _context(self, authority: str) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=authority or None)
+        except OSError as problem:
+            raise self.refuse(f"tls_ca names a file with certificates (PEM): {problem.strerror or problem}") from None
 
 
 def _host(text: str, default_port: int) -> tuple[str, int] | None:

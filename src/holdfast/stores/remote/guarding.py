@@ -126,6 +126,9 @@ class Guarding:
         return self._answer(batch, plan_.applied(at, plan_.exact)), 0
 
     async def _write(self, batch: Batch, race: _Race, plan_: Plan) -> tuple[Applied, int] | None:
+        if len(race.riders) > 1 and sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes:
+            race.riders = race.riders[: len(race.riders) // 2]  # what updates write is known only now; the others wait
+            return None
         handle, number = split(batch.attempt)
         intent = Intent(
             handle,

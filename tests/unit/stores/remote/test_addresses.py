@@ -15,6 +15,7 @@ from holdfast.stores.remote.addresses import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_an_address_is_taken_apart() -> None:
@@ -85,6 +86,25 @@ def test_a_password_that_changes_is_asked_for_each_time() -> None:
     address = Address("postgresql://app:old@host/db", hf.Credentials(lambda: next(tokens)))
 
     assert [address.password, address.password] == ["first", "second"]
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("5", 5.0), ("0.5", 0.5), ("5s", 5.0), ("500ms", 0.5)])
+def test_a_duration_without_a_unit_is_in_seconds(written: str, seconds: float) -> None:
+    """As everywhere else."""
+    assert Address(f"redis://host/0?timeout={written}").take_seconds("timeout", 1.0) == seconds
+
+
+def test_an_authority_asks_for_tls_and_is_never_ignored(tmp_path: Path) -> None:
+    """Whoever names one wants it to be looked at; it is refused where it would not be."""
+    (tmp_path / "none").write_text("no certificate")
+    url = f"redis://host?tls_ca={tmp_path / 'none'}"
+
+    for refused in (Address(url), Address(f"{url}-missing"), Address(f"{url}&tls=false")):
+        with pytest.raises(InvalidUrlError, match="tls_ca"):
+            refused.tls(default=False)
+    for credentials in (hf.Credentials(tls=False), hf.Credentials(tls=ssl.create_default_context())):
+        with pytest.raises(InvalidUrlError, match="tls_ca"):
+            Address(url, credentials).tls(default=False)
 
 
 def test_tls_checks_certificates_and_names() -> None:

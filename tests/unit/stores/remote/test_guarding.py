@@ -16,7 +16,8 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Decision, Put, settling
+from holdfast.stores import Commit, Decided, Decision, Put, settling
+from holdfast.stores.backend import Batching
 from holdfast.stores.protocol import Record
 from holdfast.stores.remote import Refused, guarding, open_remote
 from holdfast.stores.remote.guarding import TOGETHER
@@ -160,6 +161,36 @@ async def test_what_keeps_one_rider_from_being_written_is_not_told_to_the_others
 
     assert isinstance(answers[0], problem)
     assert isinstance(answers[1], Commit)
+
+
+class Measuring(TableServer):
+    """A table that notes how many bytes are written to it at once."""
+
+    def __init__(self, table: Table, batching: Batching) -> None:
+        super().__init__(table, batching)
+        self.sizes: list[int] = []
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Note it, and write."""
+        self.sizes.append(sum(len(row.value) for row in intent.puts))
+        return await super().write(intent)
+
+
+async def test_updates_that_turn_out_large_are_written_in_parts() -> None:
+    """What they write is known only when they were decided; whoever does not fit rides in the next transaction."""
+    server = Measuring(Table(), Batching(max_bytes=1_000))
+    store = open_remote(server)
+    keys = [KEY.child(str(number)) for number in range(8)]
+
+    async def write(key: RecordKey) -> object:
+        return await store.update([key], lambda _: Decision(None, (Put(key, bytes(600)),)))
+
+    answers = await asyncio.gather(*map(write, keys))
+    await store.aclose()
+
+    assert all(isinstance(answer, Decided) for answer in answers)
+    assert max(server.sizes) <= 2_000
+    assert sum(server.sizes) == 8 * 600
 
 
 class Late(TableServer):
