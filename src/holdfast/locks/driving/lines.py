@@ -131,7 +131,7 @@ class Lines:
                     lines = list(self._lines.values())
                 for line in lines:
                     if line.waits or line.holds:
-                        await self._safely(line.look())
+                        await self._safely(line.glance())
                 self._turn_out(entry_of(self.scope, key) for key in hint.about)
         finally:
             await watch.__aexit__()

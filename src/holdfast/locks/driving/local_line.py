@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from msgspec import Struct
@@ -146,6 +147,14 @@ class LocalLine:
         self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
         return sight
+
+    async def glance(self) -> None:
+        """Read as much of the line as a hint is about, and tell those who wait and hold here."""
+        joined, held = self._joined, tuple(self.holds)
+        first = itertools.islice(self.waits.items(), NEAR)
+        sight = await self.driver.glance({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
+        self._tell_waits(sight, joined)
+        self._tell_holds(sight, held)
 
     def _saw(self, sight: Sight) -> None:
         self._tell_waits(sight, self._joined)
