@@ -15,7 +15,7 @@ from holdfast.locks.algebra.entries import Attended, Entry
 from holdfast.locks.algebra.line import Granted, Rules, Waiting
 from holdfast.locks.driving.driver import MOST_AT_ONCE, LineDriver
 from holdfast.locks.driving.records import WINDOW, LineKeys, Site
-from holdfast.locks.driving.requests import Enter, Leave, Left, Refused, Resize, WrongKind
+from holdfast.locks.driving.requests import Enter, Leave, Left, Poke, Refused, Resize, WrongKind
 from holdfast.scope import Scope
 from holdfast.testing.conformance.locks.wire import Wire
 
@@ -144,6 +144,19 @@ async def test_the_dead_are_passed_over_however_many_they_are(here: Process, the
 
     assert [holder.entry.id for holder in sight.line.holders] == ["next"]
     assert sight.fences["next"] > 0
+
+
+async def test_the_dead_fall_together_also_while_somebody_holds(here: Process, there: Process) -> None:
+    """However many they are, and though nobody moves up by it: one request takes all of them out."""
+    await here.enter("holder")
+    await asyncio.gather(*(there.enter(f"{n}", "2") for n in range(3 * WINDOW)))
+    living = (await here.enter("next")).answer.ticket
+
+    here.driver.dead = {f"{there.scope.presence_name}.2"}
+    await here.driver.ask(Poke(), MUTEX)
+
+    page = await here.scope.scan(*here.driver.keys.tickets_from(0), limit=100)
+    assert list(page.records) == [here.driver.keys.ticket(living)]
 
 
 async def test_looking_writes_nothing(here: Process, there: Process) -> None:

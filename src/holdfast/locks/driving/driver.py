@@ -198,8 +198,7 @@ class LineDriver:
         dead = frozenset(self.dead)
         sight, outcomes = await self._step(requests, site)
         self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.holders)
-        # In a line that is full nobody moves up: whoever leaves it looks further.
-        while (sight.line.is_cut_off and not _is_full(sight.line)) or _has_dead_holders(sight, dead):
+        while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
             sight = await self._look_further(sight, site, dead)
         return sight, outcomes
 
@@ -242,10 +241,10 @@ class LineDriver:
         view = View(self.keys, seen, keys, _NO_SITE, Facts())
         holders = {holder.entry.id: holder for holder in view.head.holders}
         ours = [holder for holder in view.head.holders if holder.entry.id in self._interest]
-        is_gone = any(
-            entry not in holders and seen.get(self.keys.ticket(ticket)) is None for entry, ticket in waiting.items()
-        )
-        if is_gone or not keys.issuperset([self.keys.grant(holder.slot) for holder in ours]):
+        stands = {waiter.entry.id for ticket in waiting.values() if (waiter := view.waiter_at(ticket)) is not None}
+        if not holders.keys() | stands >= waiting.keys() or not keys.issuperset(
+            [self.keys.grant(holder.slot) for holder in ours]
+        ):
             return await self.look()
         line = view.in_sight()
         self._guess.remember(line)
@@ -314,8 +313,9 @@ class LineDriver:
         return self._guess.sure(requests) | self._guess.likely(requests)
 
 
-def _is_full(line: Line) -> bool:
-    return line.rules.is_full(line.holders)
+def _is_halfway(line: Line, dead: frozenset[str]) -> bool:
+    """Tell whether somebody out of sight may have to fall, or to move up, which nobody does while all is held."""
+    return line.is_cut_off and (bool(dead) or not line.rules.is_full(line.holders))
 
 
 def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:

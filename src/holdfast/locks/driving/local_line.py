@@ -131,8 +131,10 @@ class LocalLine:
     @property
     def is_near(self) -> bool:
         """Whether somebody here waits so near to the front that it looks after those before it most often."""
-        front = () if self.last is None else self.last.line.waiters[:NEAR]
-        return any(waiter.entry.id in self.waits for waiter in front)
+        if self.last is None:
+            return False
+        place, first = self.last.line.place, itertools.islice(self.waits.values(), NEAR)
+        return any(wait.ticket is not None and place(wait.ticket) < NEAR for wait in first)
 
     def note_ticket(self, wait: Wait, ticket: int) -> None:
         """Note the place that one who waits here has got."""
