@@ -122,8 +122,9 @@ class LineDriver:
         self._lives = 0
         self.dead: set[str] = set()
         self.disagreement: Head | None = None
-        self._most: Final = min(MOST_KEYS, scope.store.capabilities.max_changes)
-        self._guess: Final = Guess(keys, self._most)
+        limits = scope.store.capabilities
+        self._most: Final = min(MOST_KEYS, limits.max_changes)
+        self._guess: Final = Guess(keys, self._most, limits)
 
     @property
     def is_idle(self) -> bool:

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from holdfast.locks.algebra.line import Line
     from holdfast.locks.driving.records import LineKeys
     from holdfast.locks.driving.requests import Request
+    from holdfast.stores.protocol import Capabilities
 
 FEW_SLOTS: Final = 8
 """Of how many slots the grants are read in any case."""
+
+FEW_TICKETS: Final = 8
+"""By how many tickets a queue may have grown, where a step that lacks one costs a whole turn at the store."""
 
 _EMPTY: Final = Head("", "", Rules())
 
@@ -32,14 +36,21 @@ _EMPTY: Final = Head("", "", Rules())
 class Guess:
     """What was last seen of one line, and the keys that a step of it will need unless it has moved since.
 
+    Args:
+        keys: The line's records.
+        most: The most keys of one step.
+        limits: Of the store: a server refuses a step in one round trip, whether or not it lacks keys, and compares all
+            that it is given; others decide in their turn.
+
     Attributes:
         is_crowded: A guess was wrong since the line was last empty.
     """
 
-    __slots__ = ("_head", "_keys", "_most", "_next_runs", "is_crowded")
+    __slots__ = ("_head", "_keys", "_most", "_next_runs", "_spare", "is_crowded")
 
-    def __init__(self, keys: LineKeys, most: int) -> None:
+    def __init__(self, keys: LineKeys, most: int, limits: Capabilities) -> None:
         self._keys, self._most = keys, most
+        self._spare: Final = 1 if limits.reach == "network" else FEW_TICKETS
         self._head: Head = _EMPTY
         self._next_runs: tuple[str, ...] = ()
         self.is_crowded = False
@@ -88,7 +99,7 @@ class Guess:
         """Return the keys for joining a queue, or for handing over to the first in it."""
         keys, front, last = self._keys, head.front, head.next_ticket
         if isinstance(request, Enter):
-            tickets = map(keys.ticket, range(last, last + slack))
+            tickets = map(keys.ticket, range(last, last + max(slack, self._spare)))
             return frozenset(tickets if last > front else (*tickets, keys.grant(0)))  # it may well be empty by now
         return frozenset((keys.ticket(front),) if last > front or self.is_crowded else ())
 
