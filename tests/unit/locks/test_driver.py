@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec import structs
@@ -14,7 +15,7 @@ from holdfast.locks.algebra.entries import Attended, Entry
 from holdfast.locks.algebra.line import Granted, Rules, Waiting
 from holdfast.locks.driving.driver import MOST_AT_ONCE, LineDriver
 from holdfast.locks.driving.records import WINDOW, LineKeys, Site
-from holdfast.locks.driving.requests import Enter, Leave, Left, Refused, Resize, WrongKind
+from holdfast.locks.driving.requests import Enter, Leave, Left, Poke, Refused, Resize, WrongKind
 from holdfast.scope import Scope
 from holdfast.testing.conformance.locks.wire import Wire
 
@@ -145,6 +146,19 @@ async def test_the_dead_are_passed_over_however_many_they_are(here: Process, the
     assert sight.fences["next"] > 0
 
 
+async def test_the_dead_fall_together_also_while_somebody_holds(here: Process, there: Process) -> None:
+    """However many they are, and though nobody moves up by it: one request takes all of them out."""
+    await here.enter("holder")
+    await asyncio.gather(*(there.enter(f"{n}", "2") for n in range(3 * WINDOW)))
+    living = (await here.enter("next")).answer.ticket
+
+    here.driver.dead = {f"{there.scope.presence_name}.2"}
+    await here.driver.ask(Poke(), MUTEX)
+
+    page = await here.scope.scan(*here.driver.keys.tickets_from(0), limit=100)
+    assert list(page.records) == [here.driver.keys.ticket(living)]
+
+
 async def test_looking_writes_nothing(here: Process, there: Process) -> None:
     """It sees who holds and who waits, and whoever of this process holds is told its fence."""
     await there.enter("a")
@@ -164,6 +178,47 @@ async def test_a_look_tells_the_fence_that_is_asked_for_first(here: Process) -> 
     await asyncio.gather(*(here.enter(f"{n}", site=many) for n in range(60)))
     await here.driver.ask(Enter(here.entry("last")), many)
     assert "last" in (await here.driver.look({"last"})).fences
+
+
+async def test_a_glance_is_one_read_however_far_the_line_has_moved(
+    here: Process, there: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was woken is told its fence by it, and sees nobody whom it has not looked at."""
+    await asyncio.gather(*(there.enter(f"{n}") for n in range(20)))
+    ticket = (await here.enter("me")).answer.ticket
+    await asyncio.gather(*(there.enter(f"{n}") for n in range(20, 30)))
+    for n in range(20):
+        await there.leave(f"{n}")
+    monkeypatch.setattr(here.scope, "read", read := Mock(side_effect=here.scope.read))
+
+    sight = await here.driver.glance({"me": ticket})
+
+    read.assert_called_once()
+    assert sight.fences == {"me": (await there.driver.look({"me"})).fences["me"]}
+    assert (sight.line.front, sight.line.horizon) == (ticket + 1, ticket + 2)
+
+
+async def test_a_glance_finds_out_who_is_gone(here: Process, there: Process) -> None:
+    """One who neither holds nor waits was turned out: the line is looked at as a whole."""
+    await there.enter("holder")
+    ticket = (await here.enter("me")).answer.ticket
+    await there.leave("me", ticket)
+
+    sight = await here.driver.glance({"me": ticket})
+
+    assert sight.line.horizon is None
+    assert not sight.line.waiters
+
+
+async def test_a_gap_behind_the_first_holds_nobody_up(here: Process, there: Process) -> None:
+    """Those behind it were turned out while the first was waited for: the next living one has its turn."""
+    asked = await asyncio.gather(*(there.enter(f"{n}") for n in range(3 * WINDOW)))
+    for n in range(2, 3 * WINDOW - 1):
+        await here.leave(f"{n}", asked[n].answer.ticket)
+
+    await there.leave("0")
+    sight = (await there.leave("1")).sight
+    assert [holder.entry.id for holder in sight.line.holders] == [f"{3 * WINDOW - 1}"]
 
 
 async def test_only_other_processes_are_woken(here: Process, there: Process) -> None:

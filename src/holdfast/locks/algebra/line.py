@@ -57,6 +57,10 @@ class Rules(Struct, frozen=True, omit_defaults=True):
             return False
         return self.permits is None or taken + entry.weight <= self.permits
 
+    def is_full(self, holders: Iterable[Holder]) -> bool:
+        """Tell whether nobody at all can hold together with ``holders``, however little it wants."""
+        return self.permits is not None and sum([holder.entry.weight for holder in holders]) >= self.permits
+
     def ever_admit(self, entry: Entry) -> bool:
         """Tell whether ``entry`` could hold if nobody else did."""
         return self.permits is None or entry.weight <= self.permits

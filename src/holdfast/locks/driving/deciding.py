@@ -37,6 +37,7 @@ from holdfast.stores.rules import check_decision
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.locks.driving.quick_queue import QuickStep
     from holdfast.stores.protocol import Change, Snapshot, Wake
 
 FEW_FENCES: Final = 16
@@ -102,15 +103,28 @@ def decide_step(asked: Asked, seen: Snapshot) -> Decision[Step]:
 def _decide_quickly(asked: Asked, seen: Snapshot) -> Decision[Step] | None:
     request = asked.requests[0]
     quick = quick_step(asked.keys, seen, asked.given, asked.site, asked.facts, request)
-    if quick is None:
+    if quick is None or (type(quick.answer) is Waiting and _holds_unknown(asked, quick.head)):
         return None
     found = Step(quick.head, (quick.answer,), quick.line, granted=quick.granted)
+    wakes = _wakes_of(asked, quick)
     if not _brings_something(request):
-        return Decision(found, (*quick.changes, *quick.ready))
+        return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
     beside = _Beside(asked, seen, 1, {})
     if not beside.add((quick.answer,), quick.changes, quick.ready, quick.granted):
         return Decision(Step(quick.head, missing=beside.lacking)) if beside.lacking else None
-    return Decision(found, beside.with_those(quick.changes), wake=tuple(beside.wakes))
+    return Decision(found, beside.with_those(quick.changes), wake=(*wakes, *beside.wakes))
+
+
+def _wakes_of(asked: Asked, quick: QuickStep) -> tuple[Wake, ...]:
+    """Return whom to wake; a holder only where knowing that somebody waits spares it a round trip."""
+    if not quick.wakes or (type(quick.answer) is Waiting and asked.limits.reach != "network"):
+        return ()
+    return tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
+
+
+def _holds_unknown(asked: Asked, head: Head) -> bool:
+    """Tell whether somebody holds who is to be told its fence, which only the long way looks up."""
+    return any(holder.entry.id in asked.interest for holder in head.holders)
 
 
 def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:

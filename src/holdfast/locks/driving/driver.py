@@ -19,14 +19,14 @@ from holdfast.keys import RecordKey
 from holdfast.locks.algebra.entries import Attended
 from holdfast.locks.algebra.line import Line, Rules
 from holdfast.locks.driving.deciding import Asked, Step, decide_step
-from holdfast.locks.driving.readying import run_of
+from holdfast.locks.driving.guessing import FEW_SLOTS, Guess, brought_by
 from holdfast.locks.driving.records import WINDOW, Facts, Head, Site, View
-from holdfast.locks.driving.requests import Answer, Enter, Leave, Poke, Renew, Request, along_of
+from holdfast.locks.driving.requests import Answer, Enter, Leave, Poke, Request
 from holdfast.stores.group import verdict_of
 from holdfast.stores.protocol import Decided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from holdfast.clock import Clock
     from holdfast.locks.driving.deciding import Outcome
@@ -45,16 +45,12 @@ MOST_KEYS: Final = 100
 KEYS_EACH: Final = 4
 """How many keys of the line a request needs at the most: its ticket and its marker, a grant, and a run to tell."""
 
-FEW_SLOTS: Final = 8
-"""Of how many slots the grants are read in any case."""
-
 MOST_FENCES: Final = 40
 """The most fences that are read in one look; the rest follows in the next."""
 
 TRIES: Final = 50
 
 
-_EMPTY: Final = Head("", "", Rules())
 _NO_SITE: Final = Site("", Rules())
 
 
@@ -122,13 +118,13 @@ class LineDriver:
         self.keys: Final = keys
         self._queue: Final[deque[_Queued]] = deque()
         self._running: asyncio.Task[None] | None = None
-        self._is_busy = self._is_crowded = False
+        self._is_busy = False
         self._lives = 0
-        self._head: Head = _EMPTY
-        self._next_runs: tuple[str, ...] = ()
         self.dead: set[str] = set()
         self.disagreement: Head | None = None
-        self._most: Final = min(MOST_KEYS, scope.store.capabilities.max_changes)
+        limits = scope.store.capabilities
+        self._most: Final = min(MOST_KEYS, limits.max_changes)
+        self._guess: Final = Guess(keys, self._most, limits)
 
     @property
     def is_idle(self) -> bool:
@@ -179,9 +175,9 @@ class LineDriver:
     def _take(self) -> list[_Queued]:
         """Take what can share a step: requests that agree about what the line is, as far as their keys fit."""
         queue, taken = self._queue, [self._queue.popleft()]
-        brought, room = set(_brought(taken[0].request)), self._most - WINDOW - 2
+        brought, room = set(brought_by(taken[0].request)), self._most - WINDOW - 2
         while queue and len(taken) < MOST_AT_ONCE and queue[0].site == taken[0].site:
-            brought.update(_brought(queue[0].request))
+            brought.update(brought_by(queue[0].request))
             if len(brought) + KEYS_EACH * (len(taken) + 1) > room:
                 break
             taken.append(queue.popleft())
@@ -202,8 +198,8 @@ class LineDriver:
     async def _advance(self, requests: Sequence[Request], site: Site) -> tuple[Sight, tuple[Outcome, ...]]:
         dead = frozenset(self.dead)
         sight, outcomes = await self._step(requests, site)
-        self._is_crowded = self._is_crowded and bool(sight.line.holders)
-        while sight.line.is_cut_off or _has_dead_holders(sight, dead):
+        self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.holders)
+        while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
             sight = await self._look_further(sight, site, dead)
         return sight, outcomes
 
@@ -221,7 +217,7 @@ class LineDriver:
 
         ``also`` are further entries whose fences are to be told.
         """
-        keys = frozenset((self.keys.head, *self._likely_keys((), self._head, 1)))
+        keys = frozenset((self.keys.head, *self._guess.likely(())))
         most = min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4)
         while True:
             asked_at = self._clock.elapsed()
@@ -231,9 +227,30 @@ class LineDriver:
             ours.sort(key=lambda holder: holder.entry.id not in also)
             fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
             if not view.missing:
-                self._remember(view.line)
+                self._guess.remember(view.line)
                 return Sight(view.line, view.head.life, fences, seen.at, asked_at)
-            keys = frozenset((self.keys.head, *view.missing, *self._likely_keys((), view.head, 1)))
+            keys = frozenset((self.keys.head, *view.missing, *self._guess.likely((), view.head)))
+
+    async def glance(self, waiting: Mapping[str, int]) -> Sight:
+        """Read what a hint may be about, mostly in one round trip: who holds, and the tickets of ``waiting``.
+
+        Whoever stands in front of them, and was not looked at, is out of sight.
+        """
+        keys = self._guess.near(waiting.values())
+        asked_at = self._clock.elapsed()
+        seen = await self._scope.read(*keys)
+        view = View(self.keys, seen, keys, _NO_SITE, Facts())
+        holders = {holder.entry.id: holder for holder in view.head.holders}
+        ours = [holder for holder in view.head.holders if holder.entry.id in self._interest]
+        stands = {waiter.entry.id for ticket in waiting.values() if (waiter := view.waiter_at(ticket)) is not None}
+        if not holders.keys() | stands >= waiting.keys() or not keys.issuperset(
+            [self.keys.grant(holder.slot) for holder in ours]
+        ):
+            return await self.look()
+        line = view.in_sight()
+        self._guess.remember(line)
+        fences = {holder.entry.id: view.fence_of(holder) for holder in ours}
+        return Sight(line, view.head.life, fences, seen.at, asked_at)
 
     # --- one step ------------------------------------------------------------------------------------------------
 
@@ -246,11 +263,11 @@ class LineDriver:
         tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
         self._lives += 1
         facts = Facts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
-        if self._is_crowded and any(isinstance(each, Enter) for each in requests):
+        if self._guess.wants_look(requests):
             await self.look()
         limits = self._scope.store.capabilities
-        needed = self._sure_keys(requests)
-        keys = self._within(needed, self._likely_keys(requests, self._head, 1))
+        needed = self._guess.sure(requests)
+        keys = self._guess.within(needed, self._guess.likely(requests))
         for _ in range(TRIES):
             asked_at = self._clock.elapsed()
             try:
@@ -263,15 +280,15 @@ class LineDriver:
             if not found.missing:
                 self.dead -= dead
                 return self._finish(decided, asked_at), found.outcomes
-            self._is_crowded = True  # from now on it is worth a look before joining
+            self._guess.is_crowded = True  # from now on it is worth a look before joining
             needed |= found.missing
-            keys = self._within(needed, self._likely_keys(requests, found.head, SLACK))
+            keys = self._guess.within(needed, self._guess.likely(requests, found.head, SLACK))
             if len(keys) > self._most and len(requests) > 1:
                 requests = requests[: len(requests) // 2]
-                needed = self._sure_keys(requests)
-                keys = needed = self._within(needed, self._likely_keys(requests, found.head, 1))
+                needed = self._guess.sure(requests)
+                keys = needed = self._guess.within(needed, self._guess.likely(requests, found.head))
             elif len(keys) > self._most:
-                keys = needed = found.missing | self._sure_keys(requests)
+                keys = needed = found.missing | self._guess.sure(requests)
         raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
 
     def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
@@ -282,7 +299,7 @@ class LineDriver:
 
     def _finish(self, decided: Decided[Step], asked_at: Instant) -> Sight:
         found, line = decided.answer, decided.answer.line
-        self._remember(line)
+        self._guess.remember(line)
         if found.disagrees:
             self.disagreement = found.head
         fences = dict(found.fences)
@@ -292,42 +309,14 @@ class LineDriver:
         self._seen(sight)
         return sight
 
-    def _remember(self, line: Line) -> None:
-        is_empty = not line.holders and line.front == line.next_ticket
-        self._head = _EMPTY if is_empty else Head("", "", line.rules, line.holders, line.front, line.next_ticket)
-        self._next_runs = tuple([run for each in line.waiters[:FEW_SLOTS] if (run := run_of(each.entry)) is not None])
-
-    # --- which keys ----------------------------------------------------------------------------------------------
-
     def likely_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
         """Return the keys that a step is likely to need, from what was last seen of the line."""
-        return self._sure_keys(requests) | self._likely_keys(requests, self._head, 1)
+        return self._guess.sure(requests) | self._guess.likely(requests)
 
-    def _within(self, needed: frozenset[RecordKey], likely: frozenset[RecordKey]) -> frozenset[RecordKey]:
-        """Return all of these keys, if a step can have so many; else those that are needed."""
-        keys = needed | likely
-        return keys if len(keys) <= self._most else needed
 
-    def _sure_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
-        keys = {self.keys.head}
-        for request in requests:
-            keys.update(_brought(request))
-            if isinstance(request, Leave | Renew) and request.slot is not None:
-                keys.add(self.keys.grant(request.slot))
-            if isinstance(request, Enter | Leave) and request.ticket is not None:
-                keys.add(self.keys.ticket(request.ticket))
-        return frozenset(keys)
-
-    def _likely_keys(self, requests: Sequence[Request], head: Head, slack: int) -> frozenset[RecordKey]:
-        """Return the keys that a step will need unless the line has moved since ``head`` was seen."""
-        front, last = head.front, head.next_ticket
-        entering = sum(type(each) is Enter for each in requests)
-        tickets: set[int] = set()
-        if last > front or entering > 1 or (entering and head.holders) or self._is_crowded:
-            tickets = {*range(front, min(front + WINDOW, last + slack)), *range(last, last + entering + slack)}
-        slots = range(min(len(head.holders) + entering, FEW_SLOTS))
-        runs = self._next_runs[: len(requests)]
-        return frozenset((*map(self.keys.ticket, tickets), *map(self.keys.grant, slots), *map(self.keys.ready, runs)))
+def _is_halfway(line: Line, dead: frozenset[str]) -> bool:
+    """Tell whether somebody out of sight may have to fall, or to move up, which nobody does while all is held."""
+    return line.is_cut_off and (bool(dead) or not line.rules.is_full(line.holders))
 
 
 def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
@@ -337,12 +326,3 @@ def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
         or (isinstance(holder.entry.anchor, Attended) and holder.entry.anchor.presence in dead)
         for holder in sight.line.holders
     )
-
-
-def _brought(request: Request) -> Iterator[RecordKey]:
-    """Yield the keys that a request names besides those of the line."""
-    if isinstance(request, Enter | Leave) and request.marker is not None:
-        yield request.marker
-    along = along_of(request)
-    if along is not None:
-        yield from along.keys

@@ -41,7 +41,7 @@ LOOK_EVERY: Final = 0.5
 """Seconds between two looks at a line in which this process waits, if nothing wakes it earlier."""
 
 FIRST_LOOK: Final = 0.1
-"""Seconds that somebody has waited before the first look: most turns come sooner, and need none."""
+"""Seconds that somebody near the front has waited before its first look: most turns come sooner, and need none."""
 
 PROBE_EVERY: Final = 0.05
 """Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
@@ -131,7 +131,7 @@ class Lines:
                     lines = list(self._lines.values())
                 for line in lines:
                     if line.waits or line.holds:
-                        await self._safely(line.look())
+                        await self._safely(line.glance())
                 self._turn_out(entry_of(self.scope, key) for key in hint.about)
         finally:
             await watch.__aexit__()
@@ -175,7 +175,7 @@ class Lines:
         due: dict[LocalLine, float] = {}
         try:
             while waiting := [line for line in self._lines.values() if line.waits]:
-                due = {line: due.get(line, line.waiting_since + FIRST_LOOK) for line in waiting}
+                due = {line: due.get(line, line.waiting_since + _first_look(line)) for line in waiting}
                 for line in waiting:
                     if due[line] <= loop.time() or (line.is_near and self._has_lost_someone(line)):
                         await self._safely(self.look_after(line))
@@ -281,6 +281,11 @@ class Lines:
                     await self._given_back.wait()
         except TimeoutError:
             return
+
+
+def _first_look(line: LocalLine) -> float:
+    """Return for how many seconds one waits before its first look: far back, those at the front look for all."""
+    return FIRST_LOOK if line.is_near else LOOK_EVERY
 
 
 def _is_left_halfway(sight: Sight) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from msgspec import Struct
@@ -130,8 +131,10 @@ class LocalLine:
     @property
     def is_near(self) -> bool:
         """Whether somebody here waits so near to the front that it looks after those before it most often."""
-        front = () if self.last is None else self.last.line.waiters[:NEAR]
-        return any(waiter.entry.id in self.waits for waiter in front)
+        if self.last is None:
+            return False
+        place, first = self.last.line.place, itertools.islice(self.waits.values(), NEAR)
+        return any(wait.ticket is not None and place(wait.ticket) < NEAR for wait in first)
 
     def note_ticket(self, wait: Wait, ticket: int) -> None:
         """Note the place that one who waits here has got."""
@@ -146,6 +149,14 @@ class LocalLine:
         self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
         return sight
+
+    async def glance(self) -> None:
+        """Read as much of the line as a hint is about, and tell those who wait and hold here."""
+        joined, held = self._joined, tuple(self.holds)
+        first = itertools.islice(self.waits.items(), NEAR)
+        sight = await self.driver.glance({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
+        self._tell_waits(sight, joined)
+        self._tell_holds(sight, held)
 
     def _saw(self, sight: Sight) -> None:
         self._tell_waits(sight, self._joined)

@@ -3,21 +3,24 @@
 They come to exactly what :func:`~holdfast.locks.driving.requests.step` and a
 :class:`~holdfast.locks.driving.records.View` come to, in a third of the time; a test compares the two on every kind of
 line. Whatever is not so simple goes the long way. What a request brings along is added to either.
+
+Where processes queue up, see :mod:`~holdfast.locks.driving.quick_queue`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from holdfast.clock import later
 from holdfast.locks.algebra.entries import Holder, OfRun, Until
-from holdfast.locks.algebra.line import Granted, Line, Rules
+from holdfast.locks.algebra.line import Granted, Line
+from holdfast.locks.driving.quick_queue import ONE, QuickStep, hand_on, pace_after, queue_up
 from holdfast.locks.driving.readying import READY
 from holdfast.locks.driving.records import GRANTS, HEADS, WINDOW, Grant, Head, waiter_in
 from holdfast.locks.driving.requests import Enter, Leave, Left
-from holdfast.stores.protocol import Change, Delete, Put
+from holdfast.stores.protocol import Delete, Put
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
@@ -25,19 +28,6 @@ if TYPE_CHECKING:
     from holdfast.locks.driving.records import Facts, LineKeys, Site
     from holdfast.locks.driving.requests import Request
     from holdfast.stores.protocol import Snapshot
-
-ONE: Final = Rules(1)
-
-
-class QuickStep(Struct, frozen=True):
-    """What the step came to."""
-
-    head: Head
-    line: Line
-    answer: Granted | Left
-    changes: tuple[Change, ...]
-    granted: tuple[Holder, ...] = ()
-    ready: tuple[Change, ...] = ()
 
 
 def quick_step(
@@ -47,12 +37,23 @@ def quick_step(
     stored = seen.get(keys.head)
     if stored is None:
         return _enter(keys, seen, given, site, facts, request) if type(request) is Enter else None
-    if type(request) is Leave and not facts.dead and not request.by_force and not request.only_waiting:
+    if facts.dead:
+        return None
+    is_plain = not facts.tickets and not facts.front
+    if type(request) is Enter and is_plain:
+        return queue_up(keys, seen, given, HEADS.decode(stored.value), site, request)
+    if type(request) is Leave and not request.by_force and not request.only_waiting:
         head = HEADS.decode(stored.value)
-        if head.front != head.next_ticket:
-            return _hand_over(keys, seen, given, head, request) if not facts.tickets and not facts.front else None
-        return _leave(keys, seen, given, head, request)
+        if head.front == head.next_ticket:
+            return _leave(keys, seen, given, head, request)
+        return _next_turn(keys, seen, given, head, request) if is_plain else None
     return None
+
+
+def _next_turn(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
+) -> QuickStep | None:
+    return hand_on(keys, seen, given, head, request) or _hand_over(keys, seen, given, head, request)
 
 
 def _enter(
@@ -104,8 +105,7 @@ def _hand_over(
         return None
     holder = Holder(first.entry, left.slot, seen.at)
     line = Line(head.rules, (holder,), tuple(waiters[1:]), last, shown.stop if shown.stop < last else None)
-    took = (seen.at - left.granted_at) / 1_000_000
-    pace = took if not head.pace else 0.8 * head.pace + 0.2 * took
+    pace = pace_after(head, left, seen.at)
     after = Head(head.life, head.kind, head.rules, (holder,), line.front, last, head.pinned, pace)
     grant = GRANTS.encode_own(Grant(first.entry.id, first.entry.owner, seen.at))
     changes = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.clock import Instant
 from holdfast.codec import Codec
@@ -168,10 +168,22 @@ class View:
 
     def _waiters(self) -> Iterator[Waiter]:
         beyond = sorted(ticket for ticket in self.facts.tickets if ticket >= self._shown.stop)
-        for number in (*self._shown, *beyond):
-            record = self._get(self._keys.ticket(number))
-            if record is not None:
-                yield waiter_in(record)
+        yield from filter(None, map(self.waiter_at, (*self._shown, *beyond)))
+
+    def waiter_at(self, ticket: int) -> Waiter | None:
+        """Return the waiter with that ticket; None: it is gone."""
+        record = self._get(self._keys.ticket(ticket))
+        return None if record is None else waiter_in(record)
+
+    def in_sight(self) -> Line:
+        """Return the line up to the first waiter that was not looked at: whoever stands behind it is out of sight."""
+        line, given = self.line, self._given
+        unseen = next((number for number in self._shown if self._keys.ticket(number) not in given), None)
+        if unseen is None:
+            return line
+        return structs.replace(
+            line, waiters=tuple([each for each in line.waiters if each.ticket < unseen]), horizon=unseen
+        )
 
     def _get(self, key: RecordKey) -> Record | None:
         if key not in self._given:
