@@ -78,6 +78,8 @@ class Batching(Struct, frozen=True):
     max_bytes: int = 4_000_000
     """A transaction with this many bytes of values takes no more: everyone waits for all of them to be written."""
     spans_namespaces: bool = True
+    in_halves: bool = False
+    """Whether a crowd travels in two halves that take turns: the server works for one, this process for the other."""
     max_reads: int = 1_000
     """The most keys that are read in one round trip, whoever asks for them; at least as many as one call may name."""
 

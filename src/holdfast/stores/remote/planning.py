@@ -59,7 +59,7 @@ class Plan(Struct, frozen=True):
     @property
     def changed(self) -> tuple[RecordKey, ...]:
         """The keys to hint at."""
-        return (*(row.key for row in self.puts), *self.deletes)
+        return (*[row.key for row in self.puts], *self.deletes)
 
     @property
     def confirmed(self) -> dict[RecordKey, Record | None]:
@@ -71,9 +71,13 @@ class Plan(Struct, frozen=True):
 
     def applied(self, at: Instant, versions: Sequence[int]) -> Applied:
         """Return what each rider is answered, now that the server has done it at ``at``."""
-        pairs = zip(self.riders, self.outcomes, strict=True)
-        outcomes = tuple([_answered(*pair, at, versions, self.guards) for pair in pairs])
-        return Applied(outcomes, self.changed, self.wakes)
+        outcomes = [
+            Commit(at, _drawn(outcome.versions, versions))
+            if type(outcome) is Commit
+            else _answered(rider, outcome, at, versions, self.guards)
+            for rider, outcome in zip(self.riders, self.outcomes, strict=True)
+        ]
+        return Applied(tuple(outcomes), self.changed, self.wakes)
 
     def records(self, versions: Sequence[int]) -> dict[RecordKey, Record | None]:
         """Return the records that the server has now."""
@@ -278,8 +282,6 @@ def _key_of(row: Row) -> RecordKey:
 def _answered(
     rider: Rider, outcome: Outcome, at: Instant, versions: Sequence[int], guards: Mapping[RecordKey, int]
 ) -> Outcome:
-    if isinstance(outcome, Commit):
-        return Commit(at, _drawn(outcome.versions, versions))
     if isinstance(outcome, Decided):
         decided: Decided[Any] = outcome
         return Decided(decided.answer, at, _drawn(decided.versions, versions))
