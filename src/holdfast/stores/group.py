@@ -58,7 +58,7 @@ USED_TO_BE_ALONE: Final = 3
 AT_ONCE_IN_A_ROW: Final = 8
 """How many riders in a row leave at once before the loop runs."""
 
-A_CROWD: Final = 32
+A_CROWD: Final = 64
 """So many riders are parted into halves, where those take turns."""
 
 SLOW_COMMIT: Final = 0.5
