@@ -129,9 +129,7 @@ class Group:
         Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled.
         """
         seat = Seat(rider)
-        if self._alone >= USED_TO_BE_ALONE and not (
-            self._queue or self._under_way or self._scheduled
-        ):
+        if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._under_way or self._scheduled):
             seat.state = _TAKEN
             self._send([seat])
             if seat.outcome is not None:

@@ -133,9 +133,7 @@ def _beside_others(keys: Sequence[RecordKey], intent: Intent) -> tuple[list[int]
     """Return how to lock the keys, what to put at each, and what becomes of each, where some are not put."""
     puts, gone = {row.key: row for row in intent.puts}, frozenset(intent.deletes)
     rows = [puts.get(key) for key in keys]
-    draws = [
-        row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)
-    ]
+    draws = [row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)]
     return lock_runs([draw != 0 for draw in draws]), rows, draws
 
 

@@ -139,25 +139,26 @@ class Link:
         """Run a statement that must not be run twice; the server's own refusals are raised as they are."""
         await self._take_turn()  # as turn() does, without a generator around every commit
         try:
-            session = await self._ready()
-            try:
-                run = self._prepared.get(statement) or await self._prepare(session, statement)
-            except DRIVER_ERRORS as problem:
-                self._judge(problem)
-                raise translate(problem, self._name) from problem
-            try:
-                rows: Rows = await run(*parameters, timeout=self._options.timeout)
-            except DRIVER_ERRORS as problem:
-                self._judge(problem)
-                if isinstance(problem, asyncpg.PostgresError):
-                    raise
-                raise translate_write(problem, self._name) from problem
-            return rows
+            return await self._write(await self._ready(), statement, parameters)
         except asyncio.CancelledError:
             self._drop()
             raise
         finally:
             self._lock.release()
+
+    async def _write(self, session: Session, statement: str, parameters: Sequence[Any]) -> Rows:
+        try:
+            run = self._prepared.get(statement) or await self._prepare(session, statement)
+        except DRIVER_ERRORS as problem:
+            self._judge(problem)
+            raise translate(problem, self._name) from problem
+        try:
+            return await run(*parameters, timeout=self._options.timeout)
+        except DRIVER_ERRORS as problem:
+            self._judge(problem)
+            if isinstance(problem, asyncpg.PostgresError):
+                raise
+            raise translate_write(problem, self._name) from problem
 
     async def _prepare(self, session: Session, statement: str) -> Run:
         """Return what runs a statement on the connection, and keep it for the next time."""

@@ -73,9 +73,13 @@ class Guarding:
         if isinstance(batch.riders[0], WorkRider):
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
-        apart = plan_apart(batch.riders)
-        if apart is None:
-            await self._prepare(race)
+        race.at = self.beliefs.now()
+        apart = plan_apart(batch.riders, self.beliefs, race.at, self._limits)
+        if apart is None or apart.believed:
+            race.find_updated()
+        if apart is None and (count := wants_reserve(batch.riders)):
+            namespace = next(iter(race.updated)).namespace
+            race.reserved = await self._server.reserve(count, namespace)
         while True:
             try:
                 done = await self._try(batch, race, apart)
@@ -88,15 +92,6 @@ class Guarding:
                 done = _padded(Applied((problem,)), len(batch.riders)), 0  # it was tried alone; the others ride again
             if done is not None:
                 return done
-
-    async def _prepare(self, race: _Race) -> None:
-        """Find out what is needed to fold a batch: the time, and versions if riders see what others of them write."""
-        race.find_updated()
-        race.at = self.beliefs.now()
-        count = wants_reserve(race.riders)
-        if count:
-            namespace = next(iter(race.updated)).namespace
-            race.reserved = await self._server.reserve(count, namespace)
 
     async def _try(self, batch: Batch, race: _Race, apart: Plan | None) -> tuple[Applied, int] | None:
         plan_ = apart or await self._folded(race)

@@ -116,13 +116,14 @@ def wants_reserve(riders: Sequence[Rider]) -> int:
     written: set[RecordKey] = set()
     reads_own = False
     for rider in riders:
-        keys = _keys(rider)
+        keys = keys_named(rider)
         reads_own = reads_own or (type(rider) is UpdateRider and not written.isdisjoint(keys))
         written.update(keys)
     return len(riders) if reads_own else 0
 
 
-def _keys(rider: Rider) -> Sequence[RecordKey]:
+def keys_named(rider: Rider) -> Sequence[RecordKey]:
+    """Return the keys that a rider looks at."""
     if isinstance(rider, CommitRider):
         return [change.key for change in rider.changes]
     return rider.keys if isinstance(rider, UpdateRider) else ()
@@ -252,7 +253,7 @@ class _Planning:
         return {version: number for number, version in enumerate(taken)}
 
     def _ride(self, rider: Rider) -> Outcome:
-        keys = _keys(rider)
+        keys = keys_named(rider)
         reads_own = type(rider) is UpdateRider and any(key in self._fold.writes for key in keys)
         if (self._blocked and not self._blocked.isdisjoint(keys)) or (reads_own and not self._reserved):
             self._blocked.update(keys)
@@ -287,7 +288,7 @@ def _answered(
         return Decided(decided.answer, at, _drawn(decided.versions, versions))
     if isinstance(outcome, Conflict):
         # What was shown and not guarded was so when it was shown: by now some of it may have expired.
-        seen_at = at if guards.keys() >= set(_keys(rider)) else outcome.at
+        seen_at = at if guards.keys() >= set(keys_named(rider)) else outcome.at
         return _conflict(rider, outcome, seen_at, versions)
     return outcome
 
