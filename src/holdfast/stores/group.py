@@ -59,7 +59,10 @@ AT_ONCE_IN_A_ROW: Final = 8
 """How many riders in a row leave at once before the loop runs."""
 
 A_CROWD: Final = 64
-"""So many riders are parted into halves, where those take turns."""
+"""So many riders are parted into halves, where those take turns, if this process takes longer than the server."""
+
+A_PAUSE: Final = 0.1
+"""Who has come back after so many seconds was not at work: there is nothing to be gained from halves."""
 
 SLOW_COMMIT: Final = 0.5
 """A transaction that takes longer than this many seconds is told to the hooks."""
@@ -105,8 +108,9 @@ class Group:
         self._attempts = 0
         self._queue: Final[deque[Seat]] = deque()
         self._owned: Final[set[asyncio.Task[Any]]] = set()
-        self._scheduled = False
+        self._scheduled = self._is_halved = False
         self._under_way: list[Seat] | None = None
+        self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
         self.settling: Final = Settling(backend, hooks)
 
@@ -158,6 +162,7 @@ class Group:
         if len(self._queue) >= MAX_WAITING:
             raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
         self._queue.append(seat)
+        self._boarded_at = monotonic()
         if not self._scheduled and not self._under_way:  # as _schedule does; this is called for every commit
             self._schedule()
 
@@ -195,8 +200,9 @@ class Group:
         if self._under_way:
             return
         waiting, most = len(self._queue), self._batching.max_riders
-        is_halved = self._batching.in_halves and waiting >= A_CROWD
-        if seats := self._take(min(most, (waiting + 1) // 2) if is_halved else most):
+        flight, worked = self._arrived_at - self._left_at, monotonic() - self._arrived_at
+        self._is_halved = self._batching.in_halves and waiting >= A_CROWD and flight <= worked < A_PAUSE
+        if seats := self._take(min(most, (waiting + 1) // 2) if self._is_halved else most):
             self._alone = min(self._alone + 1, USED_TO_BE_ALONE) if len(seats) == 1 else 0
             self._send(seats)
 
@@ -216,7 +222,7 @@ class Group:
             self._again()
             raise
         if applied is None:
-            self._under_way = seats
+            self._under_way, self._left_at = seats, started
             travel = self.own(self._travel(seats, batch, unknown))
             travel.add_done_callback(functools.partial(self._ended, seats, batch))
         else:
@@ -292,7 +298,13 @@ class Group:
         outcomes = applied.outcomes
         if put_off := [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred]:
             self._ride_again(put_off)
-        if self._batching.in_halves and len(self._queue) >= max(A_CROWD, len(seats)) // 2:
+        self._arrived_at = monotonic()
+        flight, worked = self._arrived_at - self._left_at, self._boarded_at - self._left_at
+        if (
+            self._batching.in_halves
+            and len(self._queue) >= max(A_CROWD, len(seats)) // 2
+            and (self._is_halved or flight <= 2 * worked)
+        ):
             self._send_the_others()
         for seat, outcome in zip(seats, outcomes, strict=True):
             if type(outcome) is Deferred:
@@ -309,6 +321,7 @@ class Group:
 
     def _send_the_others(self) -> None:
         """Let the other half leave: those of this one, who are told next, have something to do meanwhile."""
+        self._is_halved = False  # from now on it shows how long they take
         if seats := self._take(self._batching.max_riders):
             self._alone = 0
             self._send(seats)
