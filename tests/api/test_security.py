@@ -28,6 +28,7 @@ SCRIPTS = {
     "stores/postgresql/migrations/0002_joining.sql": "64a8fa9dbe2bb830e8eec2c26b3f82704c18d657a0da61749f149828ab8b6b7a",
     "stores/postgresql/migrations/0003_views.sql": "e25eeb1f05c921766175fa22b95dc533b90fc1b4192fb41982acb222688e84a0",
     "stores/postgresql/migrations/0004_moving.sql": "c6799e5d3671ffac111dbbf1b048443b20179db7f6d683840bc98789706d8ed5",
+    "stores/postgresql/migrations/0005_create.sql": "15ad214b68b5d6ef6d3e294d0c67267ac0984a96d749aa48854c725f4e279ee6",
     "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
     "stores/redis/lua/close.lua": "0522bb27509d7d9214a80e99e35b29090000076dd09001f67ed1c26e0c05bf2c",
     "stores/redis/lua/forget.lua": "53832932e57394b76790984d47ead78129c8166f50aed1edfb0ef491909a512b",

@@ -83,6 +83,8 @@ class Batching(Struct, frozen=True):
     large. Who does not fit rides in the next transaction.
     """
     spans_namespaces: bool = True
+    in_halves: bool = False
+    """Whether a crowd travels in two halves that take turns: the server works for one, this process for the other."""
     max_reads: int = 1_000
     """The most keys that are read in one round trip, whoever asks for them; at least as many as one call may name."""
 

@@ -133,6 +133,22 @@ def as_exception(problem: BaseException) -> Exception:
     return refused
 
 
+def decide_alone(
+    rider: UpdateRider, at: Instant, present: dict[RecordKey, Record], limits: Capabilities
+) -> Decision[Any] | Exception:
+    """Return what an update decides on live records, or what it raised, or why its decision is refused."""
+    seen = Snapshot(at, {key: present[key] for key in rider.keys if key in present})
+    try:
+        decision: Decision[Any] = rider.decide(seen)
+        # Not ``seen``: a function that is not pure may have changed what it was handed.
+        check_decision(decision, Snapshot(at, present), rider.keys, limits)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as problem:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
+        return as_exception(problem)
+    return decision
+
+
 @final
 class Fold:
     """The records as the riders so far have left them.
@@ -183,16 +199,9 @@ class Fold:
         return Commit(self._at, self._write(rider.changes, rider.wake))
 
     def _update(self, rider: UpdateRider) -> Decided[Any] | Exception:
-        present = self._present
-        seen = Snapshot(self._at, {key: present[key] for key in rider.keys if key in present})
-        try:
-            decision: Decision[Any] = rider.decide(seen)
-            # Not ``seen``: a function that is not pure may have changed what it was handed.
-            check_decision(decision, Snapshot(self._at, present), rider.keys, self._limits)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as problem:  # noqa: BLE001 -- it is the rider's own, and is raised to it alone
-            return as_exception(problem)
+        decision = decide_alone(rider, self._at, self._present, self._limits)
+        if isinstance(decision, Exception):
+            return decision
         if decision.after is not None or decision.before is not None:
             self._narrow(decision.after, decision.before)
         versions = self._write(decision.changes, decision.wake)

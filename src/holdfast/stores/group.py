@@ -3,6 +3,9 @@
 Riders leave in the order in which they came. After a transaction is answered the loop runs once before the next one
 leaves, so that all who were waiting for it get on together. Who has been alone for a while leaves at once, and lets the
 loop run once afterwards: whoever comes in that turn gets on the next one, together.
+
+A crowd on its way to a server is parted into halves. While the server works for one half, the tasks of the other go
+on and come back; when the answer is there the other half leaves first, and only then are those who arrived told.
 """
 
 from __future__ import annotations
@@ -55,6 +58,12 @@ USED_TO_BE_ALONE: Final = 3
 AT_ONCE_IN_A_ROW: Final = 8
 """How many riders in a row leave at once before the loop runs."""
 
+A_CROWD: Final = 64
+"""So many riders are parted into halves, where those take turns, if this process takes longer than the server."""
+
+A_PAUSE: Final = 0.1
+"""Who has come back after so many seconds was not at work: there is nothing to be gained from halves."""
+
 SLOW_COMMIT: Final = 0.5
 """A transaction that takes longer than this many seconds is told to the hooks."""
 
@@ -99,7 +108,9 @@ class Group:
         self._attempts = 0
         self._queue: Final[deque[Seat]] = deque()
         self._owned: Final[set[asyncio.Task[Any]]] = set()
-        self._scheduled = self._busy = False
+        self._scheduled = self._is_halved = False
+        self._under_way: list[Seat] | None = None
+        self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
         self.settling: Final = Settling(backend, hooks)
 
@@ -122,7 +133,7 @@ class Group:
         Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled.
         """
         seat = Seat(rider)
-        if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._busy or self._scheduled):
+        if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._under_way or self._scheduled):
             seat.state = _TAKEN
             self._send([seat])
             if seat.outcome is not None:
@@ -151,7 +162,8 @@ class Group:
         if len(self._queue) >= MAX_WAITING:
             raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
         self._queue.append(seat)
-        if not self._scheduled and not self._busy:  # as _schedule does; this is called for every commit
+        self._boarded_at = monotonic()
+        if not self._scheduled and not self._under_way:  # as _schedule does; this is called for every commit
             self._schedule()
 
     async def leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
@@ -179,13 +191,18 @@ class Group:
 
     def _schedule(self) -> None:
         # Through the loop, so that every task that is ready in this tick gets on before the transaction leaves.
-        if not self._scheduled and not self._busy:
+        if not self._scheduled and not self._under_way:
             self._scheduled = True
             self._loop.call_soon(self._depart)
 
     def _depart(self) -> None:
         self._scheduled = False
-        if not self._busy and (seats := self._take()):
+        if self._under_way:
+            return
+        waiting, most = len(self._queue), self._batching.max_riders
+        flight, worked = self._arrived_at - self._left_at, monotonic() - self._arrived_at
+        self._is_halved = self._batching.in_halves and waiting >= A_CROWD and flight <= worked < A_PAUSE
+        if seats := self._take(min(most, (waiting + 1) // 2) if self._is_halved else most):
             self._alone = min(self._alone + 1, USED_TO_BE_ALONE) if len(seats) == 1 else 0
             self._send(seats)
 
@@ -205,7 +222,7 @@ class Group:
             self._again()
             raise
         if applied is None:
-            self._busy = True
+            self._under_way, self._left_at = seats, started
             travel = self.own(self._travel(seats, batch, unknown))
             travel.add_done_callback(functools.partial(self._ended, seats, batch))
         else:
@@ -213,36 +230,36 @@ class Group:
             if self._queue:
                 self._schedule()
 
-    def _take(self) -> list[Seat]:
+    def _take(self, most: int) -> list[Seat]:
         seats: list[Seat] = []
         queue, size = self._queue, 0
         if len(queue) == 1 and (alone := queue[0]).state == _WAITING and not _is_given_up(alone):
             alone.state = _TAKEN
             return [queue.popleft()]
-        batching, weight = self._batching, 0
-        while queue and len(seats) < batching.max_riders and size < batching.max_bytes:
+        batching, weight, namespace = self._batching, 0, b""
+        while queue and len(seats) < most and size < batching.max_bytes:
             rider = queue[0].rider
-            if seats and (type(rider) is WorkRider or not self._has_room(rider, seats[0].rider, weight)):
+            weighs = _weight(rider)
+            if not seats:
+                namespace = b"" if batching.spans_namespaces else _namespace(rider)
+            elif (
+                type(rider) is WorkRider
+                or weight + weighs > batching.max_weight
+                or (namespace and _namespace(rider) != namespace)
+            ):
                 break
             seat = queue.popleft()
             if seat.state == _WAITING and not _is_given_up(seat):
                 seat.state = _TAKEN
                 seats.append(seat)
+                weight += weighs
                 if type(rider) is WorkRider:
                     break
-                weight += _weight(rider)
                 if type(rider) is CommitRider:
                     for change in rider.changes:
                         if type(change) is Put:
                             size += len(change.value)
         return seats
-
-    def _has_room(self, rider: Rider, first: Rider, weight: int) -> bool:
-        batching = self._batching
-        if batching is ANY_NUMBER:
-            return True
-        is_neighbour = batching.spans_namespaces or _namespace(rider) == _namespace(first)
-        return is_neighbour and weight + _weight(rider) <= batching.max_weight
 
     def _batch(self, seats: list[Seat]) -> Batch:
         self._attempts += 1
@@ -257,15 +274,20 @@ class Group:
         except Exception as problem:  # noqa: BLE001 -- each rider gets it
             self._fail(seats, batch, problem)
         else:
+            self._over(seats)
             self._arrive(seats, applied, started)
         finally:
-            self._busy = False
+            self._over(seats)
             self._again()
+
+    def _over(self, seats: list[Seat]) -> None:
+        if self._under_way is seats:  # else the other half has left meanwhile
+            self._under_way = None
 
     def _ended(self, seats: list[Seat], batch: Batch, travel: asyncio.Task[None]) -> None:
         # Cancelled when the loop is shut down, perhaps before it began: then nobody may be left waiting for it.
         if travel.cancelled() or travel.exception() is not None:
-            self._busy = False
+            self._over(seats)
             self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
 
     def _again(self) -> None:
@@ -273,23 +295,39 @@ class Group:
             self._schedule()
 
     def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
-        for seat, outcome in zip(seats, applied.outcomes, strict=True):
+        outcomes = applied.outcomes
+        if put_off := [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred]:
+            self._ride_again(put_off)
+        self._arrived_at = monotonic()
+        flight, worked = self._arrived_at - self._left_at, self._boarded_at - self._left_at
+        if (
+            self._batching.in_halves
+            and len(self._queue) >= max(A_CROWD, len(seats)) // 2
+            and (self._is_halved or flight <= 2 * worked)
+        ):
+            self._send_the_others()
+        for seat, outcome in zip(seats, outcomes, strict=True):
             if type(outcome) is Deferred:
                 continue
             seat.outcome = outcome  # as Seat.settle does, without a call for each of a thousand
             answer = seat.answer
             if answer is not None and not answer.done():
                 answer.set_result(None)
-        if any(type(outcome) is Deferred for outcome in applied.outcomes):
-            self._ride_again(seats)
         if applied.changed or applied.wakes:
             self._backend.ring(applied.changed, applied.wakes)
         if self._has_hooks and (taken := monotonic() - started) > SLOW_COMMIT:
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
             self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
 
+    def _send_the_others(self) -> None:
+        """Let the other half leave: those of this one, who are told next, have something to do meanwhile."""
+        self._is_halved = False  # from now on it shows how long they take
+        if seats := self._take(self._batching.max_riders):
+            self._alone = 0
+            self._send(seats)
+
     def _ride_again(self, seats: list[Seat]) -> None:
-        for seat in reversed([seat for seat in seats if seat.outcome is None]):
+        for seat in reversed(seats):
             seat.state = _WAITING
             self._queue.appendleft(seat)
 
@@ -310,7 +348,7 @@ class Group:
 
     async def drain(self) -> None:
         """Wait until nobody waits and nothing is under way."""
-        while self._queue or self._busy or self._owned:
+        while self._queue or self._under_way or self._owned:
             self._schedule()
             await asyncio.gather(*self._owned, return_exceptions=True)
             await asyncio.sleep(0)

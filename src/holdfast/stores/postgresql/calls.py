@@ -19,7 +19,7 @@ from holdfast.stores.remote.server import Refused, Written
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.stores.remote.server import Intent, Message
+    from holdfast.stores.remote.server import Intent, Message, Row
 
     Fields = Iterable[Any]
     """A row, as any driver returns it."""
@@ -98,37 +98,43 @@ def _in(schema: str, statement: str) -> str:
 
 def write_parameters(intent: Intent, schema: str) -> tuple[Any, ...]:
     """Return the parameters of ``write`` for an intent."""
-    guards = intent.guards
+    guards, puts, messages = intent.guards, intent.puts, intent.messages
     keys, expected = list(guards), list(guards.values())
-    puts = {row.key: row for row in intent.puts}
-    gone = frozenset(intent.deletes)
-    rows = [puts.get(key) for key in keys]
-    made = sum([guards[key] == ABSENT for key in puts])
+    absent = expected.count(ABSENT)
+    rows: Sequence[Row | None] = puts
+    locks, draws, made = None, [row.draw + 1 for row in puts], absent
+    if len(puts) != len(keys):  # else all of them are put, in the same order
+        locks, rows, draws = _beside_others(keys, intent)
+        made = sum([guards[row.key] == ABSENT for row in puts]) if absent else 0
+    ends = [None if row is None else row.expires_at for row in rows]
     return (
         intent.handle,
         intent.number,
         keys,
         expected,
-        len(expected) - expected.count(ABSENT),
-        lock_runs([key in puts or key in gone for key in keys]),
+        len(expected) - absent,
+        locks,
         [None if row is None else row.value for row in rows],
-        [row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)],
-        _ends(rows),
+        draws,
+        None if ends.count(None) == len(ends) else ends,
         made,
         len(puts) - made,
-        len(gone),
+        len(intent.deletes),
         intent.draws,
         intent.exact or None,
         intent.after,
         intent.before,
-        [channel(schema, message.topic) for message in intent.messages] or None,
-        [payload(message) for message in intent.messages] or None,
+        [channel(schema, message.topic) for message in messages] or None,
+        [payload(message) for message in messages] or None,
     )
 
 
-def _ends(rows: Iterable[Any]) -> list[int | None] | None:
-    ends = [None if row is None else row.expires_at for row in rows]
-    return ends if any(end is not None for end in ends) else None
+def _beside_others(keys: Sequence[RecordKey], intent: Intent) -> tuple[list[int] | None, list[Row | None], list[int]]:
+    """Return how to lock the keys, what to put at each, and what becomes of each, where some are not put."""
+    puts, gone = {row.key: row for row in intent.puts}, frozenset(intent.deletes)
+    rows = [puts.get(key) for key in keys]
+    draws = [row.draw + 1 if row is not None else -1 if key in gone else 0 for key, row in zip(keys, rows, strict=True)]
+    return lock_runs([draw != 0 for draw in draws]), rows, draws
 
 
 def lock_runs(writes: Sequence[bool]) -> list[int] | None:

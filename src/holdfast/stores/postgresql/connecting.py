@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record]
     Rows = list[asyncpg.Record]
+    Run = Callable[..., Awaitable[Rows]]
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 3.0
@@ -108,7 +109,7 @@ class Link:
         self._lock: Final = asyncio.Lock()
         self._waiting = 0
         self._session: Session | None = None
-        self._prepared: dict[str, Any] = {}
+        self._prepared: dict[str, Run] = {}
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
         self._failures, self._not_before = 0, 0.0
         self._closing: Final[set[asyncio.Task[None]]] = set()
@@ -136,35 +137,43 @@ class Link:
 
     async def write(self, statement: str, *parameters: Any) -> Rows:  # noqa: ANN401 -- whatever the statement takes
         """Run a statement that must not be run twice; the server's own refusals are raised as they are."""
-        async with self.turn() as session:
-            try:
-                run = await self._prepare(session, statement)
-            except DRIVER_ERRORS as problem:
-                self._judge(problem)
-                raise translate(problem, self._name) from problem
-            try:
-                rows: Rows = await run(*parameters, timeout=self._options.timeout)
-            except DRIVER_ERRORS as problem:
-                self._judge(problem)
-                if isinstance(problem, asyncpg.PostgresError):
-                    raise
-                raise translate_write(problem, self._name) from problem
-            return rows
+        await self._take_turn()  # as turn() does, without a generator around every commit
+        try:
+            return await self._write(await self._ready(), statement, parameters)
+        except asyncio.CancelledError:
+            self._drop()
+            raise
+        finally:
+            self._lock.release()
 
-    async def _prepare(self, session: Session, statement: str) -> Any:  # noqa: ANN401 -- the driver's own method
-        if not session.is_direct:
-            return functools.partial(session.connection.fetch, statement)
-        found = self._prepared.get(statement)
-        if found is None:
+    async def _write(self, session: Session, statement: str, parameters: Sequence[Any]) -> Rows:
+        try:
+            run = self._prepared.get(statement) or await self._prepare(session, statement)
+        except DRIVER_ERRORS as problem:
+            self._judge(problem)
+            raise translate(problem, self._name) from problem
+        try:
+            return await run(*parameters, timeout=self._options.timeout)
+        except DRIVER_ERRORS as problem:
+            self._judge(problem)
+            if isinstance(problem, asyncpg.PostgresError):
+                raise
+            raise translate_write(problem, self._name) from problem
+
+    async def _prepare(self, session: Session, statement: str) -> Run:
+        """Return what runs a statement on the connection, and keep it for the next time."""
+        if session.is_direct:
             name = f"holdfast_{len(self._prepared)}"  # without one, the driver sends the text anew each time
-            found = self._prepared[statement] = await session.connection.prepare(
-                statement, name=name, timeout=self._options.timeout
-            )
-        return found.fetch
+            prepared = await session.connection.prepare(statement, name=name, timeout=self._options.timeout)
+            run: Run = prepared.fetch
+        else:
+            run = functools.partial(session.connection.fetch, statement)
+        self._prepared[statement] = run
+        return run
 
     async def run(self, session: Session, statement: str, parameters: Sequence[Any]) -> Rows:
         """Run a statement in the caller's turn; errors are the driver's."""
-        run = await self._prepare(session, statement)
+        run = self._prepared.get(statement) or await self._prepare(session, statement)
         rows: Rows = await run(*parameters, timeout=self._options.timeout)
         return rows
 

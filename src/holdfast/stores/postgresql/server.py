@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Capabilities
     from holdfast.stores.remote.server import Intent, Listener, Message, Written
 
-BATCHING: Final = Batching(max_riders=1_000, max_weight=4_000)
+BATCHING: Final = Batching(max_riders=1_000, max_weight=4_000, in_halves=True)
 TRIES: Final = 10
 """How often a write is sent that lost a race on the server."""
 

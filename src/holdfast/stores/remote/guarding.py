@@ -13,6 +13,7 @@ from holdfast.clock import Instant
 from holdfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
 from holdfast.stores.backend import Applied, UpdateRider, WorkRider
 from holdfast.stores.protocol import Delete, Worked
+from holdfast.stores.remote.apart import plan_apart
 from holdfast.stores.remote.believing import Beliefs
 from holdfast.stores.remote.planning import DEFERRED, plan, wants_reserve
 from holdfast.stores.remote.server import Intent, Refused
@@ -73,13 +74,16 @@ class Guarding:
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
         race.at = self.beliefs.now()
-        count = wants_reserve(batch.riders)
-        if count:
+        apart = plan_apart(batch.riders, self.beliefs, race.at, self._limits)
+        if apart is None or apart.believed:
+            race.find_updated()
+        if apart is None and (count := wants_reserve(batch.riders)):
             namespace = next(iter(race.updated)).namespace
             race.reserved = await self._server.reserve(count, namespace)
         while True:
             try:
-                done = await self._try(batch, race)
+                done = await self._try(batch, race, apart)
+                apart = None
                 if done is None:
                     await self._pause(race)
             except (InvalidChangeError, StoreBusyError) as problem:
@@ -89,18 +93,20 @@ class Guarding:
             if done is not None:
                 return done
 
-    async def _try(self, batch: Batch, race: _Race) -> tuple[Applied, int] | None:
-        if race.at is None:
-            await self._look(race, _some_keys(race.riders))
-        plan_ = plan(
-            race.riders, race.at or Instant(0), self.beliefs, race.fresh, self._limits, race.reserved, race.shown
-        )
+    async def _try(self, batch: Batch, race: _Race, apart: Plan | None) -> tuple[Applied, int] | None:
+        plan_ = apart or await self._folded(race)
         if plan_.unknown:
             await self._look(race, sorted(plan_.unknown))
             return None
         if not plan_.writes:
             return await self._only_look(batch, race, plan_)
         return await self._write(batch, race, plan_)
+
+    async def _folded(self, race: _Race) -> Plan:
+        if race.at is None:
+            await self._look(race, _some_keys(race.riders))
+        at = race.at or Instant(0)
+        return plan(race.riders, at, self.beliefs, race.fresh, self._limits, race.reserved, race.shown)
 
     async def _look(self, race: _Race, keys: Sequence[RecordKey]) -> None:
         seen = await self._server.read(keys)
@@ -163,8 +169,9 @@ class Guarding:
             else:
                 race.lose({**plan_.confirmed, **answer.current}, plan_.guards, answer.at)
             return None
-        records = plan_.records(answer.versions)
-        self.beliefs.learn({key: record for key, record in records.items() if key in race.updated})
+        if race.updated:
+            records = plan_.records(answer.versions)
+            self.beliefs.learn({key: record for key, record in records.items() if key in race.updated})
         return self._answer(batch, plan_.applied(answer.at, answer.versions)), answer.generation
 
     def _answer(self, batch: Batch, applied: Applied) -> Applied:
@@ -251,12 +258,15 @@ class _Race:
 
     def __init__(self, riders: tuple[Rider, ...]) -> None:
         self.riders = riders
-        self.updated: Final = {key for rider in riders if isinstance(rider, UpdateRider) for key in rider.keys}
+        self.updated: frozenset[RecordKey] = frozenset()
         self.at: Instant | None = None
         self.fresh: dict[RecordKey, Record | None] = {}
         self.shown: frozenset[RecordKey] = frozenset()
         self.reserved: tuple[int, ...] = ()
         self.losses = 0
+
+    def find_updated(self) -> None:
+        self.updated = frozenset([key for rider in self.riders if type(rider) is UpdateRider for key in rider.keys])
 
     def learn(self, records: dict[RecordKey, Record | None], shown: Iterable[RecordKey], at: Instant) -> None:
         self.fresh.update(records)

@@ -59,7 +59,7 @@ class Plan(Struct, frozen=True):
     @property
     def changed(self) -> tuple[RecordKey, ...]:
         """The keys to hint at."""
-        return (*(row.key for row in self.puts), *self.deletes)
+        return (*[row.key for row in self.puts], *self.deletes)
 
     @property
     def confirmed(self) -> dict[RecordKey, Record | None]:
@@ -71,9 +71,13 @@ class Plan(Struct, frozen=True):
 
     def applied(self, at: Instant, versions: Sequence[int]) -> Applied:
         """Return what each rider is answered, now that the server has done it at ``at``."""
-        pairs = zip(self.riders, self.outcomes, strict=True)
-        outcomes = tuple([_answered(*pair, at, versions, self.guards) for pair in pairs])
-        return Applied(outcomes, self.changed, self.wakes)
+        outcomes = [
+            Commit(at, _drawn(outcome.versions, versions))
+            if type(outcome) is Commit
+            else _answered(rider, outcome, at, versions, self.guards)
+            for rider, outcome in zip(self.riders, self.outcomes, strict=True)
+        ]
+        return Applied(tuple(outcomes), self.changed, self.wakes)
 
     def records(self, versions: Sequence[int]) -> dict[RecordKey, Record | None]:
         """Return the records that the server has now."""
@@ -112,13 +116,14 @@ def wants_reserve(riders: Sequence[Rider]) -> int:
     written: set[RecordKey] = set()
     reads_own = False
     for rider in riders:
-        keys = _keys(rider)
+        keys = keys_named(rider)
         reads_own = reads_own or (type(rider) is UpdateRider and not written.isdisjoint(keys))
         written.update(keys)
     return len(riders) if reads_own else 0
 
 
-def _keys(rider: Rider) -> Sequence[RecordKey]:
+def keys_named(rider: Rider) -> Sequence[RecordKey]:
+    """Return the keys that a rider looks at."""
     if isinstance(rider, CommitRider):
         return [change.key for change in rider.changes]
     return rider.keys if isinstance(rider, UpdateRider) else ()
@@ -248,7 +253,7 @@ class _Planning:
         return {version: number for number, version in enumerate(taken)}
 
     def _ride(self, rider: Rider) -> Outcome:
-        keys = _keys(rider)
+        keys = keys_named(rider)
         reads_own = type(rider) is UpdateRider and any(key in self._fold.writes for key in keys)
         if (self._blocked and not self._blocked.isdisjoint(keys)) or (reads_own and not self._reserved):
             self._blocked.update(keys)
@@ -278,14 +283,12 @@ def _key_of(row: Row) -> RecordKey:
 def _answered(
     rider: Rider, outcome: Outcome, at: Instant, versions: Sequence[int], guards: Mapping[RecordKey, int]
 ) -> Outcome:
-    if isinstance(outcome, Commit):
-        return Commit(at, _drawn(outcome.versions, versions))
     if isinstance(outcome, Decided):
         decided: Decided[Any] = outcome
         return Decided(decided.answer, at, _drawn(decided.versions, versions))
     if isinstance(outcome, Conflict):
         # What was shown and not guarded was so when it was shown: by now some of it may have expired.
-        seen_at = at if guards.keys() >= set(_keys(rider)) else outcome.at
+        seen_at = at if guards.keys() >= set(keys_named(rider)) else outcome.at
         return _conflict(rider, outcome, seen_at, versions)
     return outcome
 

@@ -45,9 +45,9 @@ class Intent(Struct, frozen=True):
     """What a batch comes to, guarded: everything in it happens at one instant, or nothing.
 
     ``guards`` has the version that each key must be at, :data:`~holdfast.stores.protocol.ABSENT` for a key without a
-    live record (none, or an expired one, judged by the server's time), in the order of the keys. Every key that is
-    put or deleted is guarded. An absent key that is guarded and not written is to be looked at in the same
-    transaction; no lock need keep others from creating it.
+    live record (none, or an expired one, judged by the server's time). It is in the order of the keys, and so are
+    ``puts`` and ``deletes``. Every key that is put or deleted is guarded. An absent key that is guarded and not written
+    is to be looked at in the same transaction; no lock need keep others from creating it.
     """
 
     handle: str
