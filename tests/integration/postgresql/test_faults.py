@@ -148,12 +148,13 @@ async def _has_at_most(url: str, count: int) -> bool:
 
 
 async def test_a_deadlock_with_somebody_elses_transaction_is_survived(own_server: Server) -> None:
-    """PostgreSQL ends one of both; a commit that was chosen is sent again."""
+    """PostgreSQL ends one of both, here the one that looks first; a commit that was chosen is sent again."""
     url = place(own_server.url)
     async with opened(url) as [store]:
         first = await store.commit(Put(A, b"1"), Put(B, b"1"))
         assert isinstance(first, Commit)
         async with locked(url, B) as other:
+            await other.execute("SET LOCAL deadlock_timeout = '1min'")
             commit = asyncio.create_task(store.commit(Put(A, b"2", first.versions[A]), Put(B, b"2", first.versions[B])))
             await until(lambda: _someone_waits(url))
             await other.execute(f"SELECT FROM {schema_of(url)}.records WHERE key = $1 FOR UPDATE", A)
