@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -27,11 +28,12 @@ class Gathering(Protocol):
 
 @pytest.fixture
 def gathering(tmp_path: Path) -> Gathering:
-    """Make crews that write to a ledger of this test."""
+    """Make crews, each with a ledger of its own: their names begin anew."""
+    numbers = count(1)
 
     @asynccontextmanager
     async def make(url: str, *, lease: float) -> AsyncIterator[Crew]:
-        path = tmp_path / "ledger.db"
+        path = tmp_path / f"ledger{next(numbers)}.db"
         async with hf.open(url) as space:
             crew = Crew(space, url, ledger := Ledger(path), path, lease)
             try:

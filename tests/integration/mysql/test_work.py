@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asyncmy.errors import ProgrammingError
 
+import holdfast as hf
 from holdfast.errors import StoreError, WorkTimeoutError
 from holdfast.keys import RecordKey
 from holdfast.stores import Check, Conflict, Put, Worked
@@ -90,6 +91,29 @@ async def test_work_that_ends_the_transaction_is_found_out(url: str) -> None:
             await store.commit_with(work, Put(A, b""))
 
         assert (await store.read(A)).get(A) is None
+
+
+async def test_a_connection_that_is_lost_within_the_work_is_made_good_by_the_engine(url: str) -> None:
+    """The work is undone by the server, and done again: what the driver told it is not its outcome."""
+    attempts: list[int] = []
+
+    async def note(sql: SqlWork) -> int:
+        attempts.append(1)
+        insert = f"INSERT INTO {prefix_of(url)}_mine VALUES (%s, 'a')"
+        await sql.execute(insert, (len(attempts),))
+        if len(attempts) == 1:
+            [[number]] = await sql.execute("SELECT CONNECTION_ID()")
+            await run_sql(url, f"KILL {number}")
+            await sql.execute(insert, (7,))
+        return len(attempts)
+
+    @hf.workflow
+    async def noting(ctx: hf.Context) -> int:
+        return await ctx.transaction(note)
+
+    async with hf.Engine(url, workflows=[noting]) as engine:
+        assert await (await engine.start(noting)).result(timeout=40) == 2
+    assert await mine(url) == [(2, "a")]
 
 
 async def test_work_that_takes_too_long_is_undone(url: str) -> None:

@@ -97,8 +97,9 @@ async def test_a_commit_whose_answer_is_lost_happens_once(ground: Ground, how: L
     assert await ground.effects() == ["a", "b"]
 
 
-async def test_a_session_that_is_ended_between_the_work_and_the_commit_is_made_good(ground: Ground) -> None:
-    """The work is undone by the server, and done again."""
+@pytest.mark.parametrize("goes_on", [False, True], ids=["after the work", "within the work"])
+async def test_a_session_that_is_ended_before_the_commit_is_made_good(ground: Ground, *, goes_on: bool) -> None:
+    """The work is undone by the server, and done again, though it may have been told by the driver's own error."""
     attempts: list[int] = []
 
     async def interrupted(sql: SqlWork) -> int:
@@ -106,6 +107,8 @@ async def test_a_session_that_is_ended_between_the_work_and_the_commit_is_made_g
         number = await book(sql, ground.namespace, f"{len(attempts)}")
         if len(attempts) == 1:
             await _terminate(ground, await sql.fetchval("SELECT pg_backend_pid()"))
+            if goes_on:
+                await book(sql, ground.namespace, "in vain")
         return number
 
     @hf.workflow

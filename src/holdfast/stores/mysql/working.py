@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct
@@ -180,6 +181,11 @@ class Working:
             link.drop()
             message = f"the work took longer than {rider.seconds:g} s; everything was undone"
             raise WorkTimeoutError(self._options.name, message) from problem
+        except Exception:
+            if work.trouble is None:
+                raise
+            # Another one than the work saw: this is no outcome of the work, which was undone and can be done again.
+            raise copy(work.trouble) from None
         finally:
             work.end()
         if work.trouble is not None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import structs
 
 from holdfast.clock import Instant, monotonic
-from holdfast.errors import AttemptClosedError, InvalidChangeError, StoreError, WorkTimeoutError
+from holdfast.errors import (
+    AttemptClosedError,
+    InvalidChangeError,
+    StoreError,
+    StoreUnavailableError,
+    WorkTimeoutError,
+)
 from holdfast.stores.fold import as_exception
 from holdfast.stores.postgresql.calls import lock_runs, lost_records, write_parameters, written
 from holdfast.stores.postgresql.trouble import (
@@ -172,6 +178,11 @@ class Working:
         except BaseException as problem:
             if isinstance(problem, asyncio.CancelledError) and _is_being_cancelled():
                 raise
+            if session.connection.is_closed() and not isinstance(problem, WorkTimeoutError):
+                # Whatever the work makes of it is no outcome of the work: it was undone, and can be done again.
+                raise StoreUnavailableError(
+                    self._name, "the connection was lost while the work went on; nothing was written; retry"
+                ) from None
             return as_exception(problem)
         if not session.connection.is_in_transaction() or await self._transaction(session) != transaction:
             raise StoreError(self._name, "the work ended the transaction it was in; what it wrote may be there, alone")
