@@ -136,6 +136,13 @@ from holdfast.errors._stores import (
     UnsuitableStoreError,
     WorkTimeoutError,
 )
+from holdfast.errors._transports import (
+    BodyTooLargeError,
+    BodyTooSlowError,
+    InvalidHeaderError,
+    UnsupportedBodyError,
+    WrongHostError,
+)
 from holdfast.errors._values import (
     DecodeError,
     EncodeError,
@@ -183,6 +190,8 @@ __all__ = [
     "AttemptClosedError",
     "AuthenticationError",
     "BlockingInLoopError",
+    "BodyTooLargeError",
+    "BodyTooSlowError",
     "BrokenSealError",
     "CostTooHighError",
     "DeadlockError",
@@ -215,6 +224,7 @@ __all__ = [
     "InvalidFenceGuardError",
     "InvalidFenceHeaderError",
     "InvalidFlowError",
+    "InvalidHeaderError",
     "InvalidInputError",
     "InvalidKeyError",
     "InvalidKeyringError",
@@ -303,6 +313,7 @@ __all__ = [
     "UnknownZoneError",
     "UnsuitableConnectionError",
     "UnsuitableStoreError",
+    "UnsupportedBodyError",
     "UpdateTimeoutError",
     "UpdateValidationError",
     "WaitCycleError",
@@ -316,6 +327,7 @@ __all__ = [
     "WorkflowTypeNotRegisteredForRecoveryError",
     "WouldWaitError",
     "WrongArgumentsError",
+    "WrongHostError",
     "WrongLoopError",
     "WrongStateTypeError",
 ]
