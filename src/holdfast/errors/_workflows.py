@@ -144,13 +144,29 @@ class WorkflowConcurrencyLimitExceededError(WorkflowError):
     """As many runs as the limit allows are unfinished. Nothing was started and nothing was written.
 
     Start it again when one has ended, or let starts wait: ``hf.Limit(..., on_limit="queue")``.
+
+    Attributes:
+        holder: Who has a place in the line, if it was seen: the one that has had it for longest.
+        since: Since when, by the store's time.
+        holder_is_run: Whether that is a run.
+        waiting: How many wait, if that is why.
     """
 
     code = "WorkflowConcurrencyLimitExceededError"
 
-    def __init__(self, workflow_type: str, partition_key: str, limit: int) -> None:
-        super().__init__(workflow_type, partition_key, limit)
+    def __init__(
+        self,
+        workflow_type: str,
+        partition_key: str,
+        limit: int,
+        holder: str = "",
+        since: int = 0,
+        holder_is_run: bool = True,  # noqa: FBT001, FBT002 -- pickled errors are restored by position
+        waiting: int = 0,
+    ) -> None:
+        super().__init__(workflow_type, partition_key, limit, holder, since, holder_is_run, waiting)
         self.workflow_type, self.partition_key, self.limit = workflow_type, partition_key, limit
+        self.holder, self.since, self.holder_is_run, self.waiting = holder, since, holder_is_run, waiting
 
     def __str__(self) -> str:
         return f"{self.workflow_type!r} is limited to {self.limit} unfinished runs of {self.partition_key!r}"

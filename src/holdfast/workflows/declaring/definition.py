@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.workflows.context.context import Context
+    from holdfast.workflows.storing.records import Standing
     from holdfast.workflows.storing.values import Signature
 
 P = ParamSpec("P")
@@ -130,6 +131,7 @@ class Workflow(Generic[P, R]):
         timeout: float | None,
         replay: Literal["warn", "strict"],
         raises: tuple[type[Exception], ...],
+        standings: Callable[[bytes], tuple[Standing, ...]] | None = None,
     ) -> None:
         if not inspect.iscoroutinefunction(function) or not inspect.signature(function).parameters:
             raise InvalidWorkflowError(name, "a workflow is an async def function whose first parameter is its context")
@@ -142,6 +144,7 @@ class Workflow(Generic[P, R]):
         self.timeout: Final = timeout
         self.replay: Final = replay
         self.raises: Final = raises
+        self.standings: Final = standings  # further lines to stand in, told from the packed input: those of requests
         self.signature: Final = signature_of(function, skip_first=True)
         self.__doc__ = function.__doc__
 

@@ -6,6 +6,7 @@ from asyncio import CancelledError
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.errors import StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
+from holdfast.locks.algebra.entries import OfRun
 from holdfast.locks.algebra.line import Line
 from holdfast.locks.driving.records import HEADS
 from holdfast.stores.protocol import Conflict, Put
@@ -49,12 +50,19 @@ async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ..
             joined = refused.oldest()
             if joined is not None:
                 return Started(joined, is_new=False)
-            standing = refused.full.standing
-            limit = refused.full.line.rules.permits or standing.permits
-            raise WorkflowConcurrencyLimitExceededError(asked.workflow.name, standing.label, limit) from None
+            raise _refusal(asked, refused.full) from None
         except _QueueFullError as refused:
             await _look_closer(host, asked, refused.place, room_for)
     raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
+
+
+def _refusal(asked: Start, full: Full) -> WorkflowConcurrencyLimitExceededError:
+    name, label, limit = asked.workflow.name, full.standing.label, full.line.rules.permits or full.standing.permits
+    if not full.line.holders:
+        return WorkflowConcurrencyLimitExceededError(name, label, limit)
+    first = full.line.holders[0]
+    is_run = isinstance(first.entry.anchor, OfRun)
+    return WorkflowConcurrencyLimitExceededError(name, label, limit, first.entry.owner, first.granted_at, is_run)
 
 
 async def _above(host: Host, run_id: str) -> frozenset[str]:
@@ -75,9 +83,12 @@ async def _look_closer(host: Host, asked: Start, place: InLine, room_for: dict[t
     """Count those who wait one by one: from afar, those who left the line before their turn count as well."""
     standing = place.standing
     most, address = standing.most_waiting or 0, standing.address
-    left = most - await count_waiting(host, address, most)
+    waiting = await count_waiting(host, address, most)
+    left = most - waiting
     if left <= 0:
-        raise WorkflowConcurrencyLimitExceededError(asked.workflow.name, standing.label, standing.permits) from None
+        raise WorkflowConcurrencyLimitExceededError(
+            asked.workflow.name, standing.label, standing.permits, waiting=waiting
+        ) from None
     room_for[address] = place.waiting.place + left
 
 

@@ -41,6 +41,7 @@ class Standing(Struct, frozen=True, omit_defaults=True):
         most_waiting: How many may wait in it.
         ttl: Seconds after which one that still waits is cancelled.
         entry: The id of the run's entry; empty: its own. A run that went on as a new one keeps its place.
+        note: What is said about the run in the line.
     """
 
     address: tuple[str, ...]
@@ -51,6 +52,7 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     most_waiting: int | None = None
     ttl: float | None = None
     entry: str = ""
+    note: str = ""
 
 
 class Header(Struct, frozen=True, omit_defaults=True):
