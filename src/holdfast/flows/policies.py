@@ -48,10 +48,11 @@ class _Value:
     collects: ClassVar[bool] = False
 
     def _options(self) -> dict[str, object]:
-        return {slot: getattr(self, slot) for slot in self.__slots__}
+        slots: tuple[str, ...] = self.__slots__
+        return {slot: getattr(self, slot) for slot in slots}
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._options() == cast("_Value", other)._options()
+        return isinstance(other, _Value) and type(self) is type(other) and self._options() == other._options()
 
     def __hash__(self) -> int:
         return hash((type(self), *self._options().values()))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
 from msgspec import Struct, field
 
 from holdfast.clock import Instant
-from holdfast.errors import InvalidArrivalError
-from holdfast.flows.session import Session
+from holdfast.errors import InvalidArrivalError, InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.flows.session import Session
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.handle import Run
 
@@ -45,6 +46,10 @@ LONGEST_TENANT: Final = 100
 LONGEST_ID: Final = 200
 """In bytes of UTF-8: with these, every key that follows from a request fits into every store."""
 LONGEST_IDEMPOTENCY_KEY: Final = 200
+
+OWN_EVENTS: Final = "request."
+"""How the names of events begin that the dispatcher tells."""
+_EVENT_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}", re.ASCII)
 
 
 class Principal(Struct, frozen=True):
@@ -160,7 +165,9 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __str__(self) -> str:
         place = "" if self.position is None else f"; {self.position} before it in the line"
-        held = f"is taken by the request {self.holder!r} ({self.holder_status or 'running'})" if self.holder else "is free"
+        held = (
+            f"is taken by the request {self.holder!r} ({self.holder_status or 'running'})" if self.holder else "is free"
+        )
         return f"{self.key} {held}{place}"
 
 
@@ -243,13 +250,19 @@ class Means(Protocol):
         ...
 
     async def start(
-        self, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], id: str | None  # noqa: A002 -- the word that users know
+        self,
+        workflow: Workflow[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        id: str | None,  # noqa: A002 -- the word that users know
     ) -> Run[Any]:
-        """Start a workflow."""
+        """Start a workflow, under an id that follows from the request's if none is given."""
         ...
 
-    async def run_once(self, key: str, function: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 -- whatever it returns
-        """Run a function unless its result was recorded before."""
+    async def run_once(
+        self, key: str, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:  # noqa: ANN401 -- whatever it returns
+        """Call a function, or return what was recorded of its result."""
         ...
 
 
@@ -353,16 +366,23 @@ class Request:
         """
         self._means.emit(_checked_event_name(name), event)
 
-    async def start(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    async def start(
+        self,
+        workflow: Workflow[..., R],
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+    ) -> Run[R]:
         """Start a durable workflow, which goes on after this request has ended.
 
-        A request that is run again starts it only once: the run's id follows from the request's.
+        Args:
+            workflow: What to run.
+            args: What it is called with, after its context.
+            kwargs: What it is called with by name.
+            id: The run's id. By default it follows from the request's id and how many runs it has started, so that a
+                request that is run again does not start them again.
         """
-        return await self._means.start(workflow, args, kwargs, None)
-
-    async def start_as(self, id: str, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:  # noqa: A002 -- the word that users know
-        """Start a durable workflow under an id of your own; one that has it already is returned instead."""
-        return await self._means.start(workflow, args, kwargs, id)
+        return await self._means.start(workflow, args, kwargs or {}, id)
 
     async def run_once(self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Do something once for a request, also if the request is run again after a crash or an error.
@@ -375,7 +395,7 @@ class Request:
             args: What to call it with.
             kwargs: Also that.
         """
-        result: R = await self._means.run_once(key, lambda: function(*args, **kwargs))
+        result: R = await self._means.run_once(key, function, args, kwargs)
         return result
 
     def __repr__(self) -> str:
@@ -383,4 +403,8 @@ class Request:
 
 
 def _checked_event_name(name: str) -> str:
+    if not isinstance(name, str) or not _EVENT_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidInputError(f"event {name!a:.100}", "a name must be 1 to 50 letters, digits, or any of _ . -")
+    if name.startswith(OWN_EVENTS):
+        raise InvalidInputError(f"event {name!r}", f"names that begin with {OWN_EVENTS!r} are told by the dispatcher")
     return name
