@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.flows.policies import Policy, PolicyName
-    from holdfast.flows.request import OnDisconnect
+    from holdfast.flows.arrival import OnDisconnect
     from holdfast.workflows.storing.values import Signature, Typed
 
 P = ParamSpec("P")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import InvalidRequestKeyError, RequestKeyError
-from holdfast.flows.request import LONGEST_ID, Address, Arrival
+from holdfast.flows.arrival import LONGEST_ID, Address, Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

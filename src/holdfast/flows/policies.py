@@ -5,7 +5,7 @@
     @chat.action(concurrency=hf.Reject(key="user"))
 
 The key says which requests collide, and is part of the policy: ``"session"`` (the default), ``"user"``, ``"tenant"``,
-``"none"``, or a function that takes the :class:`~holdfast.flows.request.Arrival` and returns text, or None where
+``"none"``, or a function that takes the :class:`~holdfast.flows.arrival.Arrival` and returns text, or None where
 nothing is to be arbitrated. A request without a key (no session, no user, None) runs at once, as with ``Allow``.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.durations import Duration
-    from holdfast.flows.request import Arrival
+    from holdfast.flows.arrival import Arrival
 
 T = TypeVar("T")
 

@@ -213,9 +213,9 @@ class Session:
     async def _seen(self) -> State:
         """Return the state as this request sees it. It is read from the store once."""
         if self._state is None:
-            loaded = await self._load() if self.id else {}
+            loaded: State = dict(await self._load()) if self.id else {}
             if self._state is None:  # nobody else was faster while this one waited
-                self._state = dict(loaded)
+                self._state = loaded
         return apply(self._state, self.operations)
 
     def __repr__(self) -> str:
