@@ -21,6 +21,20 @@ LONGEST_ID: Final = 200
 LONGEST_IDEMPOTENCY_KEY: Final = 200
 
 
+def check_id(what: str, text: str, longest: int = LONGEST_ID) -> None:
+    """Refuse what cannot be part of a key. The error names what it is, never the text.
+
+    Raises:
+        InvalidArrivalError: It is no text, not printable, or too long.
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidArrivalError(what, f"is a {type(text).__name__}; it must be text")
+    if not text.isprintable():
+        raise InvalidArrivalError(what, "has characters that are not printable")
+    if len(text) > longest or (not text.isascii() and len(text.encode()) > longest):
+        raise InvalidArrivalError(what, f"is longer than {longest} bytes")
+
+
 class Principal(Struct, frozen=True):
     """Who asks. A trusted transport makes it from credentials, never from the body of a request.
 
@@ -93,17 +107,3 @@ class Arrival(Struct, frozen=True, kw_only=True):
     def user(self) -> str:
         """The principal's user; empty if nobody is known by name."""
         return self.principal.user
-
-
-def check_id(what: str, text: str, longest: int = LONGEST_ID) -> None:
-    """Refuse what cannot be part of a key. The error names what it is, never the text.
-
-    Raises:
-        InvalidArrivalError: It is no text, not printable, or too long.
-    """
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-        raise InvalidArrivalError(what, f"is a {type(text).__name__}; it must be text")
-    if not text.isprintable():
-        raise InvalidArrivalError(what, "has characters that are not printable")
-    if len(text) > longest or (not text.isascii() and len(text.encode()) > longest):
-        raise InvalidArrivalError(what, f"is longer than {longest} bytes")
