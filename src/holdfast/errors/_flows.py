@@ -97,13 +97,25 @@ class RequestRejectedError(FlowError):
     """Another request has the key, and the action's policy is not to wait. Nothing of this one was kept.
 
     Follow the other by its id, or send this one again when it has ended.
+
+    Attributes:
+        since: Since when the other has the key, by the store's time.
+        holder_is_durable: Whether the other goes on if its process dies. Only then is dropping this one safe.
     """
 
     status = 409
 
-    def __init__(self, key: str, request_id: str, since: int = 0, holder_status: str = "running") -> None:
-        super().__init__(key, request_id, since, holder_status)
+    def __init__(
+        self,
+        key: str,
+        request_id: str,
+        since: int = 0,
+        holder_status: str = "running",
+        holder_is_durable: bool = True,  # noqa: FBT001, FBT002 -- pickled errors are restored by position
+    ) -> None:
+        super().__init__(key, request_id, since, holder_status, holder_is_durable)
         self.key, self.request_id, self.since, self.holder_status = key, request_id, since, holder_status
+        self.holder_is_durable = holder_is_durable
 
     def __str__(self) -> str:
         return f"{self.key} is taken by the request {self.request_id!r} ({self.holder_status})"
