@@ -34,6 +34,9 @@ Address: TypeAlias = tuple[str, ...]
 KIND: Final = "request"
 """The kind of such a line, and the first part of its address."""
 
+SUPERSEDED_BY: Final = "superseded by "
+"""How the reason begins with which a run is cancelled that was superseded; the id of the newer request follows."""
+
 Supersedes: TypeAlias = Literal["nobody", "waiting", "all"]
 """Whose place a newcomer takes, among requests of the same action: nobody's, of those that wait, or of all."""
 
@@ -164,7 +167,8 @@ class Queueing(Struct, frozen=True):
 class JoinsError(Exception):
     """The request is not run: another one of the same action is in flight, and it shares that one's result.
 
-    Only raised by :meth:`Arbiter.hold` and :meth:`Arbiter.start`, and caught by dispatch. Nothing was written.
+    Only raised by :meth:`Arbiter.hold`, and by :meth:`Arbiter.start` on a local one; caught by dispatch. Nothing was
+    written. On a shared arbiter the start of a durable run answers with the run that it has joined.
     """
 
     def __init__(self, who: Who) -> None:
@@ -183,11 +187,6 @@ class Turn(Protocol):
     @property
     def since(self) -> Instant:
         """Since when it has its turn, by the store's time (of the local arbiter: by this process's)."""
-        ...
-
-    @property
-    def fence(self) -> int:
-        """A number that grows from turn to turn of this key, for writes elsewhere."""
         ...
 
     @property
@@ -216,7 +215,8 @@ class Turn(Protocol):
     async def finish(self, beside: Beside | None = None) -> None:
         """Leave the line, with final changes in the same commit. Nothing stops it from then on.
 
-        Without it the line is left at the end of the block, with no changes. If it raises, nothing was committed.
+        Without it the line is left at the end of the block, with no changes. If it raises, nothing was committed, but
+        for :class:`~holdfast.errors.OutcomeUnknownError`. A durable run stays in the line until it ends.
         """
         ...
 
