@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast import blocking
     from holdfast.errors import HoldfastError
+    from holdfast.flows.arrival import Arrival, Principal
+    from holdfast.flows.flow import Flow
+    from holdfast.flows.policies import Allow, Batch, Debounce, Join, Latest, Queue, Reject, Restart
+    from holdfast.flows.request import Request
     from holdfast.keys import Key, KeyFamily
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
@@ -25,23 +29,35 @@ if TYPE_CHECKING:
     from holdfast.workflows.handle import Run
     from holdfast.workflows.running.control import RunCancelled
     from holdfast.workflows.schedules.specification import Schedule
-    from holdfast.workflows.starting.patterns import Batch, Debounce
+    from holdfast.workflows.starting.patterns import Batched, Debounced
 
 __all__ = [
     "DID_NOT_HAPPEN",
+    "Allow",
+    "Arrival",
     "Batch",
+    "Batched",
     "Context",
     "Credentials",
     "Debounce",
+    "Debounced",
     "Engine",
     "Exclusion",
+    "Flow",
     "Happened",
     "HoldfastError",
+    "Join",
     "Key",
     "KeyFamily",
     "Keyring",
+    "Latest",
     "Limit",
     "LogHook",
+    "Principal",
+    "Queue",
+    "Reject",
+    "Request",
+    "Restart",
     "Retry",
     "Run",
     "RunCancelled",
@@ -60,32 +76,44 @@ __all__ = [
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
     "DID_NOT_HAPPEN": "holdfast.workflows.context.performing",
-    "Batch": "holdfast.workflows.starting.patterns",
+    "Allow": "holdfast.flows.policies",
+    "Arrival": "holdfast.flows.arrival",
+    "Batch": "holdfast.flows.policies",
+    "Batched": "holdfast.workflows.starting.patterns",
     "Context": "holdfast.workflows.context.context",
     "Credentials": "holdfast.stores.credentials",
-    "Debounce": "holdfast.workflows.starting.patterns",
+    "Debounce": "holdfast.flows.policies",
+    "Debounced": "holdfast.workflows.starting.patterns",
     "Engine": "holdfast.workflows.engine",
+    "Exclusion": "holdfast.local",
+    "Flow": "holdfast.flows.flow",
     "Happened": "holdfast.workflows.context.performing",
+    "HoldfastError": "holdfast.errors",
+    "Join": "holdfast.flows.policies",
+    "Key": "holdfast.keys",
+    "KeyFamily": "holdfast.keys",
     "Keyring": "holdfast.stores.sealing.keyring",
+    "Latest": "holdfast.flows.policies",
     "Limit": "holdfast.workflows.declaring.limits",
+    "LogHook": "holdfast.logs",
+    "Principal": "holdfast.flows.arrival",
+    "Queue": "holdfast.flows.policies",
+    "Reject": "holdfast.flows.policies",
+    "Request": "holdfast.flows.request",
+    "Restart": "holdfast.flows.policies",
     "Retry": "holdfast.workflows.declaring.definition",
     "Run": "holdfast.workflows.handle",
     "RunCancelled": "holdfast.workflows.running.control",
     "Schedule": "holdfast.workflows.schedules.specification",
+    "Space": "holdfast.space",
     "Step": "holdfast.workflows.declaring.definition",
     "Workflow": "holdfast.workflows.declaring.definition",
-    "current_step": "holdfast.workflows.context.performing",
-    "step": "holdfast.workflows.declaring.definition",
-    "workflow": "holdfast.workflows.declaring.definition",
-    "Exclusion": "holdfast.local",
-    "HoldfastError": "holdfast.errors",
-    "Key": "holdfast.keys",
-    "KeyFamily": "holdfast.keys",
-    "LogHook": "holdfast.logs",
-    "Space": "holdfast.space",
     "attempt_under": "holdfast.local",
     "blocking": "holdfast.blocking",
+    "current_step": "holdfast.workflows.context.performing",
     "open": "holdfast.space",
+    "step": "holdfast.workflows.declaring.definition",
+    "workflow": "holdfast.workflows.declaring.definition",
 }
 
 

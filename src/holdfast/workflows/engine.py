@@ -28,7 +28,7 @@ from holdfast.workflows.running.host import MOST_DEATHS, Host
 from holdfast.workflows.running.threads import MOST, Threads
 from holdfast.workflows.schedules.driving import Ticker
 from holdfast.workflows.schedules.schedules import Schedules
-from holdfast.workflows.starting.patterns import Batch, Debounce
+from holdfast.workflows.starting.patterns import Batched, Debounced
 from holdfast.workflows.working.recovering import recover
 from holdfast.workflows.working.worker import GRACE, Worker
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.schedules.specification import Schedule
 
-Runnable: TypeAlias = Workflow[..., Any] | Debounce[..., Any] | Batch[Any, Any]
+Runnable: TypeAlias = Workflow[..., Any] | Debounced[..., Any] | Batched[Any, Any]
 """What an engine can be given to run."""
 
 LINGER: Final = 0.25
@@ -54,7 +54,7 @@ class Engine(Overseer):
 
     Args:
         url: Which store, as in :func:`holdfast.open`; or a space that is open, which stays open when the engine closes.
-        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounce` or :class:`Batch` brings
+        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or :class:`Batched` brings
             along what it needs.
         steps: Steps that workflows may call by name.
         errors: Exceptions that come back as themselves from steps and runs.
@@ -247,7 +247,7 @@ def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tupl
 def _workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
     if isinstance(each, Workflow):
         return (each,)
-    if isinstance(each, Debounce | Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+    if isinstance(each, Debounced | Batched):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         return each.workflows
     raise InvalidWorkflowError(repr(each)[:100], "this is no workflow; declare it with @hf.workflow")
 
