@@ -13,6 +13,7 @@ from holdfast.flows.declaring import (
     checked_description,
     checked_function,
     checked_signature,
+    defaults_of,
     item_signature,
     settled,
 )
@@ -39,7 +40,7 @@ class Inputs(Struct, frozen=True):
 
     Attributes:
         packed: As a JSON object, to be stored. Defaults are not in it.
-        values: By name, as the action will see them.
+        values: By name, as the action will see them, defaults included.
     """
 
     packed: bytes
@@ -80,6 +81,7 @@ class Action(Generic[P, R]):
         self.function: Final = checked_function(where, function)
         self.signature: Final = checked_signature(where, function)
         self._takes: Final = item_signature(where, self.signature) if isinstance(policy, Batch) else self.signature
+        self._defaults: Final = defaults_of(self._takes)
         chosen = settled(where, policy, options)
         self.durable: Final = chosen.durable
         self.retry: Final = chosen.retry
@@ -112,7 +114,7 @@ class Action(Generic[P, R]):
         """
         try:
             packed = (inputs or b"{}") if isinstance(inputs, bytes) else self._pack(inputs)
-            return Inputs(packed, self._takes.unpack(packed)[1])
+            return Inputs(packed, self._defaults | self._takes.unpack(packed)[1])
         except (DecodeError, EncodeError, WrongArgumentsError) as error:
             raise InvalidInputError(self.where, _without_name(str(error))) from None
 

@@ -137,6 +137,12 @@ def item_signature(where: str, signature: Signature) -> Signature:
     return Signature(signature.name, inspect.Signature([parameter]), arguments, Any)
 
 
+def defaults_of(signature: Signature) -> dict[str, Any]:
+    """Return what a function takes where nothing is given, by name."""
+    known = signature.parameters.parameters.values()
+    return {each.name: each.default for each in known if each.default is not each.empty}
+
+
 def settled(where: str, policy: Policy, options: ActionOptions) -> Settled:
     """Return the options of an action that hold; refuse those that cannot be meant together."""
     if unknown := sorted(set(options) - set(KNOWN)):
