@@ -142,6 +142,7 @@ from holdfast.errors._transports import (
     InvalidHeaderError,
     UnsupportedBodyError,
     WrongHostError,
+    WrongOriginError,
 )
 from holdfast.errors._values import (
     DecodeError,
@@ -329,6 +330,7 @@ __all__ = [
     "WrongArgumentsError",
     "WrongHostError",
     "WrongLoopError",
+    "WrongOriginError",
     "WrongStateTypeError",
 ]
 

@@ -55,13 +55,32 @@ class InvalidHeaderError(FlowError):
 
 
 class WrongHostError(FlowError):
-    """A request names a host, or comes from a page, that this application does not serve. Nothing was started.
+    """A request names a host that this application is not served under. Nothing was started.
 
-    Add it where the application is made: ``hosts=["api.example.com"]``, ``origins=["https://example.com"]``.
+    Add it where the application is made: ``hosts=["api.example.com"]``.
     """
 
     status = 421
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return f"{self.host!r:.100} is no host of this application"
+
+
+class WrongOriginError(FlowError):
+    """A request comes from a page that this application does not trust. Nothing was started.
+
+    Add it where the application is made: ``origins=["https://example.com"]``.
+    """
+
+    status = 403
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(origin)
+        self.origin = origin
+
+    def __str__(self) -> str:
+        return f"pages of {self.origin!r:.100} may not use this application"
