@@ -55,6 +55,11 @@ def ending_of(
     return RequestSupersededError(request_id, stop.by) if stop.by else RequestCancelledError(request_id, stop.reason)
 
 
+def is_cancellation(error: BaseException | None) -> bool:
+    """Tell whether a block was left because its task was cancelled."""
+    return isinstance(error, asyncio.CancelledError)
+
+
 def reason_of(stop: Stop) -> str:
     """Return the reason with which a run is cancelled."""
     return f"{SUPERSEDED_BY}{stop.by}" if stop.by else stop.reason

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from holdfast.errors import ArbiterUnavailableError, QueueFullError, RequestRejectedError
+from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
 from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
 from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
@@ -16,7 +17,7 @@ from holdfast.stores.protocol import Decision
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-    from holdfast.flows.arbiters.protocol import Address, Ask, Beside
+    from holdfast.flows.arbiters.protocol import Address, Ask, Beside, StopRun
     from holdfast.space import Space
     from holdfast.stores.protocol import Decided, Snapshot
     from holdfast.workflows.storing.records import Standing
@@ -41,10 +42,13 @@ class LocalArbiter:
         space: Where that lock lies, and what requests commit.
         app: The name of the app.
         patience: How many seconds to wait for another server to end, on starting.
+        stop_run: Cancels a durable run, given its id and a reason; without it its step is cancelled.
     """
 
-    def __init__(self, space: Space, *, app: str = "app", patience: float = 0.0) -> None:
-        self._space: Final = space
+    def __init__(
+        self, space: Space, *, app: str = "app", patience: float = 0.0, stop_run: StopRun | None = None
+    ) -> None:
+        self._space, self._stop_run = space, stop_run
         self._clock: Final = lines_of(space).clock
         self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
         self._kept: Final[dict[str, LocalTurn]] = {}
@@ -220,9 +224,21 @@ class LocalArbiter:
 
         return await self._space.update((guard.key, *beside.keys), decide)
 
+    def stop_run(self, run_id: str, reason: str) -> bool:
+        """Cancel a durable run in the background; tell whether that can be done."""
+        if self._stop_run is not None:
+            self.own(_safely(self._stop_run(run_id, reason)))
+        return self._stop_run is not None
+
     def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` to its end, whoever is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _safely(work: Awaitable[object]) -> None:
+    """Wait for what may fail without harm: a run that is not cancelled loses its place after a while all the same."""
+    with suppress(HoldfastError):
+        await work

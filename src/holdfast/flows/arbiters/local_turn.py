@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import Instant
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueTimeoutError, StoreError
-from holdfast.flows.arbiters.body import Body, ending_of
+from holdfast.flows.arbiters.body import Body, ending_of, is_cancellation, reason_of
 from holdfast.flows.arbiters.protocol import Stop, Superseded, Who
 
 if TYPE_CHECKING:
@@ -120,11 +120,12 @@ class LocalTurn:
             self.ask.on_stop(stop)
         if not self.is_at_front:
             self._give_up(ending_of(self.ask.id, stop))
-        elif self.body is None:  # a run's step has not come for it yet, and will be told when it does
-            self.is_lost = True
+            return
+        self.is_lost = True
+        is_told = self.is_durable and self._arbiter.stop_run(self.ask.id, reason_of(stop))
+        if self.body is None:  # a run's step has not come for it yet, and finds out when it does
             self._arbiter.leave(self)
-        else:
-            self.is_lost = True
+        elif not is_told:
             self.body.cancel()
 
     def revoke(self) -> bool:
@@ -185,7 +186,12 @@ class LocalTurn:
         if self.finishing is None or self.finishing.done():
             self._arbiter.leave(self)
         else:
-            self.finishing.add_done_callback(lambda _: self._arbiter.leave(self))
+            self.finishing.add_done_callback(self._leave_after)
+
+    def _leave_after(self, finishing: asyncio.Task[None]) -> None:
+        if not finishing.cancelled():
+            finishing.exception()  # nobody is left to hear of it
+        self._arbiter.leave(self)
 
 
 @final
@@ -224,11 +230,12 @@ class LocalHolding:
         turn = self._turn
         if turn is None or turn.body is None:
             return
+        by_us = turn.body.was_cancelled
         try:
             others = await turn.body.take_back(error)
         finally:
             turn.leave()
         if others is not None:
             raise others
-        if turn.is_lost and (error is None or isinstance(error, Exception | asyncio.CancelledError)):
+        if turn.is_lost and (error is None or isinstance(error, Exception) or (by_us and is_cancellation(error))):
             raise (turn.problem or ending_of(self._ask.id, turn.stop)) from error

@@ -41,6 +41,10 @@ Supersedes: TypeAlias = Literal["nobody", "waiting", "all"]
 """Whose place a newcomer takes, among requests of the same action: nobody's, of those that wait, or of all."""
 
 
+StopRun: TypeAlias = "Callable[[str, str], Awaitable[object]]"
+"""Cancels a run of a workflow, given its id and a reason. Cancelling one that has ended does no harm."""
+
+
 class Manner(Struct, frozen=True):
     """How a request behaves in a line. :func:`holdfast.flows.arbiters.manners.manner_of` derives it from a policy.
 
