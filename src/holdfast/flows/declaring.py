@@ -98,7 +98,7 @@ def checked_description(where: str, given: str | None, function: Callable[..., A
     text = given if given is not None else inspect.getdoc(function) or ""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         raise InvalidFlowError(where, f"the description is a {type(text).__name__}; it must be text")
-    return inspect.cleandoc(text)
+    return inspect.cleandoc(text).strip()
 
 
 def checked_function(where: str, function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
