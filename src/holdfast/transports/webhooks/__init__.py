@@ -1,1 +1,22 @@
-"""Webhooks."""
+"""Webhooks: who signed a delivery, and which action it goes to."""
+
+from __future__ import annotations
+
+from holdfast.transports.webhooks.declaring import Delivery, Webhook
+from holdfast.transports.webhooks.presets import BodySignature, GitHub, Slack, StandardWebhooks, Stripe, Unsigned
+from holdfast.transports.webhooks.signing import Refused, Verdict, Verified, Verifier
+
+__all__ = [
+    "BodySignature",
+    "Delivery",
+    "GitHub",
+    "Refused",
+    "Slack",
+    "StandardWebhooks",
+    "Stripe",
+    "Unsigned",
+    "Verdict",
+    "Verified",
+    "Verifier",
+    "Webhook",
+]

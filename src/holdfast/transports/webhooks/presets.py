@@ -64,7 +64,7 @@ class StandardWebhooks:
         if not is_timely(sent_at, now, self._tolerance):
             return Refused("stale")
         candidates = as_candidates(text[3:] for text in signatures.split(" ") if text.startswith("v1,"))
-        content = f"{delivery}.{time}.".encode() + body
+        content = f"{delivery}.{time}.".encode("latin-1", "replace") + body  # headers are bytes, shown as latin-1
         return _at(signed_by(self._secrets, content, candidates, _as_base64), sent_at)
 
     def delivery_id(self, headers: Mapping[str, str], payload: object) -> str:
