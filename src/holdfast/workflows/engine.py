@@ -33,7 +33,7 @@ from holdfast.workflows.working.recovering import recover
 from holdfast.workflows.working.worker import GRACE, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
@@ -138,12 +138,19 @@ class Engine(Overseer):
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    async def open(self, *, drive: bool | None = None, hooks: Iterable[Hook] = ()) -> None:
+    async def open(
+        self,
+        *,
+        drive: bool | None = None,
+        hooks: Iterable[Hook] = (),
+        before: Callable[[Engine], Awaitable[None]] | None = None,
+    ) -> None:
         """Open the store, and begin to drive runs.
 
         Args:
             drive: Whether to drive runs, whatever the engine was made with.
             hooks: Told what happens to runs, besides the engine's own.
+            before: Called with the engine when its store is open, and before any run is driven.
         """
         if self._host is not None:
             raise InvalidWorkflowError("the engine", "it is open already")
@@ -152,12 +159,12 @@ class Engine(Overseer):
         if self._space is None and self._opening is not None:
             self._space = await self._opening
         try:
-            await self._begin(Hooks((*self._hooks, *hooks)))
+            await self._begin(Hooks((*self._hooks, *hooks)), before)
         except BaseException:
             await self.aclose()
             raise
 
-    async def _begin(self, hooks: Hooks) -> None:
+    async def _begin(self, hooks: Hooks, before: Callable[[Engine], Awaitable[None]] | None) -> None:
         assert self._space is not None  # noqa: S101 -- it was given, or opened
         max_loaded, threads, deaths = self._options
         host = Host(self._space, lines_of(self._space), hooks, Threads(threads), self._errors, most_deaths=deaths)
@@ -168,6 +175,8 @@ class Engine(Overseer):
         if self._recovers:
             await recover(host, insist=True)
         await self.schedules.declare(self._declared)
+        if before is not None:
+            await before(self)
         if self._drives:
             worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
             self._ticker = Ticker(host, lambda: worker.is_stopping)
@@ -204,6 +213,11 @@ class Engine(Overseer):
         if self._loop is not asyncio.get_running_loop():
             raise WrongLoopError("the engine", "belongs to another event loop")
         return host
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not closed since."""
+        return self._host is not None
 
     @property
     def has_room(self) -> bool:

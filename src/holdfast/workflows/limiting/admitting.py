@@ -49,7 +49,9 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
 
     One that is cancelled or has waited too long ends here, without having run.
     """
-    ending = why_over(header, life, host.now())
+    if _still_collects(life, host.now()):
+        return None
+    ending = why_over(header, life, host.now()) if life.ticket is not None or life.cancel is not None else None
     if ending is not None and await end_unstarted(host, keys.id, header, life, version, ending):
         return None
     worker = await host.attend()
@@ -60,6 +62,11 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
         if not host.may_act():
             host.lost_presence()
         return None
+
+
+def _still_collects(life: Life, now: Instant) -> bool:
+    """Tell whether a run stands in no line yet because its own time has not come."""
+    return life.ticket is None and life.cancel is None and life.until is not None and life.until > now
 
 
 def taken(life: Life, presence: str, at: Instant) -> Life:
@@ -137,7 +144,11 @@ class _Admission:
         if (life.admitted, life.ticket) == (place.admitted, place.waiting.ticket):
             self._after = life
             return changes
-        self._after = waiting_life(life, place, seen.at, life.until)  # however many lines there are
+        until = life.until
+        if life.ticket is None and until is not None:  # its own time has come: from now on it waits for its turn
+            changes += _gone(seen, keys.timer(until))
+            until = None
+        self._after = waiting_life(life, place, seen.at, until)  # however many lines there are
         return [*changes, *self._rewritten(seen)]
 
     def _rewritten(self, seen: Snapshot) -> list[Change]:

@@ -64,9 +64,13 @@ def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
         return None
     if header.deadline is not None and header.deadline <= now:
         return Ending("timed_out", "its time was over before its turn came", only_waiting=True)
+    return Ending("cancelled", late_reason(header, life), only_waiting=True)
+
+
+def late_reason(header: Header, life: Life) -> str:
+    """Return why a run was cancelled whose turn did not come in time; of one that waits, or has ended so."""
     label, ttl = header.lines[life.admitted].label, ttl_of(header)
-    about = f"its turn among the runs of {label!r:.100} did not come within {ttl or 0:g} s"
-    return Ending("cancelled", about, only_waiting=True)
+    return f"its turn among the runs of {label!r:.100} did not come within {ttl or 0:g} s"
 
 
 async def count_waiting(host: Host, address: tuple[str, ...], most: int) -> int:

@@ -1,0 +1,401 @@
+"""The dispatcher: the one seam that every transport goes through, and the only place where a policy is applied."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
+
+from holdfast.durations import seconds
+from holdfast.errors import (
+    ArbiterUnavailableError,
+    InvalidFlowError,
+    RequestNotFoundError,
+    RunNotFoundError,
+    StoreBusyError,
+    StoreError,
+    WaitsForItselfError,
+)
+from holdfast.flows.arbiters.local import LocalArbiter
+from holdfast.flows.arbiters.protocol import JoinsError
+from holdfast.flows.arbiters.shared import SharedArbiter
+from holdfast.flows.attending import CLOSING, Attended
+from holdfast.flows.bursts import add
+from holdfast.flows.calling import CHAIN
+from holdfast.flows.durable import Call, name_of, tags_of, workflow_of
+from holdfast.flows.flow import Flows
+from holdfast.flows.handle import Handle, explain
+from holdfast.flows.idempotency import RacedError, Replay, resolve
+from holdfast.flows.keying import address_of, label_of
+from holdfast.flows.policies import Batch, Debounce
+from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.serving import Server
+from holdfast.flows.sweeping import sweep_for_ever
+from holdfast.flows.tasks import Task
+from holdfast.flows.viewing import settle
+from holdfast.space import Space
+from holdfast.space import open as open_space
+from holdfast.stores.protocol import Put
+from holdfast.workflows.engine import Engine
+from holdfast.workflows.starting.sending import cancel as cancel_run
+from holdfast.workflows.starting.starting import Start, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.durations import Duration
+    from holdfast.flows.action import Action
+    from holdfast.flows.arbiters.protocol import Arbiter
+    from holdfast.flows.arrival import Arrival, Principal
+    from holdfast.flows.flow import Flow
+    from holdfast.flows.idempotency import Claim
+    from holdfast.flows.request import Explanation, RequestInfo
+    from holdfast.workflows.declaring.definition import Workflow
+
+ArbiterKind: TypeAlias = Literal["shared", "local"]
+
+GRACE: Final = 10.0
+"""Seconds that requests get to end when a dispatcher closes."""
+
+TRIES: Final = 20
+
+
+@final
+class Dispatcher:
+    """Runs requests of flows: checks them, applies the policies of their actions, and keeps what becomes of them.
+
+        async with hf.Dispatcher("sqlite:///app.db", flows=[chat]) as dispatcher:
+            handle = await dispatcher.dispatch(Arrival(flow="chat", action="respond", inputs={"text": "hello"}))
+            print(await handle.result())
+
+    Transports are built on it, and it needs none of them. All dispatchers on one store that have the same flows are one
+    service: a request that waits in one is seen, followed and cancelled from any other.
+
+    Args:
+        engine: What drives durable requests: an engine, open or not; or a space or the URL of a store, to make one on.
+        flows: What it serves.
+        arbiter: ``"shared"``: the lines of keys lie in the store, for any number of processes. ``"local"``: they lie in
+            the memory of this one, which is then the only one that may serve; attended requests leave nothing in the
+            store.
+        name: Of the service: which dispatchers exclude each other if the arbiter is local.
+        patience: How long to wait for another server to end, on opening, if the arbiter is local.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | Space | str,
+        flows: Iterable[Flow] | Flows,
+        *,
+        arbiter: ArbiterKind = "shared",
+        name: str = "app",
+        patience: Duration = 0,
+    ) -> None:
+        if arbiter not in ("shared", "local"):
+            raise InvalidFlowError("arbiter", f"{arbiter!r:.60} is neither 'shared' nor 'local'")
+        self.flows: Final = flows if isinstance(flows, Flows) else Flows(flows)
+        self._given: Final = engine
+        self._kind: Final = arbiter
+        self._name, self._patience = name, seconds(patience, what="patience")
+        self._workflows: Final[dict[str, Workflow[..., Any]]] = {
+            name_of(action): workflow_of(action, self._serving) for action in self.flows.actions
+        }
+        self._space: Space | None = None
+        self._opened: Engine | None = None
+        self._server: Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def open(self) -> None:
+        """Begin to serve.
+
+        Raises:
+            NotTheSoleServerError: The arbiter is local, and another process serves.
+        """
+        if self._server is not None:
+            raise InvalidFlowError("the dispatcher", "it is open already")
+        self._is_closing = False
+        try:
+            engine = await self._begin()
+        except BaseException:
+            await self.aclose(grace=0)
+            raise
+        self._sweeping = asyncio.get_running_loop().create_task(sweep_for_ever(engine, self._workflows))
+
+    async def _begin(self) -> Engine:
+        given = self._given
+        if isinstance(given, Engine):
+            engine, space = given, None
+        else:
+            space = given if isinstance(given, Space) else await open_space(given)
+            self._space = None if space is given else space
+            engine = Engine(space)
+        if engine.is_open:
+            await self._serve(engine)
+            engine.register(*self._workflows.values())
+        else:
+            engine.register(*self._workflows.values())
+            self._opened = engine
+            await engine.open(before=self._serve)  # nothing is driven before there is an arbiter to ask
+        return engine
+
+    async def _serve(self, engine: Engine) -> None:
+        arbiter: LocalArbiter | SharedArbiter
+        if self._kind == "local":
+            arbiter = LocalArbiter(engine.space, app=self._name, patience=self._patience)
+        else:
+            host = engine.host
+            arbiter = SharedArbiter(engine.space, stop_run=lambda run_id, reason: cancel_run(host, run_id, reason))
+        await arbiter.__aenter__()
+        self._server = Server(engine, arbiter)
+        await self._server.listen()
+
+    async def aclose(self, *, grace: Duration = GRACE) -> None:
+        """Stop serving: admit nobody any more, let requests end, hand durable ones back, and only then let go.
+
+        Args:
+            grace: How long requests get to end. Then they are cancelled, and end ``interrupted``.
+        """
+        self._is_closing = True
+        server, limit = self._server, seconds(grace, what="grace")
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+            self._sweeping = None
+        if server is not None:
+            await _let_end(server, limit)
+        engine, self._opened = self._opened, None
+        if engine is not None and engine.worker is not None:
+            await engine.worker.stop(limit)  # what drives durable requests needs the arbiter until then
+        if server is not None:
+            await server.arbiter.aclose()
+            await server.aclose()
+            self._server = None
+        if engine is not None:
+            await engine.aclose(grace=0)
+        if self._space is not None:
+            space, self._space = self._space, None
+            await space.aclose()
+
+    def _serving(self) -> Server:
+        if self._server is None:
+            raise ArbiterUnavailableError("the dispatcher is not open")
+        return self._server
+
+    @property
+    def engine(self) -> Engine:
+        """What drives durable requests, and workflows besides."""
+        return self._serving().engine
+
+    @property
+    def arbiter(self) -> Arbiter:
+        """Who says whose turn it is."""
+        return self._serving().arbiter
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def dispatch(self, arrival: Arrival) -> Handle:
+        """Take a request on, as the policy of its action says.
+
+        It returns as soon as it is certain that the request is taken on: it runs, or waits for its turn.
+
+        Raises:
+            UnknownActionError: There is no such action.
+            ForbiddenError: Who asks may not call it.
+            InvalidInputError: What was sent is not what it takes.
+            RequestRejectedError: Another request has the key, and the policy is not to wait.
+            QueueFullError: As many wait as may.
+            WaitsForItselfError: It would wait for a key that is held by one that waits for it.
+            IdempotencyInFlightError: The same request was sent before and has not ended.
+            IdempotencyMismatchError: Another request was sent with its idempotency key.
+            ArbiterUnavailableError: Who has its turn cannot be decided now, or this server is closing.
+        """
+        server = self._serving()
+        if self._is_closing:
+            raise ArbiterUnavailableError("this server is closing")
+        task = self._checked(arrival)
+        try:
+            return await self._take_on(server, task)
+        except StoreError as problem:
+            raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
+
+    def _checked(self, arrival: Arrival) -> Task:
+        action = self.flows.find(arrival.flow, arrival.action)
+        action.check_roles(arrival.principal.roles)
+        inputs = action.read(arrival.inputs)
+        address = address_of(action.policy, arrival, inputs.values)
+        chain = {*arrival.chain, *CHAIN.get()} if arrival.attended and not action.policy.collects else ()
+        if address is not None and address in chain:
+            raise WaitsForItselfError(label_of(address))
+        return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)
+
+    async def _take_on(self, server: Server, task: Task) -> Handle:
+        if not task.arrival.idempotency_key:
+            return await self._begin_request(server, task)
+        for _ in range(TRIES):
+            window = task.action.idempotency_window
+            known = await resolve(server.space, task.arrival, task.inputs.packed, window)
+            if isinstance(known, Replay):
+                keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
+                await settle(server.space, keys, known.view)
+                return Handle(server, keys, task.action, known.view.record)
+            try:
+                return await self._begin_request(server, _claiming(task, known))
+            except RacedError:
+                continue
+        raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+
+    async def _begin_request(self, server: Server, task: Task) -> Handle:
+        policy = task.action.policy
+        try:
+            if isinstance(policy, Debounce | Batch) and task.address is not None:
+                return await self._collect(server, task)
+            if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
+                return await self._start(server, task)
+            return await self._attend(server, task)
+        except JoinsError as joins:
+            return await self._handle(server, task.arrival.principal, joins.who.id)
+
+    async def _attend(self, server: Server, task: Task) -> Handle:
+        """Run a request here, while its caller waits."""
+        is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
+        attended = Attended(server, task, is_stored=is_stored)
+        server.take(attended)
+        explanation = None
+        if task.address is not None or is_stored:
+            try:
+                place = await asyncio.shield(attended.entered)
+            except asyncio.CancelledError:
+                attended.stop("its caller went away")
+                raise
+            if place.position:
+                explanation = await explain(server, task.id, attended.record)
+        return Handle(
+            server,
+            attended.keys,
+            task.action,
+            attended.record,
+            attended=attended,
+            is_new=True,
+            explanation=explanation,
+            on_disconnect=task.arrival.on_disconnect or task.action.on_disconnect,
+        )
+
+    async def _start(self, server: Server, task: Task) -> Handle:
+        """Start a durable request: record, run and place are one commit."""
+        keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
+        record = task.record(at, "waiting", durable=True)
+        workflow = self._workflows[name_of(task.action)]
+        changes = [Put(keys.record, REQUESTS.encode_own(record))]
+        changes += [] if task.claim is None else [task.claim.put(task.id, at)]
+        asked = Start(
+            workflow=workflow,
+            packed=workflow.signature.pack((Call.of(task),), {}),
+            run_id=task.id,
+            drive=server.engine.has_room,
+            tags=tags_of(task.arrival.tenant),
+            alongside=tuple(changes),
+        )
+
+        async def begin() -> None:
+            await start(server.engine.host, asked)
+
+        try:
+            await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
+        except RunNotFoundError:
+            raise RacedError from None  # the idempotency key is in use: there is no such run, but there is the key
+        return await self._begun(server, keys, task)
+
+    async def _collect(self, server: Server, task: Task) -> Handle:
+        """Add a request to a burst."""
+        done = await add(server, task, self._workflows[name_of(task.action)])
+        keys = RequestKeys(server.space, task.arrival.tenant, done.run_id)
+        return await self._begun(server, keys, task, is_new=done.is_new)
+
+    async def _begun(self, server: Server, keys: RequestKeys, task: Task, *, is_new: bool = True) -> Handle:
+        view = await server.look(keys)
+        waits = view.status == "waiting"
+        return Handle(
+            server,
+            keys,
+            task.action,
+            view.record,
+            is_new=is_new,
+            explanation=await explain(server, keys.id, view.record) if waits else None,
+            on_disconnect=task.arrival.on_disconnect or task.action.on_disconnect,
+        )
+
+    async def find(self, principal: Principal, request_id: str) -> Handle:
+        """Return a handle on a request of the principal's tenant.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request, or not any more; whether another one has is not told.
+        """
+        return await self._handle(self._serving(), principal, request_id)
+
+    async def _handle(self, server: Server, principal: Principal, request_id: str) -> Handle:
+        attended = server.find(principal.tenant, request_id)
+        if attended is not None:
+            return Handle(server, attended.keys, attended.action, attended.record, attended=attended)
+        try:
+            keys = RequestKeys(server.space, principal.tenant, request_id)
+        except ValueError:  # too long, or no text that a key can have
+            raise RequestNotFoundError(str(request_id)[:100]) from None
+        view = await server.look(keys)
+        return Handle(server, keys, self._action_of(view.record.flow, view.record.action), view.record)
+
+    def _action_of(self, flow: str, action: str) -> Action[..., Any] | None:
+        return next((each for each in self.flows.actions if (each.flow, each.name) == (flow, action)), None)
+
+    async def explain(self, principal: Principal, request_id: str) -> Explanation | None:
+        """Say why a request waits: who has its key, since when, and its place; None: it does not.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request.
+        """
+        return (await self.info(principal, request_id)).explanation
+
+    async def info(self, principal: Principal, request_id: str) -> RequestInfo:
+        """Return how a request is.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request.
+        """
+        return await (await self.find(principal, request_id)).info()
+
+    async def cancel(self, principal: Principal, request_id: str, reason: str = "it was asked to") -> None:
+        """Ask a request to stop, wherever it waits or runs.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request.
+        """
+        await (await self.find(principal, request_id)).cancel(reason)
+
+
+def _claiming(task: Task, claim: Claim) -> Task:
+    return Task(
+        id=new_request_id(),
+        action=task.action,
+        arrival=task.arrival,
+        inputs=task.inputs,
+        address=task.address,
+        claim=claim,
+    )
+
+
+async def _let_end(server: Server, grace: float) -> None:
+    """Wait for the requests that run here; those that take too long are cancelled."""
+    waiting = {attended.over for attended in server.unfinished}
+    if waiting and grace:
+        await asyncio.wait(waiting, timeout=grace)
+    for attended in server.unfinished:
+        attended.stop(CLOSING)
+    if left := {attended.over for attended in server.unfinished}:
+        await asyncio.wait(left, timeout=GRACE)

@@ -1,0 +1,97 @@
+"""A request that was checked, and is to be run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, Raw, Struct, structs
+
+from holdfast.flows.action import Action, Inputs
+from holdfast.flows.arbiters.manners import manner_of
+from holdfast.flows.arbiters.protocol import Ask
+from holdfast.flows.arrival import Address, Arrival
+from holdfast.flows.idempotency import Claim
+from holdfast.flows.keying import label_of
+from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.clock import Instant
+    from holdfast.flows.arbiters.protocol import Superseded
+    from holdfast.flows.request import Status
+    from holdfast.scope import Scope
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """A request that was checked, and is to be run.
+
+    Attributes:
+        id: Its id.
+        action: What to run.
+        arrival: Who asks, and how.
+        inputs: What with.
+        address: The line in which it needs a turn; None: it needs none.
+        claim: Its idempotency key, if it has one.
+    """
+
+    id: str
+    action: Action[..., Any]
+    arrival: Arrival
+    inputs: Inputs
+    address: Address | None = None
+    claim: Claim | None = None
+
+    @property
+    def name(self) -> str:
+        """Flow and action."""
+        return f"{self.action.flow}.{self.action.name}"
+
+    def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
+        """Return its first record."""
+        arrival, action = self.arrival, self.action
+        record = RequestRecord(
+            arrival.flow,
+            arrival.action,
+            status,
+            at,
+            user=arrival.user,
+            session=arrival.session,
+            transport=arrival.transport,
+            address=self.address or (),
+            policy=action.policy.name,
+            retryable=action.interrupted == "retry",
+        )
+        if action.policy.name == "restart":
+            more["inputs"] = Raw(self.inputs.packed)
+        if self.claim is not None:
+            more["keep"] = self.claim.keep
+        return structs.replace(record, **more) if more else record
+
+    def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
+        """Return what an arbiter is asked."""
+        address = self.address or ()
+        return Ask(
+            id=self.id,
+            address=address,
+            label=label_of(address),
+            action=self.name,
+            manner=manner_of(self.action.policy),
+            packed=self.inputs.packed,
+            **more,
+        )
+
+
+async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) -> list[Inputs]:
+    """Return what those brought whose place a request has taken, as far as it can still be found out."""
+    found: list[Inputs] = []
+    for each in superseded:
+        packed = each.packed
+        if packed is None:
+            key = RequestKeys(scope, task.arrival.tenant, each.id).record
+            record = (await scope.read(key)).get(key)
+            raw = UNSET if record is None else REQUESTS.decode(record.value).inputs
+            packed = None if raw is UNSET else bytes(raw)
+        if packed is not None:
+            found.append(task.action.read(packed))
+    return found
