@@ -105,24 +105,29 @@ class Flow:
 
 @final
 class Flows:
-    """The flows of one app, and where a request finds its action. Actions that are declared later are found too.
+    """The actions of the flows of one app, as they are when it is made; what is declared later is not served by it.
 
     Args:
         flows: The flows.
+
+    Attributes:
+        actions: All actions of all flows, in the order of their declaration.
 
     Raises:
         InvalidFlowError: Two have one kind, or something is no flow.
     """
 
-    __slots__ = ("_flows",)
+    __slots__ = ("_found", "actions")
 
     def __init__(self, flows: Iterable[Flow]) -> None:
-        self._flows: Final[dict[str, Flow]] = {}
+        kinds: dict[str, Flow] = {}
         for flow in flows:
             if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
                 raise InvalidFlowError("flows", f"a {type(flow).__name__} is no flow; make one with hf.Flow(...)")
-            if self._flows.setdefault(flow.kind, flow) is not flow:
+            if kinds.setdefault(flow.kind, flow) is not flow:
                 raise InvalidFlowError(f"flow {flow.kind!r}", "there are two flows of that kind; rename one of them")
+        self.actions: Final = tuple(action for flow in kinds.values() for action in flow.actions.values())
+        self._found: Final = {(action.flow, action.name): action for action in self.actions}
 
     def find(self, flow: str, action: str) -> Action[..., Any]:
         """Return an action by the kind of its flow and its name.
@@ -130,13 +135,8 @@ class Flows:
         Raises:
             UnknownActionError: There is none.
         """
-        found = self._flows.get(flow)
-        if found is None or action not in found.actions:
+        found = self._found.get((flow, action))
+        if found is None:
             known = tuple(f"{each.flow}.{each.name}" for each in self.actions)
             raise UnknownActionError(flow, action, known)
-        return found.actions[action]
-
-    @property
-    def actions(self) -> tuple[Action[..., Any], ...]:
-        """All actions of all flows, in the order of their declaration."""
-        return tuple(action for flow in self._flows.values() for action in flow.actions.values())
+        return found

@@ -10,13 +10,11 @@ from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.errors import InvalidInputError
-from holdfast.flows.arrival import Address as Address
-from holdfast.flows.arrival import Arrival as Arrival
-from holdfast.flows.arrival import Principal as Principal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from holdfast.flows.arrival import Address, Arrival
     from holdfast.flows.session import Session
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.handle import Run
@@ -131,8 +129,8 @@ class Event(Struct, frozen=True):
 
     Attributes:
         number: 1, 2, 3 and so on, without gaps: whoever has seen one asks for those after it.
-        name: What it is: ``"message"`` unless the action said otherwise; names that begin with ``"request."`` are told
-            by the dispatcher: ``"request.waiting"``, ``"request.started"``, ``"request.ended"``.
+        name: What it is: ``"message"`` unless the action said otherwise. The last one is ``"request.ended"``; names
+            that begin like this are the dispatcher's.
         data: JSON-shaped data.
     """
 

@@ -216,10 +216,11 @@ def test_a_role_of_several_is_enough() -> None:
 
 
 def test_a_request_finds_its_action_by_two_names() -> None:
-    """Also one that was declared after the app was made."""
+    """What is declared after the app was made is not served by it."""
     chat = hf.Flow("support-chat")
-    flows = Flows([chat, hf.Flow("empty")])
     action = chat.action(respond)
+    flows = Flows([chat, hf.Flow("empty")])
+    declare(flow=chat, name="later")
     assert flows.find("support-chat", "respond") is action
     assert flows.actions == (action,)
 
