@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast import blocking
     from holdfast.errors import HoldfastError
     from holdfast.flows.arrival import Arrival, Principal
+    from holdfast.flows.dispatch import Dispatcher
     from holdfast.flows.flow import Flow
     from holdfast.flows.policies import Allow, Batch, Debounce, Join, Latest, Queue, Reject, Restart
     from holdfast.flows.request import Request
@@ -41,6 +42,7 @@ __all__ = [
     "Credentials",
     "Debounce",
     "Debounced",
+    "Dispatcher",
     "Engine",
     "Exclusion",
     "Flow",
@@ -84,6 +86,7 @@ _HOMES = {
     "Credentials": "holdfast.stores.credentials",
     "Debounce": "holdfast.flows.policies",
     "Debounced": "holdfast.workflows.starting.patterns",
+    "Dispatcher": "holdfast.flows.dispatch",
     "Engine": "holdfast.workflows.engine",
     "Exclusion": "holdfast.local",
     "Flow": "holdfast.flows.flow",

@@ -23,7 +23,7 @@ from holdfast.stores.protocol import Put
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.flows.request import Arrival
+    from holdfast.flows.arrival import Arrival
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Snapshot
 

@@ -13,7 +13,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.clock import Instant
 from holdfast.codec import Codec
-from holdfast.flows.request import ENDED, Address, Status
+from holdfast.flows.arrival import Address
+from holdfast.flows.request import ENDED, Status
 from holdfast.ids import new_id
 from holdfast.workflows.storing.failures import Failure
 
