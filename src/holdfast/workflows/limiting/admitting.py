@@ -49,9 +49,9 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
 
     One that is cancelled or has waited too long ends here, without having run.
     """
-    if _still_collects(life, host.now()):
+    if life.collects and life.cancel is None and life.until is not None and life.until > host.now():
         return None
-    ending = why_over(header, life, host.now()) if life.ticket is not None or life.cancel is not None else None
+    ending = why_over(header, life, host.now())
     if ending is not None and await end_unstarted(host, keys.id, header, life, version, ending):
         return None
     worker = await host.attend()
@@ -64,15 +64,10 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
         return None
 
 
-def _still_collects(life: Life, now: Instant) -> bool:
-    """Tell whether a run stands in no line yet because its own time has not come."""
-    return life.ticket is None and life.cancel is None and life.until is not None and life.until > now
-
-
 def taken(life: Life, presence: str, at: Instant) -> Life:
     """Return the life of a run that a worker has taken up."""
     return structs.replace(
-        life, status="running", owner=presence, claims=life.claims + 1, changed_at=at, until=None, waits_for=""
+        life, status="running", owner=presence, claims=life.claims + 1, changed_at=at, until=None, waits_for="", collects=False
     )
 
 
@@ -145,7 +140,7 @@ class _Admission:
             self._after = life
             return changes
         until = life.until
-        if life.ticket is None and until is not None:  # its own time has come: from now on it waits for its turn
+        if life.collects and until is not None:  # its own time has come: from now on it waits for its turn
             changes += _gone(seen, keys.timer(until))
             until = None
         self._after = waiting_life(life, place, seen.at, until)  # however many lines there are

@@ -40,6 +40,7 @@ def waiting_life(life: Life, place: InLine, at: Instant, until: Instant | None) 
         waits_for=f"its turn among the runs of {place.standing.label!r:.100}",
         admitted=place.admitted,
         ticket=place.waiting.ticket,
+        collects=False,
     )
 
 
@@ -60,7 +61,7 @@ def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
     """Tell why a run that waits in a line is to wait no longer; None: it is."""
     if life.cancel is not None:
         return Ending("cancelled", life.cancel, only_waiting=False)
-    if life.until is None or life.until > now:
+    if life.until is None or life.until > now or life.collects:
         return None
     if header.deadline is not None and header.deadline <= now:
         return Ending("timed_out", "its time was over before its turn came", only_waiting=True)

@@ -159,6 +159,7 @@ async def _open(
         life = structs.replace(life, until=later(at, plan.window), waits_for="further events")
     asked = Start(workflow=workflow, packed=b"{}", run_id=keys.id, tags=(key,) if bringing is None else bringing.tags)
     lines = () if bringing is None else bringing.lines
+    life = structs.replace(life, collects=True) if lines and life.until is not None else life
     changes = [*creation(host, asked, at, life, lines), *first_of(keys, Sending("signal", EVENT, packed), at)]
     if bringing is not None:
         changes += (*bringing.opening(at), *bringing.always(keys.id, at))

@@ -94,6 +94,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
         waits_for: What it waits for, in words.
         admitted: In how many of its lines it holds a place, from the first on.
         ticket: Its ticket in the line in which it waits; None: it does not wait in one.
+        collects: It stands in no line yet, and goes there at ``until``; meanwhile it collects events.
         cancel: Why it is to be cancelled; None: it is not.
         result: What it returned.
         failure: What it raised.
@@ -114,6 +115,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
     waits_for: str = ""
     admitted: int = 0
     ticket: int | None = None
+    collects: bool = False
     cancel: str | None = None
     result: Raw | UnsetType = UNSET
     failure: Failure | None = None
