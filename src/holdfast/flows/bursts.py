@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import structs
 
-from holdfast.clock import MICROSECONDS, later
+from holdfast.clock import later
 from holdfast.errors import StoreBusyError
 from holdfast.flows.durable import Call, name_of, tags_of
 from holdfast.flows.idempotency import RacedError
@@ -48,8 +48,8 @@ def plan_of(policy: Policy, workflow: Workflow[..., Any]) -> Plan:
     return Plan(workflow, policy.window, slides=True, most=policy.max_wait, size=MOST_EVENTS)
 
 
-def time_of(metadata: Mapping[str, Any], otherwise: Instant) -> float:
-    """Return when an event happened: its ``event_time`` if the transport knows it, otherwise when it arrived.
+def time_of(metadata: Mapping[str, Any]) -> float | None:
+    """Return when an event happened: its ``event_time``, if the transport knows it.
 
     It is seconds since 1970, or a text as RFC 3339 has it. Anything else counts as not known.
     """
@@ -60,8 +60,8 @@ def time_of(metadata: Mapping[str, Any], otherwise: Instant) -> float:
         try:
             return datetime.fromisoformat(given).timestamp()
         except ValueError:
-            pass
-    return otherwise / MICROSECONDS
+            return None
+    return None
 
 
 async def add(server: Server, task: Task, workflow: Workflow[..., Any]) -> Collected:
@@ -71,7 +71,7 @@ async def add(server: Server, task: Task, workflow: Workflow[..., Any]) -> Colle
         RacedError: Another one with the same idempotency key came first.
     """
     policy, key = task.action.policy, _key_of(task)
-    call = Call.of(task, time_of(task.arrival.metadata, server.now()))
+    call = Call.of(task, time_of(task.arrival.metadata))
     packed = msgspec.json.encode(call)
     plan = plan_of(policy, workflow)
     if not (isinstance(policy, Debounce) and policy.edge == "leading"):

@@ -53,7 +53,10 @@ _LOST: Final = (RequestSupersededError, RequestCancelledError, RequestInterrupte
 
 
 class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A request as it is stored with its run: who asks, and what with. ``at`` orders the events of a burst."""
+    """A request as it is stored with its run: who asks, and what with.
+
+    ``at`` is when its event happened, in seconds, if its transport knows.
+    """
 
     flow: str
     action: str
@@ -67,10 +70,10 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
     idempotency_key: str = ""
     address: Address = ()
     chain: tuple[Address, ...] = ()
-    at: float = 0.0
+    at: float | None = None
 
     @classmethod
-    def of(cls, task: Task, at: float = 0.0) -> Call:
+    def of(cls, task: Task, at: float | None = None) -> Call:
         """Return what is stored of a request."""
         arrival = task.arrival
         return cls(
@@ -173,11 +176,23 @@ def tenant_in(tags: Iterable[str]) -> str | None:
 
 
 async def _events(ctx: Context) -> list[Call]:
-    """Return what was collected, in the order of the events' own times."""
+    """Return what was collected."""
     calls: list[Call] = []
     while (event := await ctx.wait_signal(EVENT, timeout=0, default=None)) is not None:
         calls.append(msgspec.convert(event, Call))
-    return sorted(calls, key=lambda call: call.at)  # those of the same time stay in the order of their arrival
+    return in_order(calls)
+
+
+def in_order(calls: Sequence[Call]) -> list[Call]:
+    """Return calls in the order of their own times: one that was late does not count as newer than it is.
+
+    One whose own time is not known is as new as the newest before it; so without any they stay in order of arrival.
+    """
+    newest, times = float("-inf"), list[float]()
+    for call in calls:
+        times.append(newest if call.at is None else call.at)
+        newest = max(newest, times[-1])
+    return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
 
 
 class DeposedError(Exception):

@@ -67,7 +67,14 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
 def taken(life: Life, presence: str, at: Instant) -> Life:
     """Return the life of a run that a worker has taken up."""
     return structs.replace(
-        life, status="running", owner=presence, claims=life.claims + 1, changed_at=at, until=None, waits_for="", collects=False
+        life,
+        status="running",
+        owner=presence,
+        claims=life.claims + 1,
+        changed_at=at,
+        until=None,
+        waits_for="",
+        collects=False,
     )
 
 
