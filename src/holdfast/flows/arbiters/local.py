@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
@@ -224,10 +223,10 @@ class LocalArbiter:
 
         return await self._space.update((guard.key, *beside.keys), decide)
 
-    def stop_run(self, run_id: str, reason: str) -> bool:
+    def stop_run(self, turn: LocalTurn, reason: str) -> bool:
         """Cancel a durable run in the background; tell whether that can be done."""
         if self._stop_run is not None:
-            self.own(_safely(self._stop_run(run_id, reason)))
+            self.own(_stop(self._stop_run(turn.ask.id, reason), turn))
         return self._stop_run is not None
 
     def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -238,7 +237,9 @@ class LocalArbiter:
         return task
 
 
-async def _safely(work: Awaitable[object]) -> None:
-    """Wait for what may fail without harm: a run that is not cancelled loses its place after a while all the same."""
-    with suppress(HoldfastError):
-        await work
+async def _stop(cancelling: Awaitable[object], turn: LocalTurn) -> None:
+    """Wait until a run was told that it is cancelled; if that fails, at least its step is."""
+    try:
+        await cancelling
+    except HoldfastError:
+        turn.wake()

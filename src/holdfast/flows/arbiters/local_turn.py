@@ -118,14 +118,16 @@ class LocalTurn:
         self.stop = stop
         if self.ask.on_stop is not None:
             self.ask.on_stop(stop)
-        if not self.is_at_front:
-            self._give_up(ending_of(self.ask.id, stop))
-            return
         self.is_lost = True
-        is_told = self.is_durable and self._arbiter.stop_run(self.ask.id, reason_of(stop))
-        if self.body is None:  # a run's step has not come for it yet, and finds out when it does
+        if not self.is_at_front or self.body is None:
             self._arbiter.leave(self)
-        elif not is_told:
+        if not self.is_durable or not self._arbiter.stop_run(self, reason_of(stop)):
+            self.wake()
+
+    def wake(self) -> None:
+        """Let its task find out that it is to stop. A run's step that has not come yet finds out when it does."""
+        self._settle()
+        if self.is_at_front and self.body is not None:
             self.body.cancel()
 
     def revoke(self) -> bool:
