@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import msgspec
@@ -27,7 +27,7 @@ from holdfast.transports.routing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, MutableMapping
 
     from starlette.types import ASGIApp
 
@@ -86,13 +86,15 @@ class FakeHandle:
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield what was told, and what will be."""
         while True:
+            is_over = self.status != "running"
             for event in self.told[after:]:
                 after = event.number
                 yield event
-            if self.status != "running":
+            if is_over:
                 return
             async with self.news:
-                await self.news.wait()
+                if len(self.told) == after and self.status == "running":
+                    await self.news.wait()
 
     async def tell(self, data: object, name: str = "message") -> None:
         """Tell something."""
@@ -183,3 +185,47 @@ class Served:
         """Return a client that comes from an address."""
         transport = httpx.ASGITransport(app=self.app, client=(address, 1234))
         return httpx.AsyncClient(transport=transport, base_url=base)
+
+
+class Call:
+    """One HTTP request by hand, for what a client library keeps from us: pieces of an answer, and hanging up."""
+
+    def __init__(self, app: ASGIApp, method: str, path: str, headers: dict[str, str] | None = None) -> None:
+        given = {"host": "localhost"} | (headers or {})
+        self.scope: dict[str, Any] = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+            "client": ("127.0.0.1", 1),
+        }
+        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._sent: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._app = app
+
+    async def __aenter__(self) -> Self:
+        self._incoming.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+        self.task = asyncio.ensure_future(self._app(self.scope, self._incoming.get, self._sent.put))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.hang_up()
+        await self.task
+
+    async def started(self) -> int:
+        """Return the status of the answer."""
+        message = await self._sent.get()
+        self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        status: int = message["status"]
+        return status
+
+    async def piece(self) -> str:
+        """Return the next piece of the body; empty at its end."""
+        message = await self._sent.get()
+        body: bytes = message["body"]
+        return body.decode()
+
+    def hang_up(self) -> None:
+        """Go away."""
+        self._incoming.put_nowait({"type": "http.disconnect"})
