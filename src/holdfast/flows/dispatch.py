@@ -245,7 +245,7 @@ class Dispatcher:
             if isinstance(known, Replay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
-                return Handle(server, keys, task.action, known.view.record)
+                return Handle(server, keys, task.action, known.view.record, is_replay=True)
             try:
                 return await self._begin_request(server, _claiming(task, known))
             except RacedError:

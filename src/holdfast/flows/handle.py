@@ -39,10 +39,22 @@ class Handle:
         id: Its id.
         is_new: Whether the call that returned this handle began it. If not, it was sent before, or shares another
             one's run.
+        is_replay: Whether it was sent before, with the same idempotency key.
         explanation: Why it waits, if it did when this handle was made.
     """
 
-    __slots__ = ("_action", "_attended", "_keys", "_on_disconnect", "_record", "_server", "explanation", "id", "is_new")
+    __slots__ = (
+        "_action",
+        "_attended",
+        "_keys",
+        "_on_disconnect",
+        "_record",
+        "_server",
+        "explanation",
+        "id",
+        "is_new",
+        "is_replay",
+    )
 
     def __init__(
         self,
@@ -53,6 +65,7 @@ class Handle:
         *,
         attended: Attended | None = None,
         is_new: bool = False,
+        is_replay: bool = False,
         explanation: Explanation | None = None,
         on_disconnect: OnDisconnect = "continue",
     ) -> None:
@@ -61,6 +74,7 @@ class Handle:
         self._on_disconnect: Final = on_disconnect
         self.id: Final = keys.id
         self.is_new: Final = is_new
+        self.is_replay: Final = is_replay
         self.explanation: Final = explanation
 
     def __repr__(self) -> str:
