@@ -14,6 +14,8 @@ from holdfast.flows.arrival import Principal
 from holdfast.flows.dispatch import Dispatcher
 from holdfast.flows.flow import Flows
 from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
+from holdfast.transports.chat.declaring import checked_chats
+from holdfast.transports.chat.routes import chat_routes
 from holdfast.transports.gate import PRINCIPAL, Gate
 from holdfast.transports.http import REQUEST
 from holdfast.transports.limits import Limits
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from holdfast.events import Hook
     from holdfast.flows.arrival import Arrival
     from holdfast.flows.flow import Flow
+    from holdfast.space import Space
     from holdfast.transports.authentication import Authenticate
+    from holdfast.transports.chat.declaring import Chat
     from holdfast.transports.seam import Handle
     from holdfast.transports.webhooks.declaring import Webhook
     from holdfast.workflows.engine import Runnable
@@ -65,6 +69,7 @@ class App:
         flows: What it serves.
         workflows: What actions start, besides; only with a store.
         webhooks: Deliveries that it takes.
+        chats: The flows that people talk to.
         schedules: As in :class:`~holdfast.Engine`; only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens`. It is asked
             before anything else is read, for every address but those of webhooks, which are signed, and ``/health``.
@@ -90,6 +95,7 @@ class App:
         flows: Iterable[Flow],
         workflows: Iterable[Runnable] = (),
         webhooks: Iterable[Webhook] = (),
+        chats: Iterable[Chat] = (),
         schedules: Iterable[Schedule] = (),
         authenticate: Authenticate | None = None,
         arbiter: Literal["shared", "local"] = "shared",
@@ -114,7 +120,7 @@ class App:
         self.is_guarded: Final = authenticate is not None
         self._closing: Final = asyncio.Event()
         self._is_open = False
-        self.routes: Final = self._routes(webhooks, version)
+        self.routes: Final = [*self._routes(webhooks, version), *self._chat_routes(chats)]
         paths = {HEALTH, *(webhook_path(each) for each in _checked(webhooks, self._flows))}
         self._router: Final = Router(self.routes, redirect_slashes=False, default=nothing_here, lifespan=self._lifespan)
         gate = Gate(
@@ -137,6 +143,14 @@ class App:
             document_route(self.name, version, self._flows, is_guarded=self.is_guarded),
             health_route(lambda: self._is_open and not self._closing.is_set()),
         ]
+
+    def _chat_routes(self, chats: Iterable[Chat]) -> list[BaseRoute]:
+        known = checked_chats(chats, self._flows)
+
+        def space() -> Space:
+            return self.dispatcher.engine.space
+
+        return chat_routes(known, self, space=space, limits=self.limits, closing=self._closing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, WebSocket or lifespan, as ASGI says."""

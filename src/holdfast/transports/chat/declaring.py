@@ -8,9 +8,11 @@ from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.durations import Duration
     from holdfast.flows.action import Action
-    from holdfast.flows.flow import Flow
+    from holdfast.flows.flow import Flow, Flows
 
 TEXT: Final = "text"
 """The parameter of an action that gets what somebody wrote."""
@@ -103,6 +105,22 @@ class Chat:
 
     def __repr__(self) -> str:
         return f"Chat({self.flow!r}, append={self.append!r}, respond={self.respond!r})"
+
+
+def checked_chats(chats: Iterable[Chat], flows: Flows) -> tuple[Chat, ...]:
+    """Return the chats of an application that serves these flows.
+
+    Raises:
+        InvalidFlowError: A flow is not served, or has two chats.
+    """
+    known = tuple(chats)
+    served = {action.flow for action in flows.actions}
+    for number, chat in enumerate(known):
+        if chat.flow not in served:
+            raise InvalidFlowError(repr(chat), "its flow is not among those that the app serves; add it to flows=")
+        if chat.flow in {other.flow for other in known[:number]}:
+            raise InvalidFlowError(repr(chat), "the flow has another chat already")
+    return known
 
 
 def _found(flow: Flow, name: str) -> Action[..., Any]:

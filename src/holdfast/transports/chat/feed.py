@@ -47,14 +47,15 @@ class Feed:
         self._frames: Final[asyncio.Queue[Frame]] = asyncio.Queue(AHEAD)
         self._slots: Final = asyncio.Semaphore(FOLLOWED)
         self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._answers: Final[set[str]] = set()
+        self._met: Final[set[str]] = set()
+        self._open = 0
         self._waiting: Final[dict[str, Handle]] = {}
         self._moved: Final = asyncio.Event()
 
     @property
     def is_quiet(self) -> bool:
         """Whether no answer is to come."""
-        return not self._answers
+        return not self._open
 
     async def __aenter__(self) -> Self:
         if not self._seen.last:
@@ -111,11 +112,12 @@ class Feed:
         if self._seen.is_over(number):
             return
         frame = message_frame(number, entry)
-        is_shared = entry.request in self._answers  # a burst has one answer, told with its first message
+        is_shared = entry.request in self._met  # a burst has one answer, told with its first message
         if number > self._seen.last:
             await self._frames.put(Frame(frame.body, number, is_end=frame.is_end or is_shared))
         if entry.request and not is_shared:
-            self._answers.add(entry.request)
+            self._met.add(entry.request)
+            self._open += 1
             self._own(self._follow(number, entry.request, self._seen.after(number)))
 
     # --- answers -------------------------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Feed:
                 except HoldfastError:
                     await asyncio.sleep(PAUSE)
         self._waiting.pop(request, None)
-        self._answers.discard(request)
+        self._open -= 1
         self._moved.set()
 
     async def _look(self, handle: Handle) -> None:

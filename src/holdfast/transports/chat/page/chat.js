@@ -126,6 +126,8 @@ const heard = {
 
   event(frame) {
     const item = answerBubble(frame.request);
+    if (frame.number <= Number(item.dataset.heard ?? 0)) return;
+    item.dataset.heard = frame.number;
     keepingAtTheEnd(() => {
       runs(item, frame.request);
       if (frame.name === "message" && typeof frame.data === "string") part(item, "words").textContent += frame.data;
