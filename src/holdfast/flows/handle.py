@@ -56,7 +56,7 @@ class Handle:
         "is_replay",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what is known of it when it is made
         self,
         server: Server,
         keys: RequestKeys,
