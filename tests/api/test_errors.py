@@ -24,6 +24,7 @@ SAMPLES: dict[object, object] = {
     str: "x",
     int: 3,
     float: 1.5,
+    bool: True,
     str | None: None,
     int | None: None,
     tuple[str, ...]: ("a", "b"),
