@@ -11,7 +11,7 @@ from holdfast.clock import monotonic
 from holdfast.errors import TooManyRequestsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from holdfast.flows.arrival import Principal
     from holdfast.transports.chat.declaring import ChatLimits
@@ -42,7 +42,7 @@ class Guests:
         self._written: Final[OrderedDict[Who, tuple[float, float]]] = OrderedDict()
 
     @contextmanager
-    def connected(self, who: Who) -> Iterator[None]:
+    def connected(self, who: Who) -> Generator[None]:
         """Count a connection while it is open.
 
         Raises:

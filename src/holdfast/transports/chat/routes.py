@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.scope import Scope
     from holdfast.transports.chat.declaring import Chat
-    from holdfast.transports.limits import Limits
+    from holdfast.transports.limits import AppLimits
     from holdfast.transports.seam import Dispatching
 
     Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -56,7 +56,7 @@ def chat_routes(
     dispatching: Dispatching,
     *,
     space: Callable[[], Scope],
-    limits: Limits,
+    limits: AppLimits,
     closing: asyncio.Event,
 ) -> list[BaseRoute]:
     """Return the routes of chats.

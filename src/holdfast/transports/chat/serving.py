@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.scope import Scope
     from holdfast.transports.chat.declaring import Chat
     from holdfast.transports.chat.guests import Who
-    from holdfast.transports.limits import Limits, Room
+    from holdfast.transports.limits import AppLimits, Room
     from holdfast.transports.seam import Dispatching
 
 
@@ -41,7 +41,7 @@ class Serving:
         chat: Chat,
         dispatching: Dispatching,
         space: Callable[[], Scope],
-        limits: Limits,
+        limits: AppLimits,
         room: Room,
         closing: asyncio.Event,
     ) -> None:

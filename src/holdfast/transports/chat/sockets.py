@@ -26,6 +26,9 @@ SILENT: Final = 3
 ROOM: Final = 8_192
 """Bytes that a frame may have besides the text of a message."""
 
+FAREWELL: Final = 1.0
+"""Seconds that a client has to read why it is let go."""
+
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 TOO_BIG: Final = 1009
@@ -180,5 +183,7 @@ class Talk:
 
     async def _close(self, code: int, reason: str) -> None:
         if self._socket.application_state is WebSocketState.CONNECTED:
-            with suppress(WebSocketDisconnect, OSError, RuntimeError):  # the other side may have gone meanwhile
-                await self._socket.close(code, reason)
+            # The other side may have gone meanwhile, or may not read; then the server ends the connection by itself.
+            with suppress(WebSocketDisconnect, OSError, RuntimeError):  # a TimeoutError is an OSError
+                async with asyncio.timeout(min(self._limits.patience, FAREWELL)):
+                    await self._socket.close(code, reason)
