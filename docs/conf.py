@@ -85,6 +85,28 @@ _SHOWN = {
         "Schedules",
         "ScheduleInfo",
     ),
+    "holdfast.flows": (
+        "Flow",
+        "Action",
+        "ActionOptions",
+        "Allow",
+        "Queue",
+        "Reject",
+        "Debounce",
+        "Restart",
+        "Batch",
+        "Join",
+        "Latest",
+        "Principal",
+        "Arrival",
+        "Request",
+        "Session",
+        "Dispatcher",
+        "Handle",
+        "RequestInfo",
+        "Explanation",
+        "Event",
+    ),
 }
 _API = Path(__file__).parent / "reference" / "api"
 

@@ -7,6 +7,9 @@
 The key says which requests collide, and is part of the policy: ``"session"`` (the default), ``"user"``, ``"tenant"``,
 ``"none"``, or a function that takes the :class:`~holdfast.flows.arrival.Arrival` and returns text, or None where
 nothing is to be arbitrated. A request without a key (no session, no user, None) runs at once, as with ``Allow``.
+
+``Queue`` and ``Reject`` look at all requests of a key. The others look at those of the same action, and wait their turn
+behind another action of the key.
 """
 
 from __future__ import annotations
@@ -152,7 +155,7 @@ class Debounce(_Value):
 
 @final
 class Restart(_Value):
-    """The newest request wins: the one that runs is cancelled, and the newest starts when it has ended.
+    """The newest request of an action wins: the one that runs is cancelled, and the newest starts when it has ended.
 
     The cancelled one has ``grace`` to end. After that its grant is revoked: whatever it still does, it commits nothing
     to the session and its result is not kept. Its staged state is dropped in any case. The newest finds the inputs of
@@ -217,7 +220,7 @@ class Join(_Value):
 
 @final
 class Latest(_Value):
-    """The one that runs is finished, and of those that wait only the newest is kept.
+    """The one that runs is finished, and of those of the same action that wait only the newest is kept.
 
     The others end with :class:`~holdfast.errors.RequestSupersededError`, which names the newer one. A request is
     durable when it is answered.
