@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from holdfast.space import Space, open
     from holdfast.stores.credentials import Credentials
     from holdfast.stores.sealing.keyring import Keyring
+    from holdfast.transports import webhooks
+    from holdfast.transports.app import App, lifespan
+    from holdfast.transports.authentication import BearerTokens, new_token, token_digest
+    from holdfast.transports.chains import chain_headers
+    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.webhooks import Webhook
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.context.performing import DID_NOT_HAPPEN, Happened, current_step
     from holdfast.workflows.declaring.definition import Retry, Step, Workflow, step, workflow
@@ -35,9 +41,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DID_NOT_HAPPEN",
     "Allow",
+    "App",
+    "AppLimits",
     "Arrival",
     "Batch",
     "Batched",
+    "BearerTokens",
     "Context",
     "Credentials",
     "Debounce",
@@ -66,17 +75,32 @@ __all__ = [
     "Schedule",
     "Space",
     "Step",
+    "Webhook",
     "Workflow",
     "attempt_under",
     "blocking",
+    "chain_headers",
     "current_step",
+    "lifespan",
+    "new_token",
     "open",
     "step",
+    "token_digest",
+    "webhooks",
     "workflow",
 ]
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
+    "App": "holdfast.transports.app",
+    "lifespan": "holdfast.transports.app",
+    "AppLimits": "holdfast.transports.limits",
+    "BearerTokens": "holdfast.transports.authentication",
+    "new_token": "holdfast.transports.authentication",
+    "token_digest": "holdfast.transports.authentication",
+    "Webhook": "holdfast.transports.webhooks",
+    "webhooks": "holdfast.transports.webhooks",
+    "chain_headers": "holdfast.transports.chains",
     "DID_NOT_HAPPEN": "holdfast.workflows.context.performing",
     "Allow": "holdfast.flows.policies",
     "Arrival": "holdfast.flows.arrival",
@@ -125,7 +149,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     module = import_module(home)  # rule: the module comes from the fixed table above
-    found = module if home == f"holdfast.{name}" else getattr(module, name)
+    found = module if home.rpartition(".")[2] == name else getattr(module, name)
     globals()[name] = found
     return found
 

@@ -6,40 +6,22 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
-from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Router
-
-from holdfast.errors import EngineNotOpenError, InvalidFlowError
-from holdfast.flows.arrival import Principal
+from holdfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraError
 from holdfast.flows.dispatch import Dispatcher
 from holdfast.flows.flow import Flows
-from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.chat.declaring import checked_chats
-from holdfast.transports.chat.routes import chat_routes
-from holdfast.transports.gate import PRINCIPAL, Gate
-from holdfast.transports.http import REQUEST
-from holdfast.transports.limits import Limits
-from holdfast.transports.routing import (
-    HEALTH,
-    document_route,
-    flow_routes,
-    health_route,
-    nothing_here,
-    webhook_path,
-    webhook_routes,
-)
+from holdfast.transports.limits import AppLimits
 from holdfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
+    from types import ModuleType
 
-    from starlette.requests import HTTPConnection
-    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
-    from holdfast.flows.arrival import Arrival
+    from holdfast.flows.arrival import Arrival, Principal
     from holdfast.flows.flow import Flow
     from holdfast.space import Space
     from holdfast.transports.authentication import Authenticate
@@ -51,9 +33,6 @@ if TYPE_CHECKING:
 
 GRACE: Final = 10.0
 """Seconds that requests under way have to end when the application closes."""
-
-CORS_HEADERS: Final = ("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION)
-CORS_SHOWN: Final = ("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST)
 
 
 @final
@@ -101,56 +80,33 @@ class App:
         arbiter: Literal["shared", "local"] = "shared",
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
-        limits: Limits | None = None,
+        limits: AppLimits | None = None,
         name: str = "app",
         version: str = "1",
         namespace: str = "default",
         hooks: Iterable[Hook] = (),
         grace: Duration = GRACE,
     ) -> None:
-        flows, webhooks = tuple(flows), tuple(webhooks)
         self._engine: Final = (
             Engine(store, workflows=workflows, schedules=schedules, namespace=namespace, hooks=hooks)
             if isinstance(store, str)
             else _alone(store, workflows=workflows, schedules=schedules, hooks=hooks, namespace=namespace)
         )
-        self._flows: Final = Flows(flows)
-        self._dispatcher: Final = Dispatcher(self._engine, flows=flows, arbiter=arbiter, name=name)
-        self.name, self.limits, self._grace = name, limits or Limits(), grace
+        self.flows: Final = Flows(flows)
+        self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, name=name)
+        self.name, self.limits, self._grace = name, limits or AppLimits(), grace
         self.is_guarded: Final = authenticate is not None
-        self._closing: Final = asyncio.Event()
+        self.closing: Final = asyncio.Event()
         self._is_open = False
-        self.routes: Final = [*self._routes(webhooks, version), *self._chat_routes(chats)]
-        paths = {HEALTH, *(webhook_path(each) for each in _checked(webhooks, self._flows))}
-        self._router: Final = Router(self.routes, redirect_slashes=False, default=nothing_here, lifespan=self._lifespan)
-        gate = Gate(
-            self._router,
-            authenticate=authenticate,
-            hosts=tuple(hosts),
-            origins=(origins := tuple(origins)),
-            open_paths=paths,
-            nobody=Principal(),
+        building = _building()
+        known = _checked(tuple(webhooks), self.flows)
+        self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), version)
+        self._door: Final[ASGIApp] = building.behind_the_door(
+            self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
         )
-        self._door: Final[ASGIApp] = _shared_with(gate, origins) if origins else gate
 
     def __repr__(self) -> str:
         return f"<App {self.name!r}>"
-
-    def _routes(self, webhooks: Iterable[Webhook], version: str) -> list[BaseRoute]:
-        return [
-            *flow_routes(self, self._flows, self.limits, self._closing),
-            *webhook_routes(self, webhooks, self.limits),
-            document_route(self.name, version, self._flows, is_guarded=self.is_guarded),
-            health_route(lambda: self._is_open and not self._closing.is_set()),
-        ]
-
-    def _chat_routes(self, chats: Iterable[Chat]) -> list[BaseRoute]:
-        known = checked_chats(chats, self._flows)
-
-        def space() -> Space:
-            return self.dispatcher.engine.space
-
-        return chat_routes(known, self, space=space, limits=self.limits, closing=self._closing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, WebSocket or lifespan, as ASGI says."""
@@ -160,7 +116,7 @@ class App:
 
     async def open(self) -> None:
         """Open the store, and begin to serve. A server does so by itself; see also :func:`lifespan`."""
-        self._closing.clear()
+        self.closing.clear()
         await self._dispatcher.open()
         self._is_open = True
 
@@ -172,7 +128,7 @@ class App:
 
     def drain(self) -> None:
         """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
-        self._closing.set()
+        self.closing.set()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -181,10 +137,9 @@ class App:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, _host: object) -> AsyncGenerator[None]:
-        async with self:
-            yield
+    def lifespan(self, _host: object = None) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Open it, and close it in the end: what a server does around everything else."""
+        return self
 
     # --- what endpoints ask it for -------------------------------------------------------------------------------
 
@@ -203,10 +158,15 @@ class App:
         """Return a request by its id."""
         return await self.dispatcher.find(principal, request_id)
 
-    async def principal(self, connection: HTTPConnection) -> Principal:
-        """Return who sends a request that was let in."""
-        found: Principal = connection.scope[PRINCIPAL]
-        return found
+    @property
+    def space(self) -> Space:
+        """The space that it serves from; refused while it is not open."""
+        return self.dispatcher.engine.space
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it takes requests: it is open, and not about to close."""
+        return self._is_open and not self.closing.is_set()
 
 
 def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
@@ -237,7 +197,7 @@ def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engi
     return engine
 
 
-def _checked(webhooks: Iterable[Webhook], flows: Flows) -> Iterable[Webhook]:
+def _checked(webhooks: tuple[Webhook, ...], flows: Flows) -> tuple[Webhook, ...]:
     """Refuse two webhooks with one address, and webhooks whose deliveries would go nowhere."""
     seen: set[str] = set()
     for each in webhooks:
@@ -250,11 +210,12 @@ def _checked(webhooks: Iterable[Webhook], flows: Flows) -> Iterable[Webhook]:
     return webhooks
 
 
-def _shared_with(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
-    return CORSMiddleware(
-        app,
-        allow_origins=origins,
-        allow_methods=("GET", "POST", "DELETE"),
-        allow_headers=CORS_HEADERS,
-        expose_headers=CORS_SHOWN,
-    )
+def _building() -> ModuleType:
+    """Return what needs the libraries of the web, which are an extra."""
+    try:
+        from holdfast.transports import building  # noqa: PLC0415 -- hf.App can be named without them
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] != "starlette":
+            raise
+        raise MissingExtraError("serving flows", "holdfast[serve]") from problem
+    return building

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
     from holdfast.flows.flow import Flows
     from holdfast.flows.request import Event
-    from holdfast.transports.limits import Limits
+    from holdfast.transports.limits import AppLimits
     from holdfast.transports.seam import Dispatching, Handle
 
 REQUEST: Final = "Holdfast-Request"
@@ -41,7 +41,7 @@ GONE: Final = "the caller went away"
 class Calling:
     """``POST /flows/{flow}/{action}``."""
 
-    def __init__(self, dispatching: Dispatching, flows: Flows, limits: Limits, closing: asyncio.Event) -> None:
+    def __init__(self, dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> None:
         self._dispatching, self._flows, self._limits, self._closing = dispatching, flows, limits, closing
         self._open: Final = Room("requests", limits.requests)
         self._streams: Final = Room("streams", limits.streams)
@@ -145,7 +145,7 @@ def accepted(scope: Scope, handle: Handle, *, is_asked_for: bool = False) -> Res
 class Following:
     """``GET /requests/{id}``, ``GET /requests/{id}/events`` and ``DELETE /requests/{id}``."""
 
-    def __init__(self, dispatching: Dispatching, limits: Limits, closing: asyncio.Event) -> None:
+    def __init__(self, dispatching: Dispatching, limits: AppLimits, closing: asyncio.Event) -> None:
         self._dispatching, self._limits, self._closing = dispatching, limits, closing
         self._streams: Final = Room("streams", limits.streams)
 

@@ -17,7 +17,7 @@ SAID: Final = 1.0
 
 
 @final
-class Limits:
+class AppLimits:
     """How much an application takes on.
 
     Args:
@@ -72,5 +72,5 @@ class Room:
 
 def _count(what: str, given: int) -> int:
     if type(given) is not int or given < 1:
-        raise InvalidFlowError("Limits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
+        raise InvalidFlowError("AppLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")
     return given

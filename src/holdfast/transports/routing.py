@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from holdfast.flows.flow import Flows
-    from holdfast.transports.limits import Limits
+    from holdfast.transports.limits import AppLimits
     from holdfast.transports.seam import Dispatching
     from holdfast.transports.webhooks.declaring import Webhook
 
@@ -28,7 +28,7 @@ HEALTH: Final = "/health"
 JSON: Final = "application/json"
 
 
-def flow_routes(dispatching: Dispatching, flows: Flows, limits: Limits, closing: asyncio.Event) -> list[BaseRoute]:
+def flow_routes(dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> list[BaseRoute]:
     """Return the routes of actions, and of requests by their ids."""
     following = Following(dispatching, limits, closing)
     return [
@@ -38,7 +38,7 @@ def flow_routes(dispatching: Dispatching, flows: Flows, limits: Limits, closing:
     ]
 
 
-def webhook_routes(dispatching: Dispatching, webhooks: Iterable[Webhook], limits: Limits) -> list[BaseRoute]:
+def webhook_routes(dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits) -> list[BaseRoute]:
     """Return the routes of webhooks."""
     return [Route(webhook_path(each), _by_method(POST=WebhookEndpoint(each, dispatching, limits))) for each in webhooks]
 

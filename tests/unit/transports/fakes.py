@@ -15,7 +15,7 @@ from holdfast.flows.arrival import Principal
 from holdfast.flows.flow import Flow, Flows
 from holdfast.flows.request import Event, Explanation, Request, RequestInfo
 from holdfast.transports.gate import Gate
-from holdfast.transports.limits import Limits
+from holdfast.transports.limits import AppLimits
 from holdfast.transports.routing import (
     HEALTH,
     document_route,
@@ -162,10 +162,10 @@ class Served:
         authenticate: Authenticate | None = None,
         hosts: tuple[str, ...] = (),
         origins: tuple[str, ...] = (),
-        limits: Limits | None = None,
+        limits: AppLimits | None = None,
     ) -> None:
         self.dispatching, self.closing = FakeDispatching(), asyncio.Event()
-        limits, flows, webhooks = limits or Limits(), Flows([chat]), tuple(webhooks)
+        limits, flows, webhooks = limits or AppLimits(), Flows([chat]), tuple(webhooks)
         self.routes = [
             *flow_routes(self.dispatching, flows, limits, self.closing),
             *webhook_routes(self.dispatching, webhooks, limits),

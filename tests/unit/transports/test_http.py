@@ -20,7 +20,7 @@ from holdfast.errors import (
 from holdfast.flows.arrival import Principal
 from holdfast.flows.request import Explanation
 from holdfast.transports.chains import HEADER, chain_headers
-from holdfast.transports.limits import Limits
+from holdfast.transports.limits import AppLimits
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ async def test_a_caller_may_wait_a_while_for_what_is_durable() -> None:
     app = Served()
     async with app.client() as client:
         in_time = await client.post(POST, json={}, headers={"Prefer": "wait=5"})
-    short = Served(limits=Limits(wait="10ms"))
+    short = Served(limits=AppLimits(wait="10ms"))
     short.dispatching.answers_at_once = False
     async with short.client() as client:
         late = await client.post(POST, json={}, headers={"Prefer": "wait=500"})
@@ -180,13 +180,13 @@ async def test_a_body_has_to_say_that_it_is_json(kind: str) -> None:
 
 async def test_a_body_is_limited() -> None:
     """413, whatever it is."""
-    async with Served(limits=Limits(body=10)).client() as client:
+    async with Served(limits=AppLimits(body=10)).client() as client:
         assert (await client.post(ECHO, json={"text": "x" * 10})).status_code == 413
 
 
 async def test_only_so_many_requests_are_open() -> None:
     """The next is told to come back."""
-    app = Served(limits=Limits(requests=1))
+    app = Served(limits=AppLimits(requests=1))
     app.dispatching.answers_at_once = False
     async with app.client() as client:
         calling = asyncio.ensure_future(client.post(ECHO, json=HELLO))
@@ -289,7 +289,7 @@ async def test_a_browser_is_told_when_there_is_nothing_more() -> None:
 
 async def test_a_quiet_stream_says_that_it_is_alive() -> None:
     """So nobody in between hangs up."""
-    app = Served(limits=Limits(heartbeat="5ms"))
+    app = Served(limits=AppLimits(heartbeat="5ms"))
     app.dispatching.answers_at_once = False
     async with app.client() as client:
         await client.post(POST, json={})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from holdfast.flows.action import Action
-    from holdfast.transports.limits import Limits
+    from holdfast.transports.limits import AppLimits
     from holdfast.transports.seam import Dispatching
     from holdfast.transports.webhooks.declaring import Webhook
     from holdfast.transports.webhooks.signing import Verified
@@ -54,7 +54,9 @@ _log: Final = logging.getLogger("holdfast.webhooks")
 class WebhookEndpoint:
     """The ASGI application behind ``POST /webhooks/{name}``."""
 
-    def __init__(self, webhook: Webhook, dispatching: Dispatching, limits: Limits, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, webhook: Webhook, dispatching: Dispatching, limits: AppLimits, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._webhook, self._dispatching, self._clock = webhook, dispatching, clock
         self._limit: Final = webhook.max_body or limits.body
         self._time: Final = webhook.body_time or limits.body_time
