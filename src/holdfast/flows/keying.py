@@ -17,7 +17,8 @@ from holdfast.flows.arrival import LONGEST_ID, Address, Arrival
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.flows.policies import KeyFunction, Policy
+    from holdfast.flows.options import KeyFunction
+    from holdfast.flows.policies import Policy
 
 REQUEST: Final = "request"
 """The kind of such a line, and the first part of its address: those of locks begin with a number."""

@@ -14,33 +14,22 @@ behind another action of the key.
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar, cast, final, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, cast, final, get_args
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
+from holdfast.flows.options import checked_choice, checked_count, checked_key, checked_shared_key, length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.durations import Duration
-    from holdfast.flows.arrival import Arrival
-
-T = TypeVar("T")
-
-KeyForm: TypeAlias = Literal["session", "user", "tenant", "none"]
-KeyFunction: TypeAlias = "Callable[[Arrival], str | None]"
-Key: TypeAlias = "KeyForm | KeyFunction"
-"""What requests have to have in common to collide."""
+    from holdfast.flows.options import Key
 
 Edge: TypeAlias = Literal["trailing", "leading"]
 Collapse: TypeAlias = Literal["last", "all"]
 
-KEY_FORMS: Final = ("session", "user", "tenant", "none")
 MOST_WAITING: Final = 10_000
 """How many requests may wait for one key at most."""
 LARGEST_BATCH: Final = 10_000
-_SHORTEST: Final = 0.001
 
 
 class _Value:
@@ -53,6 +42,11 @@ class _Value:
     def _options(self) -> dict[str, object]:
         slots: tuple[str, ...] = self.__slots__
         return {slot: getattr(self, slot) for slot in slots}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__} does not change; make another one")
+        super().__setattr__(name, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Value) and type(self) is type(other) and self._options() == other._options()
@@ -90,9 +84,9 @@ class Queue(_Value):
     name = "queue"
 
     def __init__(self, *, key: Key = "session", max_waiting: int = 100, timeout: Duration | None = "30s") -> None:
-        self.key: Final = _checked_key("Queue", key)
-        self.max_waiting: Final = _checked_count("Queue", "max_waiting", max_waiting, MOST_WAITING)
-        self.timeout: Final = None if timeout is None else _length("Queue", "timeout", timeout)
+        self.key: Final = checked_key("Queue", key)
+        self.max_waiting: Final = checked_count("Queue", "max_waiting", max_waiting, MOST_WAITING)
+        self.timeout: Final = None if timeout is None else length("Queue", "timeout", timeout)
 
 
 @final
@@ -110,7 +104,7 @@ class Reject(_Value):
     name = "reject"
 
     def __init__(self, *, key: Key = "session") -> None:
-        self.key: Final = _checked_key("Reject", key)
+        self.key: Final = checked_key("Reject", key)
 
 
 @final
@@ -144,13 +138,13 @@ class Debounce(_Value):
         edge: Edge = "trailing",
         collapse: Collapse = "last",
     ) -> None:
-        self.window: Final = _length("Debounce", "window", window)
-        self.max_wait: Final = None if max_wait is None else _length("Debounce", "max_wait", max_wait)
+        self.window: Final = length("Debounce", "window", window)
+        self.max_wait: Final = None if max_wait is None else length("Debounce", "max_wait", max_wait)
         if self.max_wait is not None and self.max_wait < self.window:
             raise InvalidFlowError("Debounce", "max_wait is shorter than window; it must be at least as long")
-        self.key: Final = _checked_shared_key("Debounce", key, "no burst to wait for")
-        self.edge: Final = _checked_choice("Debounce", "edge", edge, Edge)
-        self.collapse: Final = _checked_choice("Debounce", "collapse", collapse, Collapse)
+        self.key: Final = checked_shared_key("Debounce", key, "no burst to wait for")
+        self.edge: Final = checked_choice("Debounce", "edge", edge, Edge)
+        self.collapse: Final = checked_choice("Debounce", "collapse", collapse, Collapse)
 
 
 @final
@@ -170,7 +164,7 @@ class Restart(_Value):
     name = "restart"
 
     def __init__(self, *, key: Key = "session", grace: Duration = "5s") -> None:
-        self.key: Final = _checked_shared_key("Restart", key, "nothing to restart")
+        self.key: Final = checked_shared_key("Restart", key, "nothing to restart")
         self.grace: Final = seconds(grace, what="the grace of Restart")
 
 
@@ -195,9 +189,9 @@ class Batch(_Value):
     collects = True
 
     def __init__(self, size: int, window: Duration, *, key: Key = "session") -> None:
-        self.size: Final = _checked_count("Batch", "size", size, LARGEST_BATCH)
-        self.window: Final = _length("Batch", "window", window)
-        self.key: Final = _checked_shared_key("Batch", key, "nothing to put together")
+        self.size: Final = checked_count("Batch", "size", size, LARGEST_BATCH)
+        self.window: Final = length("Batch", "window", window)
+        self.key: Final = checked_shared_key("Batch", key, "nothing to put together")
 
 
 @final
@@ -215,7 +209,7 @@ class Join(_Value):
     name = "join"
 
     def __init__(self, *, key: Key = "session") -> None:
-        self.key: Final = _checked_shared_key("Join", key, "no run to share")
+        self.key: Final = checked_shared_key("Join", key, "no run to share")
 
 
 @final
@@ -234,7 +228,7 @@ class Latest(_Value):
     collects = True
 
     def __init__(self, *, key: Key = "session") -> None:
-        self.key: Final = _checked_shared_key("Latest", key, "nothing newer")
+        self.key: Final = checked_shared_key("Latest", key, "nothing newer")
 
 
 Policy: TypeAlias = Allow | Queue | Reject | Debounce | Restart | Batch | Join | Latest
@@ -274,41 +268,3 @@ def _not_a_policy(given: object) -> str:
     if isinstance(given, type) and given in POLICIES.values():
         return f"the policy {given.__name__} was given as a class; call it, as in hf.{given.__name__}(...)"
     return f"{given!r:.60} is no policy; there are {', '.join(map(repr, POLICIES))}, as hf.Queue(...) and so on"
-
-
-def _length(policy: str, what: str, given: Duration) -> float:
-    return seconds(given, what=f"the {what} of {policy}", minimum=_SHORTEST)
-
-
-def _checked_count(policy: str, what: str, given: int, most: int) -> int:
-    if type(given) is not int or not 1 <= given <= most:
-        raise InvalidFlowError(policy, f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
-    return given
-
-
-def _checked_choice(policy: str, what: str, given: T, choices: object) -> T:
-    if given not in (known := get_args(choices)):
-        raise InvalidFlowError(policy, f"{what} is {given!r:.60}; it must be {' or '.join(map(repr, known))}")
-    return given
-
-
-def _checked_key(policy: str, key: Key) -> Key:
-    if key in KEY_FORMS:
-        return key
-    if not callable(key):
-        forms = ", ".join(map(repr, KEY_FORMS))
-        raise InvalidFlowError(policy, f"the key {key!r:.60} is none; there are {forms}, or a function of the arrival")
-    if inspect.iscoroutinefunction(key):
-        raise InvalidFlowError(policy, "the key function is async; it must be a plain function, which does no I/O")
-    try:
-        inspect.signature(key).bind(None)
-    except (TypeError, ValueError):  # ValueError: a builtin that does not say what it takes
-        raise InvalidFlowError(policy, "the key function must take one argument, the arrival") from None
-    return key
-
-
-def _checked_shared_key(policy: str, key: Key, problem: str) -> Key:
-    """Check a key of a policy that means nothing without one."""
-    if key == "none":
-        raise InvalidFlowError(policy, f"without a key there is {problem}; use hf.Allow(), or another key")
-    return _checked_key(policy, key)

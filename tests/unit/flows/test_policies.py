@@ -43,6 +43,12 @@ def test_a_policy_is_what_its_options_say() -> None:
     assert hf.Reject() != hf.Join()
 
 
+def test_a_policy_does_not_change() -> None:
+    """Flows and actions share it."""
+    with pytest.raises(AttributeError, match="Queue does not change"):
+        cast("Any", hf.Queue()).timeout = 5
+
+
 def test_a_policy_shows_its_options() -> None:
     """In a debugger it can be seen what was declared."""
     assert repr(hf.Queue(key="user")) == "Queue(key='user', max_waiting=100, timeout=30.0)"
