@@ -40,7 +40,7 @@ from holdfast.workflows.starting.sending import cancel as cancel_run
 from holdfast.workflows.starting.starting import Start, start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
 
     from holdfast.durations import Duration
     from holdfast.flows.action import Action
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.flows.idempotency import Claim
     from holdfast.flows.request import Explanation, RequestInfo
     from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.starting.starting import Started
 
 ArbiterKind: TypeAlias = Literal["shared", "local"]
 
@@ -304,13 +305,15 @@ class Dispatcher:
             alongside=tuple(changes),
         )
 
-        async def begin() -> None:
-            await start(server.engine.host, asked)
+        def begin() -> Coroutine[Any, Any, Started]:
+            return start(server.engine.host, asked)
 
         try:
-            await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
+            started = await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
         except RunNotFoundError:
             raise RacedError from None  # the idempotency key is in use: there is no such run, but there is the key
+        if started.run_id != task.id:  # it shares the run of another one
+            return await self._handle(server, task.arrival.principal, started.run_id)
         return await self._begun(server, keys, task)
 
     async def _collect(self, server: Server, task: Task) -> Handle:
