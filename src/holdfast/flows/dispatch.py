@@ -35,7 +35,7 @@ from holdfast.flows.viewing import settle
 from holdfast.space import Space
 from holdfast.space import open as open_space
 from holdfast.stores.protocol import Put
-from holdfast.workflows.engine import Engine
+from holdfast.workflows.engine import Engine, is_open, open_with
 from holdfast.workflows.starting.sending import cancel as cancel_run
 from holdfast.workflows.starting.starting import Start, start
 
@@ -138,22 +138,26 @@ class Dispatcher:
             space = given if isinstance(given, Space) else await open_space(given)
             self._space = None if space is given else space
             engine = Engine(space)
-        if engine.is_open:
+        if is_open(engine):
             await self._serve(engine)
             engine.register(*self._workflows.values())
         else:
             engine.register(*self._workflows.values())
             self._opened = engine
-            await engine.open(before=self._serve)  # nothing is driven before there is an arbiter to ask
+            await open_with(engine, self._serve)  # nothing is driven before there is an arbiter to ask
         return engine
 
     async def _serve(self, engine: Engine) -> None:
-        arbiter: LocalArbiter | SharedArbiter
-        if self._kind == "local":
-            arbiter = LocalArbiter(engine.space, app=self._name, patience=self._patience)
-        else:
-            host = engine.host
-            arbiter = SharedArbiter(engine.space, stop_run=lambda run_id, reason: cancel_run(host, run_id, reason))
+        space, host = engine.space, engine.host
+
+        async def stop_run(run_id: str, reason: str) -> None:
+            await cancel_run(host, run_id, reason)
+
+        arbiter = (
+            SharedArbiter(space, stop_run=stop_run)
+            if self._kind == "shared"
+            else LocalArbiter(space, app=self._name, patience=self._patience, stop_run=stop_run)
+        )
         await arbiter.__aenter__()
         self._server = Server(engine, arbiter)
         await self._server.listen()

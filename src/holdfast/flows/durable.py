@@ -16,10 +16,10 @@ from msgspec import Struct, field, structs
 
 from holdfast.errors import (
     EncodeError,
-    HoldfastError,
+    QueueTimeoutError,
     RequestCancelledError,
-    RequestInterruptedError,
     RequestSupersededError,
+    SessionStateError,
 )
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.arrival import Address, Arrival, Principal
@@ -38,6 +38,7 @@ from holdfast.workflows.storing.failures import describe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
+    from holdfast.errors import FlowError
     from holdfast.flows.action import Action, Inputs
     from holdfast.flows.arbiters.protocol import Stop, Turn
     from holdfast.flows.request import Status
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.storing.records import Standing
-
-_LOST: Final = (RequestSupersededError, RequestCancelledError, RequestInterruptedError)
 
 
 class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -195,7 +194,7 @@ def in_order(calls: Sequence[Call]) -> list[Call]:
     return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
 
 
-class DeposedError(Exception):
+class _DeposedError(Exception):
     """Another worker drives the run by now."""
 
 
@@ -219,14 +218,19 @@ class Performing:
         if record is None or record.has_ended:
             self._server.arbiter.forget(self.keys.id)
             return
+        problem: Exception | None = None
         try:
             async with self._in_turn() as turn:
                 self._turn = turn
-                await self._work(record)
-        except _LOST as problem:
-            if problem.request_id != self.keys.id:
-                raise
-            await self._lose(record, problem)
+                problem = await self._work(record)
+        except QueueTimeoutError as lost:
+            await self._lose(record, "refused", lost)
+        except RequestSupersededError as lost:
+            await self._lose(record, "superseded", lost)
+        except RequestCancelledError as lost:
+            await self._lose(record, "cancelled", lost)
+        if problem is not None:
+            raise problem
 
     async def _record(self) -> RequestRecord | None:
         found = (await self._server.space.read(self.keys.record)).get(self.keys.record)
@@ -244,26 +248,32 @@ class Performing:
         if self._doing is not None:
             self._doing.stopping = why.reason or f"the request {why.by!r} takes its place"
 
-    async def _work(self, record: RequestRecord) -> None:
+    async def _work(self, record: RequestRecord) -> Exception | None:
+        """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
         journal = Journal(server.space, self.keys, self._commit, server.now, await last_number(server.space, self.keys))
         calls = self._doing = Calls(server, self.keys, task.arrival, journal.emit, keeps=True)
-        inputs = await self._inputs()
         superseded = () if self._turn is None else tuple(each.id for each in self._turn.superseded)
         began = structs.replace(record, started_at=server.now(), attempt=attempt, superseded=superseded)
         try:
+            inputs = await self._inputs()
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
             packed = self._action.result.pack(value)
+        except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            return await self._fail(journal, began, problem)
+        await journal.flush()
+        try:
+            await self._finish(ended(began, "completed", server.now(), result=packed), calls.session.operations)
+        except SessionStateError as problem:
+            return await self._fail(journal, began, problem)
+        return None
+
+    async def _fail(self, journal: Journal, record: RequestRecord, problem: Exception) -> Exception:
+        if self._is_final(problem):
             await journal.flush()
-            over = ended(began, "completed", server.now(), result=packed)
-            await self._finish(over, calls.session.operations)
-        except (*_LOST, DeposedError):
-            raise
-        except Exception as problem:
-            if self._is_final(problem):
-                await journal.flush()
-                await self._finish(self._failed(began, problem), ())
-            raise
+            failure = describe(problem, self._server.known)
+            await self._finish(ended(record, "failed", self._server.now(), failure=failure), ())
+        return problem
 
     def _attempt(self) -> int:
         return current_step().attempt + max(0, self._activation.life.claims - 1)
@@ -283,10 +293,6 @@ class Performing:
         again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)
         return not again or isinstance(problem, EncodeError)
 
-    def _failed(self, record: RequestRecord, problem: Exception) -> RequestRecord:
-        status: Status = "failed"
-        return ended(record, status, self._server.now(), failure=describe(problem, self._server.known))
-
     # --- commits -------------------------------------------------------------------------------------------------
 
     async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
@@ -304,11 +310,11 @@ class Performing:
         """Let changes happen only while this worker drives the run."""
         claim = self._activation.claim
         if claim is None:
-            raise DeposedError
+            raise _DeposedError
 
         def decide(position: int, seen: Snapshot) -> Sequence[Change]:
             if seen.version(claim.key) != claim.fence:
-                raise DeposedError
+                raise _DeposedError
             changes = beside.decide(position, seen)
             return (*changes, Check(claim.key, claim.fence)) if changes else ()
 
@@ -326,13 +332,10 @@ class Performing:
 
         return Beside((keys.record, *((session,) if operations else ())), decide)
 
-    async def _lose(self, record: RequestRecord, problem: HoldfastError) -> None:
-        """Write down that another one took its place. Its run has nothing more to do."""
-        status: Status = "superseded" if isinstance(problem, RequestSupersededError) else "cancelled"
-        if isinstance(problem, RequestInterruptedError):
-            raise problem
+    async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
+        """Write down why it has no turn, or has lost it. Its run has nothing more to do."""
         if isinstance(problem, RequestSupersededError):
             record = structs.replace(record, by=problem.by)
-        failure = describe(problem, self._server.known)
-        over = ended(record, status, self._server.now(), reason=str(problem), failure=failure)
+        failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
+        over = ended(record, status, self._server.now(), reason=reason, failure=failure)
         await self._server.update(self._guarded(self._outcome(over, ())))

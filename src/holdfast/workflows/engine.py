@@ -127,6 +127,7 @@ class Engine(Overseer):
         self._worker: Worker | None = None
         self._ticker: Ticker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: Callable[[Engine], Awaitable[None]] | None = None
         self._process = 0
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -138,19 +139,12 @@ class Engine(Overseer):
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    async def open(
-        self,
-        *,
-        drive: bool | None = None,
-        hooks: Iterable[Hook] = (),
-        before: Callable[[Engine], Awaitable[None]] | None = None,
-    ) -> None:
+    async def open(self, *, drive: bool | None = None, hooks: Iterable[Hook] = ()) -> None:
         """Open the store, and begin to drive runs.
 
         Args:
             drive: Whether to drive runs, whatever the engine was made with.
             hooks: Told what happens to runs, besides the engine's own.
-            before: Called with the engine when its store is open, and before any run is driven.
         """
         if self._host is not None:
             raise InvalidWorkflowError("the engine", "it is open already")
@@ -159,12 +153,12 @@ class Engine(Overseer):
         if self._space is None and self._opening is not None:
             self._space = await self._opening
         try:
-            await self._begin(Hooks((*self._hooks, *hooks)), before)
+            await self._begin(Hooks((*self._hooks, *hooks)))
         except BaseException:
             await self.aclose()
             raise
 
-    async def _begin(self, hooks: Hooks, before: Callable[[Engine], Awaitable[None]] | None) -> None:
+    async def _begin(self, hooks: Hooks) -> None:
         assert self._space is not None  # noqa: S101 -- it was given, or opened
         max_loaded, threads, deaths = self._options
         host = Host(self._space, lines_of(self._space), hooks, Threads(threads), self._errors, most_deaths=deaths)
@@ -175,8 +169,8 @@ class Engine(Overseer):
         if self._recovers:
             await recover(host, insist=True)
         await self.schedules.declare(self._declared)
-        if before is not None:
-            await before(self)
+        if self._before is not None:
+            await self._before(self)
         if self._drives:
             worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
             self._ticker = Ticker(host, lambda: worker.is_stopping)
@@ -215,11 +209,6 @@ class Engine(Overseer):
         return host
 
     @property
-    def is_open(self) -> bool:
-        """Whether it was opened, and not closed since."""
-        return self._host is not None
-
-    @property
     def has_room(self) -> bool:
         """Whether this engine drives runs, and can take up one more."""
         return self._worker is not None and len(self.host.loaded) < self._options[0]
@@ -242,6 +231,20 @@ class Engine(Overseer):
             self._host.look_at_all()
         if self._worker is not None and self._ticker is not None:
             self._worker.begin(self._ticker.come_back())
+
+
+def is_open(engine: Engine) -> bool:
+    """Tell whether an engine was opened, and not closed since."""
+    return engine._host is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+async def open_with(engine: Engine, before: Callable[[Engine], Awaitable[None]]) -> None:
+    """Open an engine; ``before`` is called with it when its store is open, and before it drives any run."""
+    engine._before = before  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+    try:
+        await engine.open()
+    finally:
+        engine._before = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
 
 
 def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tuple[str, str], Workflow[..., Any]]:
