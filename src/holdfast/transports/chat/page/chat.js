@@ -190,9 +190,7 @@ function runs(item, request) {
 function place(request) {
   const item = answerBubble(request);
   const last = [...log.querySelectorAll(".said")].filter((each) => each.dataset.request === request).at(-1);
-  if (last && last.compareDocumentPosition(item) & Node.DOCUMENT_POSITION_PRECEDING) {
-    keepingAtTheEnd(() => last.after(item));
-  }
+  if (last && last.nextElementSibling !== item) keepingAtTheEnd(() => last.after(item));
 }
 
 function together(request) {
