@@ -21,6 +21,7 @@ _LOADED_LATER: Final = {
     "fence": ("holdfast.cli.moving_fence", "fence_all"),
     "import": ("holdfast.cli.moving_import", "import_all"),
     "runs": ("holdfast.cli.runs", "runs"),
+    "serve": ("holdfast.cli.serve", "serve"),
     "thaw": ("holdfast.cli.moving_thaw", "thaw"),
     "worker": ("holdfast.cli.worker", "worker"),
 }
@@ -53,7 +54,7 @@ class _Application(click.Group):
 @target_options
 @click.pass_context
 def application(context: click.Context) -> None:
-    """Durable locks and workflows: look at them, operate on them, and run them."""
+    """Durable locks, workflows and flows: look at them, operate on them, and run them."""
     context.ensure_object(Target)
     if os.environ.get("NO_COLOR"):
         context.color = False

@@ -94,7 +94,7 @@ class App:
         )
         self.flows: Final = Flows(flows)
         self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, name=name)
-        self.name, self.limits, self._grace = name, limits or AppLimits(), grace
+        self.name, self.limits, self.grace = name, limits or AppLimits(), grace
         self.is_guarded: Final = authenticate is not None
         self.closing: Final = asyncio.Event()
         self._is_open = False
@@ -124,7 +124,7 @@ class App:
         """Let requests under way end, and close the store. It can be opened again."""
         self.drain()
         self._is_open = False
-        await self._dispatcher.aclose(grace=self._grace)
+        await self._dispatcher.aclose(grace=self.grace)
 
     def drain(self) -> None:
         """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""

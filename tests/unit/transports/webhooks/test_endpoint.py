@@ -23,7 +23,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.flows.arrival import Principal
-from holdfast.transports.limits import Limits
+from holdfast.transports.limits import AppLimits
 from holdfast.transports.webhooks import GitHub, Slack, StandardWebhooks, Unsigned, Webhook
 from tests.unit.transports.fakes import Served, chat, echo, post
 
@@ -223,7 +223,7 @@ async def test_a_compressed_body_is_refused() -> None:
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     """408 after a while."""
-    app, messages = served(limits=Limits(body_time="20ms")), []
+    app, messages = served(limits=AppLimits(body_time="20ms")), []
 
     async def receive() -> Any:
         await asyncio.Event().wait()
