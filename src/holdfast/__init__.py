@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.transports.app import App, lifespan
     from holdfast.transports.authentication import BearerTokens, new_token, token_digest
     from holdfast.transports.chains import chain_headers
+    from holdfast.transports.chat.declaring import Chat, ChatLimits
     from holdfast.transports.limits import AppLimits
     from holdfast.transports.webhooks import Webhook
     from holdfast.workflows.context.context import Context
@@ -47,6 +48,8 @@ __all__ = [
     "Batch",
     "Batched",
     "BearerTokens",
+    "Chat",
+    "ChatLimits",
     "Context",
     "Credentials",
     "Debounce",
@@ -106,6 +109,8 @@ _HOMES = {
     "Arrival": "holdfast.flows.arrival",
     "Batch": "holdfast.flows.policies",
     "Batched": "holdfast.workflows.starting.patterns",
+    "Chat": "holdfast.transports.chat.declaring",
+    "ChatLimits": "holdfast.transports.chat.declaring",
     "Context": "holdfast.workflows.context.context",
     "Credentials": "holdfast.stores.credentials",
     "Debounce": "holdfast.flows.policies",
