@@ -41,7 +41,7 @@ class UnsupportedBodyError(FlowError):
         self.problem = problem
 
 
-class InvalidHeaderError(FlowError):
+class InvalidHeaderError(FlowError, ValueError):
     """A header of a request cannot be read. Correct it, or leave it out; nothing was started."""
 
     status = 400

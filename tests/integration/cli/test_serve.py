@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
 
 MODULE = """
-import asyncio, os
+import asyncio, os, signal
 import holdfast as hf
 
 shop = hf.Flow("shop", concurrency="queue")
-go_on = asyncio.Event()
 
 @shop.action
 async def buy(request: hf.Request, item: str) -> str:
@@ -34,18 +33,15 @@ async def buy(request: hf.Request, item: str) -> str:
 
 @shop.action(concurrency="allow")
 async def wait(request: hf.Request) -> str:
+    go_on = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, go_on.set)
     print("waiting", flush=True)
-    request.emit("waiting")
     try:
         await go_on.wait()
     except asyncio.CancelledError:
         print("cancelled", flush=True)
         raise
     return "gone on"
-
-@shop.action(concurrency="allow")
-async def let_go(request: hf.Request) -> None:
-    go_on.set()
 
 @shop.action(durable=True)
 async def count(request: hf.Request, upto: int) -> int:
@@ -88,13 +84,12 @@ async def test_a_server_serves_and_lets_requests_end_when_it_is_stopped(start: S
         bought = await client.post("/flows/shop/buy", json={"item": "tea"})
         waiting = asyncio.ensure_future(client.post("/flows/shop/wait"))
         assert await asyncio.to_thread(program.hear) == "waiting"
-        letting_go = asyncio.ensure_future(client.post("/flows/shop/let_go"))
         program.send(signal.SIGTERM)
+        assert (await asyncio.to_thread(program.hear)).startswith("SIGTERM: letting requests end")
+        program.send(signal.SIGUSR1)
         answered = await waiting
-        await asyncio.gather(letting_go, return_exceptions=True)
     assert (bought.status_code, bought.json(), "server" in bought.headers) == (200, "tea", False)
     assert (answered.status_code, answered.json()) == (200, "gone on")
-    assert program.hear().startswith("SIGTERM: letting requests end")
     assert program.hear() == "stopped"
     assert program.end() == (0, "")
 
