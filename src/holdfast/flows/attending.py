@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from holdfast.errors import (
     HoldfastError,
@@ -154,8 +154,7 @@ class Attended:
     async def _work(self) -> None:
         """Run the action, and write down what came of it."""
         task, superseded = self._task, () if self._turn is None else self._turn.superseded
-        if superseded:
-            self.record = structs.replace(self.record, superseded=tuple(each.id for each in superseded))
+        self.record = task.succeeding(self.record, superseded)
         before = await inputs_of(self._server.space, task, superseded)
         try:
             value = await self._calls.run(task.action, (*before, task.inputs), address=task.address)
@@ -263,9 +262,12 @@ class Attended:
             self._close(self._ended_by(problem))
             return
         record = self._ended_by(problem)
-        if self.is_stored:
-            record = await self._write_end(record)
-        self.problem = self.problem or problem
+        if self.is_stored:  # whoever is cancelled once more meanwhile
+            record = await asyncio.shield(self._server.own(self._write_end(record)))
+        if record.status == "completed":  # it was written, and the answer got lost
+            self.value = self.action.result.unpack(b"null" if record.result is UNSET else record.result)
+        else:
+            self.problem = self.problem or problem
         self._close(record)
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
@@ -284,19 +286,25 @@ class Attended:
                 return self._ended("failed", failure=failure)
 
     async def _write_end(self, record: RequestRecord) -> RequestRecord:
-        """Write the end of one that has no turn any more. If that fails, its server's end will tell."""
+        """Write the end of one that has no turn any more, and return what is written then.
+
+        If the store does not answer, the end of its server will tell.
+        """
+        there = [record]
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             found = seen.get(self.keys.record)
-            if found is None or REQUESTS.decode(found.value).has_ended:
+            there[:] = [record if found is None else REQUESTS.decode(found.value)]
+            if found is None or there[0].has_ended:
                 return ()
+            there[:] = [record]
             return (final_put(self.keys, record, found.version, seen.at),)
 
         try:
             await self._server.update(Beside((self.keys.record,), decide))
         except HoldfastError:
             return record
-        return record
+        return there[0]
 
     def _close(self, record: RequestRecord) -> None:
         self.record = record

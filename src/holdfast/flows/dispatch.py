@@ -5,52 +5,44 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
 
+from msgspec import structs
+
 from holdfast.durations import seconds
 from holdfast.errors import (
     ArbiterUnavailableError,
     InvalidFlowError,
     RequestNotFoundError,
-    RunNotFoundError,
-    StoreBusyError,
     StoreError,
     WaitsForItselfError,
 )
+from holdfast.flows.admitting import Admitting
 from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.attending import CLOSING, Attended
-from holdfast.flows.bursts import add
+from holdfast.flows.attending import CLOSING
 from holdfast.flows.calling import CHAIN
-from holdfast.flows.durable import Call, name_of, tags_of, workflow_of
+from holdfast.flows.durable import name_of, workflow_of
 from holdfast.flows.flow import Flows
-from holdfast.flows.handle import Handle, explain
-from holdfast.flows.idempotency import RacedError, Replay, resolve
+from holdfast.flows.handle import Handle
 from holdfast.flows.keying import address_of, label_of
-from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.serving import Server
 from holdfast.flows.sweeping import sweep_for_ever
 from holdfast.flows.tasks import Task
-from holdfast.flows.viewing import settle
 from holdfast.space import Space
 from holdfast.space import open as open_space
-from holdfast.stores.protocol import Put
 from holdfast.workflows.engine import Engine, is_open, open_with
 from holdfast.workflows.starting.sending import cancel as cancel_run
-from holdfast.workflows.starting.starting import Start, start
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Iterable
 
     from holdfast.durations import Duration
     from holdfast.flows.action import Action
     from holdfast.flows.arbiters.protocol import Arbiter
-    from holdfast.flows.arrival import Arrival, Principal
+    from holdfast.flows.arrival import Address, Arrival, Principal
     from holdfast.flows.flow import Flow
-    from holdfast.flows.idempotency import Claim
     from holdfast.flows.request import Explanation, RequestInfo
     from holdfast.workflows.declaring.definition import Workflow
-    from holdfast.workflows.starting.starting import Started
 
 ArbiterKind: TypeAlias = Literal["shared", "local"]
 
@@ -103,6 +95,7 @@ class Dispatcher:
         self._opened: Engine | None = None
         self._server: Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._admits: Admitting | None = None
         self._is_closing = False
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -182,12 +175,17 @@ class Dispatcher:
         if server is not None:
             await server.arbiter.aclose()
             await server.aclose()
-            self._server = None
+            self._server = self._admits = None
         if engine is not None:
             await engine.aclose(grace=0)
         if self._space is not None:
             space, self._space = self._space, None
             await space.aclose()
+
+    def _admitting(self, server: Server) -> Admitting:
+        if self._admits is None:
+            self._admits = Admitting(server, self._workflows, self.find)
+        return self._admits
 
     def _serving(self) -> Server:
         if self._server is None:
@@ -227,7 +225,7 @@ class Dispatcher:
             raise ArbiterUnavailableError("this server is closing")
         task = self._checked(arrival)
         try:
-            return await self._take_on(server, task)
+            return await self._admitting(server).take_on(task)
         except StoreError as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
@@ -236,108 +234,12 @@ class Dispatcher:
         action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
         address = address_of(action.policy, arrival, inputs.values)
-        chain = {*arrival.chain, *CHAIN.get()} if arrival.attended and not action.policy.collects else ()
-        if address is not None and address in chain:
+        chain = _chain_of(arrival)
+        if address is not None and address in chain and not action.policy.collects:
             raise WaitsForItselfError(label_of(address))
+        if chain != arrival.chain:
+            arrival = structs.replace(arrival, chain=chain)
         return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)
-
-    async def _take_on(self, server: Server, task: Task) -> Handle:
-        if not task.arrival.idempotency_key:
-            return await self._begin_request(server, task)
-        for _ in range(TRIES):
-            window = task.action.idempotency_window
-            known = await resolve(server.space, task.arrival, task.inputs.packed, window)
-            if isinstance(known, Replay):
-                keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
-                await settle(server.space, keys, known.view)
-                return Handle(server, keys, task.action, known.view.record, is_replay=True)
-            try:
-                return await self._begin_request(server, _claiming(task, known))
-            except RacedError:
-                continue
-        raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
-
-    async def _begin_request(self, server: Server, task: Task) -> Handle:
-        policy = task.action.policy
-        try:
-            if isinstance(policy, Debounce | Batch) and task.address is not None:
-                return await self._collect(server, task)
-            if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
-                return await self._start(server, task)
-            return await self._attend(server, task)
-        except JoinsError as joins:
-            return await self._handle(server, task.arrival.principal, joins.who.id)
-
-    async def _attend(self, server: Server, task: Task) -> Handle:
-        """Run a request here, while its caller waits."""
-        is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
-        attended = Attended(server, task, is_stored=is_stored)
-        server.take(attended)
-        explanation = None
-        if task.address is not None or is_stored:
-            try:
-                place = await asyncio.shield(attended.entered)
-            except asyncio.CancelledError:
-                attended.stop("its caller went away")
-                raise
-            if place.position:
-                explanation = await explain(server, task.id, attended.record)
-        return Handle(
-            server,
-            attended.keys,
-            task.action,
-            attended.record,
-            attended=attended,
-            is_new=True,
-            explanation=explanation,
-            on_disconnect=task.arrival.on_disconnect or task.action.on_disconnect,
-        )
-
-    async def _start(self, server: Server, task: Task) -> Handle:
-        """Start a durable request: record, run and place are one commit."""
-        keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
-        record = task.record(at, "waiting", durable=True)
-        workflow = self._workflows[name_of(task.action)]
-        changes = [Put(keys.record, REQUESTS.encode_own(record))]
-        changes += [] if task.claim is None else [task.claim.put(task.id, at)]
-        asked = Start(
-            workflow=workflow,
-            packed=workflow.signature.pack((Call.of(task),), {}),
-            run_id=task.id,
-            drive=server.engine.has_room,
-            tags=tags_of(task.arrival.tenant),
-            alongside=tuple(changes),
-        )
-
-        def begin() -> Coroutine[Any, Any, Started]:
-            return start(server.engine.host, asked)
-
-        try:
-            started = await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
-        except RunNotFoundError:
-            raise RacedError from None  # the idempotency key is in use: there is no such run, but there is the key
-        if started.run_id != task.id:  # it shares the run of another one
-            return await self._handle(server, task.arrival.principal, started.run_id)
-        return await self._begun(server, keys, task)
-
-    async def _collect(self, server: Server, task: Task) -> Handle:
-        """Add a request to a burst."""
-        done = await add(server, task, self._workflows[name_of(task.action)])
-        keys = RequestKeys(server.space, task.arrival.tenant, done.run_id)
-        return await self._begun(server, keys, task, is_new=done.is_new)
-
-    async def _begun(self, server: Server, keys: RequestKeys, task: Task, *, is_new: bool = True) -> Handle:
-        view = await server.look(keys)
-        waits = view.status == "waiting"
-        return Handle(
-            server,
-            keys,
-            task.action,
-            view.record,
-            is_new=is_new,
-            explanation=await explain(server, keys.id, view.record) if waits else None,
-            on_disconnect=task.arrival.on_disconnect or task.action.on_disconnect,
-        )
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
         """Return a handle on a request of the principal's tenant.
@@ -386,15 +288,12 @@ class Dispatcher:
         await (await self.find(principal, request_id)).cancel(reason)
 
 
-def _claiming(task: Task, claim: Claim) -> Task:
-    return Task(
-        id=new_request_id(),
-        action=task.action,
-        arrival=task.arrival,
-        inputs=task.inputs,
-        address=task.address,
-        claim=claim,
-    )
+def _chain_of(arrival: Arrival) -> tuple[Address, ...]:
+    """Return the keys of those who wait for a request, as its transport and this process know them."""
+    own = CHAIN.get()
+    if not arrival.attended:
+        return ()
+    return tuple(dict.fromkeys((*arrival.chain, *own))) if own else arrival.chain
 
 
 async def _let_end(server: Server, grace: float) -> None:

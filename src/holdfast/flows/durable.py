@@ -87,6 +87,7 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
             metadata=dict(arrival.metadata),
             idempotency_key=arrival.idempotency_key,
             address=task.address or (),
+            chain=arrival.chain,
             at=at,
         )
 
@@ -253,8 +254,8 @@ class Performing:
         server, task, attempt = self._server, self._task, self._attempt()
         journal = Journal(server.space, self.keys, self._commit, server.now, await last_number(server.space, self.keys))
         calls = self._doing = Calls(server, self.keys, task.arrival, journal.emit, keeps=True)
-        superseded = () if self._turn is None else tuple(each.id for each in self._turn.superseded)
-        began = structs.replace(record, started_at=server.now(), attempt=attempt, superseded=superseded)
+        began = structs.replace(record, started_at=server.now(), attempt=attempt)
+        began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
         try:
             inputs = await self._inputs()
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw, Struct, structs
 
+from holdfast.clock import seconds_between
 from holdfast.flows.action import Action, Inputs
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask
 from holdfast.flows.arrival import Address, Arrival
 from holdfast.flows.idempotency import Claim
 from holdfast.flows.keying import label_of
+from holdfast.flows.policies import Restart
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.clock import Instant
     from holdfast.flows.arbiters.protocol import Superseded
@@ -67,6 +69,18 @@ class Task(Struct, frozen=True, kw_only=True):
         if self.claim is not None:
             more["keep"] = self.claim.keep
         return structs.replace(record, **more) if more else record
+
+    def succeeding(self, record: RequestRecord, superseded: Sequence[Superseded]) -> RequestRecord:
+        """Return the record of one that has begun, with those whose place it took.
+
+        One that had to wait for as long as they had to end has taken it by force, and they may still be at work.
+        """
+        if not superseded:
+            return record
+        policy = self.action.policy
+        waited = seconds_between(record.received_at, record.started_at)
+        overlap = isinstance(policy, Restart) and waited >= policy.grace
+        return structs.replace(record, superseded=tuple(each.id for each in superseded), overlap=overlap)
 
     def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
         """Return what an arbiter is asked."""
