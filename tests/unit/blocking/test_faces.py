@@ -188,6 +188,7 @@ def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
         if any(inspect.iscoroutinefunction(getattr(kind, each, None)) for each in dir(kind))
     }
     without = {
+        "App": "for servers, which are async",
         "Batched": "engine.call(lambda engine: batch.add(engine, item))",
         "Debounced": "engine.call(lambda engine: debounce.start(engine, key))",
         "Context": "for the code of workflows, which is async",
