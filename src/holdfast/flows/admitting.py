@@ -20,7 +20,6 @@ from holdfast.flows.handle import Handle, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
-from holdfast.flows.tasks import Task
 from holdfast.flows.viewing import settle
 from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.starting import Start, start
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arrival import OnDisconnect, Principal
     from holdfast.flows.serving import Server
+    from holdfast.flows.tasks import Task
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.starting.starting import Started
 
