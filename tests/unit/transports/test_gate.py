@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
 ADA = Principal("acme", "ada", frozenset({"operator"}))
-TOKEN = "hf_a-token-of-the-tests"  # noqa: S105 -- made up
+TOKEN = "hf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
 TOKENS = {token_digest(TOKEN): ADA}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 ECHO, HELLO = "/flows/chat/echo", {"text": "hello"}

@@ -27,8 +27,8 @@ from holdfast.transports.bodies import content_type, is_json, read_body, read_js
 from holdfast.transports.loopback import is_local
 from holdfast.transports.problems import MEDIA_TYPE, problem_response
 from holdfast.transports.webhooks.declaring import Delivery
-from holdfast.transports.webhooks.presets import Unsigned
 from holdfast.transports.webhooks.signing import Refused
+from holdfast.transports.webhooks.untimed import Unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,7 +200,7 @@ def _known(delivery: Delivery) -> dict[str, str]:
 
 def _refused(status: int) -> Response:
     """Return the one answer to whatever is not signed: it tells nothing about why."""
-    title = "Unauthorized" if status == 401 else "Unavailable"  # noqa: PLR2004 -- HTTP
+    title = "Unauthorized" if status == 401 else "Unavailable"  # noqa: PLR2004 -- a status of HTTP
     return Response(msgspec.json.encode({"title": title, "status": status}), status, _CLOSED, MEDIA_TYPE)
 
 

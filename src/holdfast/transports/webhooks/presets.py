@@ -1,9 +1,9 @@
-"""How providers sign their webhooks. Each is a verifier that :class:`~holdfast.transports.webhooks.Webhook` takes."""
+"""How providers sign their webhooks, time and all: each is a verifier that a webhook takes."""
 
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Final, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
@@ -12,15 +12,17 @@ from holdfast.transports.webhooks.signing import (
     TOLERANCE,
     Refused,
     Verified,
+    as_base64,
     as_candidates,
     as_hex,
     is_timely,
+    part_of,
     read_seconds,
     signed_by,
+    text_of,
 )
 
 if TYPE_CHECKING:
-    import hmac
     from collections.abc import Mapping
 
     from holdfast.clock import Instant
@@ -65,7 +67,7 @@ class StandardWebhooks:
             return Refused("stale")
         candidates = as_candidates(text[3:] for text in signatures.split(" ") if text.startswith("v1,"))
         content = f"{delivery}.{time}.".encode("latin-1", "replace") + body  # headers are bytes, shown as latin-1
-        return _at(signed_by(self._secrets, content, candidates, _as_base64), sent_at)
+        return _at(signed_by(self._secrets, content, candidates, as_base64), sent_at)
 
     def delivery_id(self, headers: Mapping[str, str], payload: object) -> str:
         """Return the id that is signed."""
@@ -75,7 +77,7 @@ class StandardWebhooks:
     def event(self, headers: Mapping[str, str], payload: object) -> str:
         """Return the ``type`` of the payload."""
         del headers
-        return _text(payload, "type")
+        return text_of(payload, "type")
 
     def greeting(self, payload: object) -> None:
         """There is none."""
@@ -116,12 +118,12 @@ class Stripe:
     def delivery_id(self, headers: Mapping[str, str], payload: object) -> str:
         """Return the id of the event: Stripe sends one event again under the same id."""
         del headers
-        return _text(payload, "id")
+        return text_of(payload, "id")
 
     def event(self, headers: Mapping[str, str], payload: object) -> str:
         """Return the type of the event: ``invoice.paid``."""
         del headers
-        return _text(payload, "type")
+        return text_of(payload, "type")
 
     def greeting(self, payload: object) -> None:
         """There is none."""
@@ -161,137 +163,23 @@ class Slack:
     def delivery_id(self, headers: Mapping[str, str], payload: object) -> str:
         """Return the id of the event, or the trigger of a command."""
         del headers
-        return _text(payload, "event_id") or _text(payload, "trigger_id")
+        return text_of(payload, "event_id") or text_of(payload, "trigger_id")
 
     def event(self, headers: Mapping[str, str], payload: object) -> str:
         """Return the type of the event inside (``message``), or the command (``/deploy``), or the outer type."""
         del headers
-        inside = _part(payload, "event")
-        return _text(inside, "type") or _text(payload, "command") or _text(payload, "type")
+        inside = part_of(payload, "event")
+        return text_of(inside, "type") or text_of(payload, "command") or text_of(payload, "type")
 
     def greeting(self, payload: object) -> dict[str, str] | None:
         """Answer the challenge that Slack sends when the address is entered."""
-        if _text(payload, "type") != "url_verification":
+        if text_of(payload, "type") != "url_verification":
             return None
-        return {"challenge": _text(payload, "challenge")}
-
-
-@final
-class BodySignature:
-    """A signature of the body in one header: GitHub, Shopify and many others.
-
-    Neither time nor id is signed. An id that was seen is not taken again for as long as idempotency keys are kept;
-    whoever has kept a delivery can send it again after that, or under another id. Let the action be harmless when it
-    is done twice.
-
-    Args:
-        secrets: One secret, or several by ids of your own.
-        provider: Who sends.
-        header: Which header has the signature.
-        prefix: What stands before it there.
-        encoding: How it is written.
-        id_header: Which header has the id of the delivery. Without one the signature tells deliveries apart.
-        event_header: Which header has the kind of event. Without one it is the ``type`` of the payload.
-    """
-
-    signs_time = False
-
-    def __init__(
-        self,
-        secrets: Secrets | None,
-        *,
-        provider: str,
-        header: str,
-        prefix: str = "",
-        encoding: Literal["hex", "base64"] = "hex",
-        id_header: str = "",
-        event_header: str = "",
-    ) -> None:
-        self.provider: Final = provider
-        self._secrets: Final = read_secrets(f"the webhooks of {provider}", secrets)
-        self._header, self._prefix = header.lower(), prefix
-        self._id_header, self._event_header = id_header.lower(), event_header.lower()
-        self._digest: Final = {"hex": as_hex, "base64": _as_base64}[encoding]
-
-    def __repr__(self) -> str:
-        return f"<BodySignature of {self.provider!r}>"
-
-    def verify(self, headers: Mapping[str, str], body: bytes, now: Instant) -> Verdict:
-        """Tell who signed the body."""
-        del now
-        signature = headers.get(self._header, "")
-        if not signature.startswith(self._prefix) or not signature:
-            return Refused("unsigned" if not signature else "malformed")
-        candidates = as_candidates([signature.removeprefix(self._prefix)])
-        return signed_by(self._secrets, body, candidates, self._digest)
-
-    def delivery_id(self, headers: Mapping[str, str], payload: object) -> str:
-        """Return what the header says."""
-        del payload
-        return headers.get(self._id_header, "")
-
-    def event(self, headers: Mapping[str, str], payload: object) -> str:
-        """Return what the header says, or the type of the payload."""
-        return headers.get(self._event_header, "") if self._event_header else _text(payload, "type")
-
-    def greeting(self, payload: object) -> None:
-        """There is none."""
-
-
-def GitHub(secrets: Secrets | None) -> BodySignature:  # noqa: N802 -- it makes a verifier, as the classes beside it do
-    """GitHub: the body is signed with SHA-256. Time and id are not: see :class:`BodySignature`.
-
-    Args:
-        secrets: The webhook's secret, or several by ids of your own.
-    """
-    return BodySignature(
-        secrets,
-        provider="github",
-        header="X-Hub-Signature-256",
-        prefix="sha256=",
-        id_header="X-GitHub-Delivery",
-        event_header="X-GitHub-Event",
-    )
-
-
-@final
-class Unsigned:
-    """Nobody signs. For trying something out on your own machine: it is served on loopback only.
-
-    Whatever comes from elsewhere, or through a proxy, is answered with 503.
-    """
-
-    signs_time = False
-    provider = "unsigned"
-
-    def __repr__(self) -> str:
-        return "<Unsigned>"
-
-    def verify(self, headers: Mapping[str, str], body: bytes, now: Instant) -> Verdict:
-        """Take whatever comes; the endpoint has made sure that it comes from this machine."""
-        del headers, body, now
-        return Verified("unsigned", "")
-
-    def delivery_id(self, headers: Mapping[str, str], payload: object) -> str:
-        """Return what the header ``webhook-id`` says."""
-        del payload
-        return headers.get("webhook-id", "")
-
-    def event(self, headers: Mapping[str, str], payload: object) -> str:
-        """Return the ``type`` of the payload."""
-        del headers
-        return _text(payload, "type")
-
-    def greeting(self, payload: object) -> None:
-        """There is none."""
+        return {"challenge": text_of(payload, "challenge")}
 
 
 def _standard_key(text: str) -> bytes:
     return base64.b64decode(text.removeprefix("whsec_"), validate=True)
-
-
-def _as_base64(signature: hmac.HMAC, /) -> bytes:
-    return base64.b64encode(signature.digest())
 
 
 def _prefix(headers: Mapping[str, str]) -> str:
@@ -310,13 +198,3 @@ def _at(verdict: Verdict, sent_at: int) -> Verdict:
     if isinstance(verdict, Refused):
         return verdict
     return Verified(verdict.secret_id, verdict.signature, sent_at)
-
-
-def _text(payload: object, name: str) -> str:
-    """Return a text of a payload; whatever else is there is none."""
-    found = _part(payload, name)
-    return found if isinstance(found, str) else ""
-
-
-def _part(payload: object, name: str) -> object:
-    return cast("dict[str, object]", payload).get(name) if isinstance(payload, dict) else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -103,6 +104,11 @@ def as_hex(signature: hmac.HMAC, /) -> bytes:
     return signature.hexdigest().encode()
 
 
+def as_base64(signature: hmac.HMAC, /) -> bytes:
+    """Return a signature in base64."""
+    return base64.b64encode(signature.digest())
+
+
 def as_candidates(texts: Iterable[str]) -> dict[bytes, str]:
     """Return signatures as they can be compared. A header may hold anything, so nothing is decoded."""
     return {text.encode(errors="replace"): text for text in texts if text}
@@ -116,3 +122,14 @@ def read_seconds(text: str) -> int | None:
 def is_timely(sent_at: int, now: Instant, tolerance: float) -> bool:
     """Tell whether a signature is neither too old nor from too far ahead."""
     return abs(now / MICROSECONDS - sent_at) <= tolerance
+
+
+def text_of(payload: object, name: str) -> str:
+    """Return a text of a payload; whatever else is there is none."""
+    found = part_of(payload, name)
+    return found if isinstance(found, str) else ""
+
+
+def part_of(payload: object, name: str) -> object:
+    """Return a part of a payload, or nothing if it is no object or has no such part."""
+    return cast("dict[str, object]", payload).get(name) if isinstance(payload, dict) else None

@@ -258,7 +258,7 @@ async def test_an_odd_id_is_taken_by_its_digest() -> None:
 
 async def test_a_form_is_read_and_json_in_it_too() -> None:
     """As Slack and GitHub send them."""
-    secret = "a secret of the tests"  # noqa: S105 -- made up
+    secret = "a secret of the tests"  # noqa: S105 -- made up for the tests
     app = Served(webhooks=[Webhook("letters", Slack(secret), post)])
     time = str(int(SYSTEM_CLOCK.wall() / MICROSECONDS))
     for body in (b"command=%2Fdeploy&text=now", b"payload=%7B%22a%22%3A1%7D"):

@@ -11,8 +11,9 @@ import pytest
 
 from holdfast.clock import MICROSECONDS, Instant
 from holdfast.errors import InvalidFlowError
-from holdfast.transports.webhooks.presets import BodySignature, GitHub, Slack, StandardWebhooks, Stripe
+from holdfast.transports.webhooks.presets import Slack, StandardWebhooks, Stripe
 from holdfast.transports.webhooks.signing import Refused, Verified
+from holdfast.transports.webhooks.untimed import BodySignature, GitHub
 
 if TYPE_CHECKING:
     from holdfast.transports.webhooks.signing import Verifier
