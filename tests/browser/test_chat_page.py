@@ -229,6 +229,6 @@ async def test_everything_has_a_name_for_those_who_do_not_see_it(chromium: Brows
     await tab.until(CONNECTED)
     nodes = (await tab.ask("Accessibility.getFullAXTree"))["nodes"]
     named = {(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]}
-    assert {("textbox", "Your message"), ("button", "Send"), ("button", "New conversation")} <= named
+    assert {("textbox", "Your message"), ("button", "Send"), ("button", "New chat")} <= named
     assert "status" in {role for role, _ in named}
     assert not any(name == "" for role, name in named if role in {"button", "textbox", "list"})

@@ -38,7 +38,7 @@ SLOW: Final = 4001
 NO_ANSWER: Final = 4008
 
 
-class LeaveError(Exception):
+class _LeaveError(Exception):
     """The connection is to be closed. It never leaves this module."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -71,7 +71,7 @@ class Talk:
             await self._socket.accept()
             try:
                 await self._converse()
-            except LeaveError as leave:
+            except _LeaveError as leave:
                 await self._close(leave.code, leave.reason)
             except HoldfastError as problem:
                 await self._refuse(problem)
@@ -97,13 +97,13 @@ class Talk:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-        raise LeaveError(RESTARTING, "the server is closing")
+        raise _LeaveError(RESTARTING, "the server is closing")
 
     async def _opened(self) -> tuple[Party, Seen]:
         """Return who talks in which session, as the first frame says."""
         said = await self._next_frame(self._limits.heartbeat)
         if said is None:
-            raise LeaveError(NO_ANSWER, "no session was opened in time")
+            raise _LeaveError(NO_ANSWER, "no session was opened in time")
         frame = read_frame(said)
         if not isinstance(frame, Open):
             raise InvalidInputError("the first frame", "must be of the type 'open'")
@@ -121,9 +121,9 @@ class Talk:
                 continue
             silent += 1
             if silent >= SILENT:
-                raise LeaveError(NO_ANSWER, "the client is silent")
+                raise _LeaveError(NO_ANSWER, "the client is silent")
             if feed.is_quiet and monotonic() - self._used_at >= self._limits.idle:
-                raise LeaveError(IDLE, "nobody has written for a while")
+                raise _LeaveError(IDLE, "nobody has written for a while")
             await feed.tell({"type": "ping"})
 
     async def _hear(self, said: str, party: Party, feed: Feed) -> None:
@@ -155,7 +155,7 @@ class Talk:
             raise WebSocketDisconnect(received.get("code", GOING_AWAY))
         data: str | bytes = received.get("text") or received.get("bytes") or ""
         if len(data) > 6 * self._limits.message + ROOM:  # JSON may write each byte as \u00xx
-            raise LeaveError(TOO_BIG, "the frame is too large")
+            raise _LeaveError(TOO_BIG, "the frame is too large")
         return data if isinstance(data, str) else data.decode("utf-8", "replace")
 
     async def _stop_receiving(self) -> None:
@@ -175,10 +175,10 @@ class Talk:
             async with asyncio.timeout(self._limits.patience):
                 await self._socket.send_text(as_json(body).decode())
         except TimeoutError:
-            raise LeaveError(SLOW, "the client reads too slowly") from None
+            raise _LeaveError(SLOW, "the client reads too slowly") from None
 
     async def _refuse(self, problem: FlowError | HoldfastError) -> None:
-        with suppress(LeaveError, WebSocketDisconnect, OSError, RuntimeError):
+        with suppress(_LeaveError, WebSocketDisconnect, OSError, RuntimeError):
             await self._send({"type": "refused", "message": "", "problem": problem_of(problem)})
 
     async def _close(self, code: int, reason: str) -> None:

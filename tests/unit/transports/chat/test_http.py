@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.routing import Route
 
 from tests.unit.transports.chat.talking import HOST, PATH, Support, caller, chat_app
 
@@ -121,6 +122,16 @@ async def test_a_place_to_go_on_from_that_was_not_given_out_is_refused() -> None
     async with chat_app(Support().flow) as app, caller(app) as client:
         answer = await client.get(f"{PATH}/events", headers={"last-event-id": "x"})
     assert answer.status_code == 422
+
+
+async def test_every_address_of_a_chat_needs_credentials() -> None:
+    """The page and its files too, whatever the method."""
+    async with chat_app(Support().flow) as app, caller(app) as client:
+        client.headers.pop("x-user")
+        paths = [route.path for route in app.routes if isinstance(route, Route) and route.path.startswith("/chat")]
+        answers = [await client.request(method, path) for path in paths for method in ("GET", "POST", "HEAD")]
+    assert len(paths) == 7
+    assert {answer.status_code for answer in answers} == {401}
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

@@ -47,6 +47,17 @@ async def test_a_burst_lands_at_once_and_is_answered_in_order(support: Support) 
     assert [frame["result"] for frame in ended] == [f"re: question {number}" for number in range(4)]
 
 
+async def test_a_sole_server_that_decides_in_memory_answers_in_order_too(support: Support) -> None:
+    """The conversation is the same whoever arbitrates."""
+    support.go_on()
+    async with chat_app(support.flow, arbiter="local") as app, Socket(app) as socket:
+        await socket.open()
+        for number in range(3):
+            await socket.say("message", id=f"m{number}", text=f"question {number}")
+        ended = [await socket.until("ended") for _ in range(3)]
+    assert [frame["result"] for frame in ended] == [f"re: question {number}" for number in range(3)]
+
+
 async def test_a_client_that_comes_back_hears_the_rest_once(support: Support) -> None:
     """After a break in the middle of an answer no event is missing and none comes twice."""
     async with chat_app(support.flow) as app:

@@ -174,7 +174,7 @@ function waits(item, frame) {
   if (frame.status === "running") return runs(item, frame.request);
   const before = frame.position ?? 0;
   const since = frame.explanation?.since;
-  const busy = since ? `, the key is taken since ${new Date(since).toLocaleTimeString()}` : "";
+  const busy = since ? `; busy since ${new Date(since).toLocaleTimeString()}` : "";
   note(item, before ? `waiting: ${before} before it${busy}` : `waiting: next${busy}`);
 }
 
