@@ -73,7 +73,8 @@ class Attended:
         self.over: Final[asyncio.Future[RequestRecord]] = loop.create_future()
         self.memory: Final = Memory()
         self._journal: Memory | Journal = self.memory
-        self._calls: Final = Calls(server, self.keys, task.arrival, self._emit)
+        emit = self._emit if is_stored else self.memory.emit
+        self._calls: Final = Calls(server, self.keys, task.arrival, emit)
         self._turn: Turn | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -113,6 +114,7 @@ class Attended:
         finally:
             if not self.over.done():  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
+            self._turn, self._journal = None, self.memory  # which refer to this request
 
     def _why_stopped(self) -> HoldfastError:
         if self._calls.stopping == CLOSING:
@@ -215,14 +217,10 @@ class Attended:
         self.record = record
 
     def _last(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside | None:
-        keys: list[RecordKey] = []
-        if self.is_stored:
-            keys.append(self.keys.record)
-        session = session_key(self._server.space, self.keys.tenant, self._task.arrival.session)
-        if operations:
-            keys.append(session)
-        if not keys:
+        if not self.is_stored and not operations:
             return None
+        session = session_key(self._server.space, self.keys.tenant, self._task.arrival.session)
+        keys = ((self.keys.record,) if self.is_stored else ()) + ((session,) if operations else ())
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             changes: list[Change] = []
@@ -237,7 +235,7 @@ class Attended:
                 changes.append(session_put(session, operations, seen))
             return changes
 
-        return Beside(tuple(keys), decide)
+        return Beside(keys, decide)
 
     async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
         """Commit without a turn; if it has a record, only while this process is taken for alive."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Raw
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.flows.serving import Server
     from holdfast.flows.session import Operation
     from holdfast.keys import RecordKey
+    from holdfast.scope import Scope
     from holdfast.stores.protocol import Snapshot
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.handle import Run
@@ -46,6 +48,12 @@ def session_put(key: RecordKey, operations: tuple[Operation, ...], seen: Snapsho
     record = seen.get(key)
     state = {} if record is None else SESSIONS.decode(record.value).state
     return Put(key, SESSIONS.encode(SessionRecord(apply(state, operations))), seen.version(key))
+
+
+async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, JsonValue]:
+    key = session_key(scope, tenant, session)
+    record = (await scope.read(key)).get(key)
+    return {} if record is None else SESSIONS.decode(record.value).state
 
 
 @final
@@ -77,7 +85,8 @@ class Calls:
         self._once: Final[dict[str, asyncio.Task[Any]]] = {}
         self._started = 0
         self.stopping = ""
-        self.session: Final = Session(arrival.session, self._load)
+        # Nothing here refers back to itself: what a request needed is freed with it, and not by the garbage collector.
+        self.session: Final = Session(arrival.session, partial(_state_of, server.space, keys.tenant, arrival.session))
 
     async def run(
         self, action: Action[..., Any], inputs: tuple[Inputs, ...], *, address: Address | None, attempt: int = 1
@@ -104,11 +113,6 @@ class Calls:
         """Stop what was begun for it and has not ended."""
         for each in self._once.values():
             each.cancel()
-
-    async def _load(self) -> Mapping[str, JsonValue]:
-        key = session_key(self._server.space, self._keys.tenant, self._arrival.session)
-        record = (await self._server.space.read(key)).get(key)
-        return {} if record is None else SESSIONS.decode(record.value).state
 
     # --- what an action does with its request ---------------------------------------------------------------------
 

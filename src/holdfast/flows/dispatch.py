@@ -49,7 +49,8 @@ ArbiterKind: TypeAlias = Literal["shared", "local"]
 GRACE: Final = 10.0
 """Seconds that requests get to end when a dispatcher closes."""
 
-TRIES: Final = 20
+LONGEST_ID: Final = 100
+"""The most characters that the id of a request can have: ours have fewer, and all of them are ASCII."""
 
 
 @final
@@ -253,10 +254,9 @@ class Dispatcher:
         attended = server.find(principal.tenant, request_id)
         if attended is not None:
             return Handle(server, attended.keys, attended.action, attended.record, attended=attended)
-        try:
-            keys = RequestKeys(server.space, principal.tenant, request_id)
-        except ValueError:  # too long, or no text that a key can have
-            raise RequestNotFoundError(str(request_id)[:100]) from None
+        if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_ID or not request_id.isascii():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
+        keys = RequestKeys(server.space, principal.tenant, request_id)
         view = await server.look(keys)
         return Handle(server, keys, self._action_of(view.record.flow, view.record.action), view.record)
 

@@ -66,19 +66,21 @@ class Memory:
     __slots__ = ("_events", "_waiting", "last")
 
     def __init__(self) -> None:
-        self._events: Final[deque[Event]] = deque(maxlen=REMEMBERED)
+        self._events: deque[Event] | None = None  # most requests tell nothing
         self._waiting: list[asyncio.Future[None]] = []
         self.last = 0
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         """Tell those who follow."""
         self.last += 1
+        if self._events is None:
+            self._events = deque(maxlen=REMEMBERED)
         self._events.append(Event(self.last, name, PLAIN.unpack(packed_event(data))))
         self.rouse()
 
     def after(self, number: int) -> list[Event]:
         """Return what was told after an event."""
-        return [event for event in self._events if event.number > number]
+        return [event for event in self._events or () if event.number > number]
 
     def rouse(self) -> None:
         """Wake those who wait for news."""

@@ -133,15 +133,8 @@ class Handle:
     async def _end(self, timeout: Duration | None) -> RequestRecord:
         """Return how it ended; raise if it has no result."""
         self._check_chain()
-        limit = None if timeout is None else seconds(timeout, what="timeout")
-        waiting = asyncio.timeout(limit)
         try:
-            async with waiting:
-                record = await self._ended()
-        except TimeoutError:
-            if not waiting.expired() or limit is None:
-                raise
-            raise ResultTimeoutError(self.id, limit, self.status) from None
+            record = await (self._ended() if timeout is None else self._ended_within(timeout))
         except asyncio.CancelledError:
             self._abandon()
             raise
@@ -151,6 +144,17 @@ class Handle:
         problem = problem_of(self.id, record, self._server.known)
         cause = None if self._attended is None else self._attended.problem
         raise problem from (problem.__cause__ if cause is None or type(cause) is type(problem) else cause)
+
+    async def _ended_within(self, timeout: Duration) -> RequestRecord:
+        limit = seconds(timeout, what="timeout")
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                return await self._ended()
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise ResultTimeoutError(self.id, limit, self.status) from None
 
     def _check_chain(self) -> None:
         address = self._record.address

@@ -134,12 +134,19 @@ ONCES: Final[Codec[OnceRecord]] = Codec(OnceRecord, what="the result of a call")
 class RequestKeys:
     """Where the records of one request of one tenant lie."""
 
-    __slots__ = ("_scope", "id", "record", "tenant")
+    __slots__ = ("_record", "_scope", "id", "tenant")
 
     def __init__(self, scope: Scope, tenant: str, request_id: str) -> None:
         self._scope: Final = scope
         self.tenant, self.id = tenant, request_id
-        self.record: Final = scope.key("request", tenant, request_id)
+        self._record: RecordKey | None = None
+
+    @property
+    def record(self) -> RecordKey:
+        """Where it is written how it is."""
+        if self._record is None:  # requests without a record never ask
+            self._record = self._scope.key("request", self.tenant, self.id)
+        return self._record
 
     @property
     def cancel(self) -> RecordKey:
