@@ -18,6 +18,7 @@ from holdfast.flows.bursts import add
 from holdfast.flows.durable import Call, name_of, tags_of
 from holdfast.flows.handle import Handle, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
+from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
 from holdfast.flows.viewing import settle
@@ -27,7 +28,7 @@ from holdfast.workflows.starting.starting import Start, start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from holdfast.flows.arrival import OnDisconnect, Principal
+    from holdfast.flows.arrival import Arrival, OnDisconnect, Principal
     from holdfast.flows.serving import Server
     from holdfast.flows.tasks import Task
     from holdfast.workflows.declaring.definition import Workflow
@@ -53,16 +54,22 @@ class Admitting:
         find: Callable[[Principal, str], Awaitable[Handle]],
     ) -> None:
         self._server, self._workflows, self._find = server, workflows, find
+        self._owners: Final = Owners(server.space)
 
     async def take_on(self, task: Task) -> Handle:
         """Take a request on, once for each idempotency key.
 
+        Whoever is not the owner of its session gets no place in its line.
+
         Raises:
+            ForbiddenError: The session is another user's.
             IdempotencyInFlightError: The same request was sent before and has not ended.
             IdempotencyMismatchError: Another request was sent with its idempotency key.
         """
-        server = self._server
-        if not task.arrival.idempotency_key:
+        server, arrival = self._server, task.arrival
+        if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
+            await self._check_owner(arrival)
+        if not arrival.idempotency_key:
             return await self._begin(task)
         for _ in range(TRIES):
             window = task.action.idempotency_window
@@ -76,6 +83,10 @@ class Admitting:
             except RacedError:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+
+    async def _check_owner(self, arrival: Arrival) -> None:
+        if not self._owners.are_known(arrival.principal, arrival.session):
+            await self._owners.claim(arrival.principal, arrival.session)
 
     async def _begin(self, task: Task) -> Handle:
         policy = task.action.policy

@@ -212,7 +212,7 @@ class Dispatcher:
 
         Raises:
             UnknownActionError: There is no such action.
-            ForbiddenError: Who asks may not call it.
+            ForbiddenError: Who asks may not call it, or the session is another user's.
             InvalidInputError: What was sent is not what it takes.
             RequestRejectedError: Another request has the key, and the policy is not to wait.
             QueueFullError: As many wait as may.

@@ -7,7 +7,8 @@ stranger can neither read a conversation nor keep its owner waiting.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
     from holdfast.keys import RecordKey
     from holdfast.scope import Scope
-    from holdfast.stores.protocol import Record, Snapshot
+    from holdfast.stores.protocol import Snapshot
+
+SPEAKS_FOR_ITSELF: Final = frozenset({"http", "chat", "mcp"})
+"""The transports whose principal is who talks. What comes by others is said on behalf of many."""
+
+REMEMBERED: Final = 10_000
+"""How many owners a process remembers."""
 
 _RANDOM_BYTES: Final = 16
 _MADE_LENGTH: Final = 2 * _RANDOM_BYTES
@@ -61,39 +68,58 @@ def checked_session(principal: Principal, session: str) -> str:
     return session
 
 
-async def check(scope: Scope, principal: Principal, session: str) -> None:
-    """Refuse somebody who is not the owner of a session. One that nobody has is everybody's.
+@final
+class Owners:
+    """Who has which session. An owner never changes, so those that were seen are remembered, as far as there is room.
 
-    Raises:
-        ForbiddenError: Another user of the tenant has it.
+    Args:
+        scope: Where it is written.
     """
-    key = _key(scope, principal, session)
-    _compare((await scope.read(key)).get(key), principal)
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope: Final = scope
+        self._known: Final[OrderedDict[tuple[str, str], str]] = OrderedDict()
+
+    def are_known(self, principal: Principal, session: str) -> bool:
+        """Tell, without asking the store, that a session is somebody's to use."""
+        return self._known.get((principal.tenant, session)) in ("", principal.user)
+
+    async def check(self, principal: Principal, session: str) -> None:
+        """Refuse somebody who is not the owner of a session. One that nobody has is everybody's.
+
+        Raises:
+            ForbiddenError: Another user of the tenant has it.
+        """
+        key = self._key(principal, session)
+        found = (await self._scope.read(key)).get(key)
+        if found is not None:
+            _compare(OWNERS.decode(found.value).user, principal)
+
+    async def claim(self, principal: Principal, session: str) -> None:
+        """Make somebody the owner of a session that has none; refuse if it has another.
+
+        Raises:
+            ForbiddenError: Another user of the tenant has it.
+        """
+        key = self._key(principal, session)
+
+        def decide(seen: Snapshot) -> Decision[str]:
+            found = seen.get(key)
+            if found is None:
+                return Decision(principal.user, (Put(key, OWNERS.encode_own(OwnerRecord(principal.user))),))
+            return Decision(OWNERS.decode(found.value).user)
+
+        owner = (await self._scope.update([key], decide)).answer
+        _compare(owner, principal)
+        self._known[principal.tenant, session] = owner
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _key(self, principal: Principal, session: str) -> RecordKey:
+        return self._scope.key("owner", principal.tenant, session)
 
 
-async def claim(scope: Scope, principal: Principal, session: str) -> None:
-    """Make somebody the owner of a session that has none; refuse if it has another.
-
-    Raises:
-        ForbiddenError: Another user of the tenant has it.
-    """
-    key = _key(scope, principal, session)
-
-    def decide(seen: Snapshot) -> Decision[None]:
-        found = seen.get(key)
-        if found is None:
-            return Decision(None, (Put(key, OWNERS.encode_own(OwnerRecord(principal.user))),))
-        _compare(found, principal)
-        return Decision(None)
-
-    await scope.update([key], decide)
-
-
-def _key(scope: Scope, principal: Principal, session: str) -> RecordKey:
-    return scope.key("owner", principal.tenant, session)
-
-
-def _compare(found: Record | None, principal: Principal) -> None:
+def _compare(owner: str, principal: Principal) -> None:
     """Compare the owner with who asks. Of a session whose owner has no name, the id is all there is to know."""
-    if found is not None and OWNERS.decode(found.value).user not in ("", principal.user):
+    if owner not in ("", principal.user):
         raise ForbiddenError("this session of another user")

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from holdfast.errors import FlowError, IdempotencyInFlightError
 from holdfast.flows.arrival import Arrival
-from holdfast.flows.ownership import claim
 from holdfast.ids import new_id
 from holdfast.transports.chat.conversation import Conversation, Entry
 from holdfast.transports.chat.declaring import TEXT
@@ -54,8 +53,6 @@ class Party:
     def __init__(self, chat: Chat, dispatching: Dispatching, scope: Scope, principal: Principal, session: str) -> None:
         self.chat, self.dispatching, self.principal, self.session = chat, dispatching, principal, session
         self.conversation: Final = Conversation(scope, principal.tenant, chat.flow, session, chat.limits.keep)
-        self._scope: Final = scope
-        self._is_owner = False
 
     async def post(self, said: Say) -> Posted:
         """Take a message. It is kept when this returns, and answered in any case: also if this process dies.
@@ -65,9 +62,6 @@ class Party:
         Raises:
             FlowError: It was refused. If it was kept and only the answer was refused, the conversation says so.
         """
-        if not self._is_owner:
-            await claim(self._scope, self.principal, self.session)
-            self._is_owner = True
         message = said.id or new_id()
         if self.chat.append is not None:
             kept = await self._dispatch(self.chat.append, said, {TEXT: said.text}, attended=True)

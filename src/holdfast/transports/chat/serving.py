@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.flows.ownership import check, checked_session, new_session
+from holdfast.flows.ownership import Owners, checked_session, new_session
 from holdfast.transports.chat.guests import Guests, who_is
 from holdfast.transports.chat.posting import Party
 from holdfast.transports.gate import PRINCIPAL
@@ -59,7 +59,7 @@ class Serving:
         principal: Principal = connection.scope[PRINCIPAL]
         space = self._space()
         if session:
-            await check(space, principal, checked_session(principal, session))
+            await Owners(space).check(principal, checked_session(principal, session))
         return Party(self.chat, self._dispatching, space, principal, session or new_session())
 
     def who(self, connection: HTTPConnection) -> Who:
