@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
 
 from msgspec import structs
@@ -164,24 +165,33 @@ class Dispatcher:
         """
         self._is_closing = True
         server, limit = self._server, seconds(grace, what="grace")
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
-            self._sweeping = None
-        if server is not None:
-            await _let_end(server, limit)
         engine, self._opened = self._opened, None
-        if engine is not None and engine.worker is not None:
-            await engine.worker.stop(limit)  # what drives durable requests needs the arbiter until then
+        space, self._space = self._space, None
+        async with AsyncExitStack() as last_first:  # whatever fails, the rest is closed
+            if space is not None:
+                last_first.push_async_callback(space.aclose)
+            if engine is not None:
+                last_first.push_async_callback(engine.aclose, grace=0)
+            if server is not None:
+                last_first.push_async_callback(self._stop_serving, server)
+            if engine is not None and engine.worker is not None:  # what drives durable requests needs the arbiter
+                last_first.push_async_callback(engine.worker.stop, limit)
+            await self._stop_admitting(server, limit)
+
+    async def _stop_admitting(self, server: Server | None, grace: float) -> None:
+        sweeping, self._sweeping = self._sweeping, None
+        if sweeping is not None:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
         if server is not None:
+            await _let_end(server, grace)
+
+    async def _stop_serving(self, server: Server) -> None:
+        self._server = self._admits = None
+        try:
             await server.arbiter.aclose()
+        finally:
             await server.aclose()
-            self._server = self._admits = None
-        if engine is not None:
-            await engine.aclose(grace=0)
-        if self._space is not None:
-            space, self._space = self._space, None
-            await space.aclose()
 
     def _admitting(self, server: Server) -> Admitting:
         if self._admits is None:
