@@ -21,10 +21,11 @@ from tests.sizes import rounds
 if TYPE_CHECKING:
     from holdfast.flows.dispatch import Dispatcher
     from holdfast.flows.handle import Handle
+    from holdfast.flows.policies import Policy
     from holdfast.flows.request import RequestInfo
 
 FAULTS: Final = Faults(refuse=0.01, lose_request=0.02, lose_reply=0.02, land_late=0.02, drop_hint=0.1, delay=0.1)
-POLICIES: Final = {
+POLICIES: Final[dict[str, Policy]] = {
     "queued": hf.Queue(timeout="60s"),
     "rejected": hf.Reject(),
     "restarted": hf.Restart(grace="60s"),
