@@ -118,7 +118,7 @@ def _define_annotations(name: str) -> None:
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
                 code = compile(ast.Module(body, []), name, "exec")
-                # A name that another module defines likewise comes next round; what only type checkers subscript, never.
+                # A name that another module defines likewise comes next round; what only stubs subscript, never.
                 with contextlib.suppress(ImportError, TypeError):
                     exec(code, vars(module))  # noqa: S102 -- a part of the package itself
 
