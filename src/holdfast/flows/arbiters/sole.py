@@ -7,7 +7,6 @@ has it again, and what it had admitted commits nothing: every commit is guarded 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.errors import (
@@ -94,10 +93,9 @@ class SoleServer:
         """Give the lock back."""
         self._is_closing, keeping = True, self._keeping
         self._keeping = None
-        if keeping is not None and not keeping.done():
+        if keeping is not None:
             keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeping
+            await asyncio.gather(keeping, return_exceptions=True)  # a store that does not answer is left to itself
 
     # --- keeping it ----------------------------------------------------------------------------------------------
 
