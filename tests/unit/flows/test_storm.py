@@ -12,7 +12,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import FlowError, StoreError
-from holdfast.flows.records import ENDED, SESSIONS, session_key
+from holdfast.flows.records import SESSIONS, session_key
+from holdfast.flows.request import ENDED
 from holdfast.space import Space
 from holdfast.stores.memory import open_memory
 from holdfast.testing import Faults, FaultyStore
