@@ -137,9 +137,11 @@ class App:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    def lifespan(self, _host: object = None) -> contextlib.AbstractAsyncContextManager[Any]:
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _host: object = None) -> AsyncGenerator[None]:
         """Open it, and close it in the end: what a server does around everything else."""
-        return self
+        async with self:
+            yield
 
     # --- what endpoints ask it for -------------------------------------------------------------------------------
 

@@ -10,14 +10,12 @@ import msgspec
 from holdfast.errors import InvalidHeaderError, UnsupportedBodyError
 from holdfast.flows.arrival import Arrival
 from holdfast.transports.bodies import LARGE, content_type, is_json, read_json
-from holdfast.transports.chains import HEADER as CHAIN
 from holdfast.transports.chains import read_chain
 
 if TYPE_CHECKING:
-    from starlette.datastructures import Headers
-
     from holdfast.flows.action import Action
     from holdfast.flows.arrival import Principal
+    from holdfast.transports.headers import Headers
 
 SESSION: Final = "Holdfast-Session"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -32,9 +30,15 @@ class Preference(msgspec.Struct, frozen=True):
     """Seconds to wait for a result before it is answered without one."""
 
 
+NO_PREFERENCE: Final = Preference()
+
+
 def read_preference(headers: Headers) -> Preference:
     """Return what ``Prefer`` asks for; what is not known is passed over, as the RFC says."""
-    asked = [part.strip().lower() for value in headers.getlist("prefer") for part in value.split(",")]
+    given = headers.get("prefer")
+    if given is None:
+        return NO_PREFERENCE
+    asked = [part.strip().lower() for part in given.split(",")]
     waits = [int(match[1]) for part in asked if (match := _WAIT.fullmatch(part))]
     return Preference("respond-async" in asked, waits[0] if waits else None)
 
@@ -64,9 +68,9 @@ async def arrival_of(
         action=action.name,
         inputs=await read_json(body) if len(body) > LARGE else body,
         principal=principal,
-        session=headers.get(SESSION, ""),
+        session=headers.get("holdfast-session", ""),
         transport="http",
-        idempotency_key=headers.get(IDEMPOTENCY_KEY, "").strip().strip('"'),
+        idempotency_key=headers.get("idempotency-key", "").strip(' "'),
         attended=attended,
-        chain=read_chain(headers.get(CHAIN, "")),
+        chain=read_chain(headers.get("holdfast-chain", "")),
     )

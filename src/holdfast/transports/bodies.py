@@ -11,8 +11,9 @@ from holdfast.errors import BodyTooLargeError, BodyTooSlowError, UnsupportedBody
 from holdfast.offload import Lane
 
 if TYPE_CHECKING:
-    from starlette.datastructures import Headers
     from starlette.types import Receive
+
+    from holdfast.transports.headers import Headers
 
 LARGE: Final = 1_000_000
 """Bytes from which JSON is read beside the loop: below, that takes less than going there and back."""

@@ -6,11 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Final, final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from holdfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
 from holdfast.transports.authentication import identify
+from holdfast.transports.headers import headers_of
 from holdfast.transports.loopback import host_of, is_local
 from holdfast.transports.problems import problem_response
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arrival import Principal
     from holdfast.transports.authentication import Authenticate
+    from holdfast.transports.headers import Headers
 
 PRINCIPAL: Final = "holdfast.principal"
 """Where an endpoint finds in the scope who asks."""
@@ -86,7 +87,7 @@ class Gate:
             await answer.refuse(problem, scope, receive)
 
     async def _admitted(self, scope: Scope) -> Principal:
-        headers = Headers(scope=scope)
+        headers = headers_of(scope)
         self._check_host(headers.get("host", ""))
         self._check_origin(headers)
         if route_path(scope) in self._open_paths:

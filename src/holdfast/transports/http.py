@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, final
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from holdfast.transports.bodies import read_body
 from holdfast.transports.gate import PRINCIPAL
+from holdfast.transports.headers import headers_of
 from holdfast.transports.limits import Room
 from holdfast.transports.problems import problem_response
 from holdfast.transports.showing import as_json, shown_handle, shown_info
@@ -56,7 +57,7 @@ class Calling:
         await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp:
-        headers, path = Headers(scope=scope), scope["path_params"]
+        headers, path = headers_of(scope), scope["path_params"]
         preference = read_preference(headers)
         try:
             action = self._flows.find(path["flow"], path["action"])
@@ -93,9 +94,9 @@ class Calling:
             return await _result(handle)
         finally:
             timer.cancel()
-            for each in watching:
-                each.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            if watching:
+                watching[0].cancel()
+                await asyncio.wait(watching)
 
     def _streamed(self, action: Action[..., Any], handle: Handle) -> ASGIApp:
         """Send the events as they come; the last of them has the result."""
@@ -178,7 +179,7 @@ class Following:
             await problem_response(problem)(scope, receive, send)
 
     async def _stream(self, scope: Scope) -> ASGIApp:
-        after = read_after(Headers(scope=scope), QueryParams(scope["query_string"]).get("after"))
+        after = read_after(headers_of(scope), QueryParams(scope["query_string"]).get("after"))
         try:
             handle = await self._found(scope)
             events = handle.events(after)

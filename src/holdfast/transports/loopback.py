@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import Headers
+from holdfast.transports.headers import headers_of
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -19,12 +20,13 @@ def is_local(scope: Scope) -> bool:
     A proxy on this machine is not enough: what it hands on comes from elsewhere. Nor is the address alone: a page of
     somebody else can let a browser here ask for a name that it has pointed at 127.0.0.1.
     """
-    headers = Headers(scope=scope)
-    if not is_loopback((scope.get("client") or ("", 0))[0]) or not _FORWARDED.isdisjoint(headers.keys()):
+    headers = headers_of(scope)
+    if not is_loopback((scope.get("client") or ("", 0))[0]) or not _FORWARDED.isdisjoint(headers):
         return False
     return is_loopback(host_of(headers.get("host", "")))
 
 
+@lru_cache(maxsize=1_024)
 def is_loopback(address: str) -> bool:
     """Tell whether an address, or the name of a host, is this machine's own. A unix socket has no address."""
     if address == "localhost" or address.endswith(".localhost"):

@@ -147,16 +147,31 @@ async def test_a_webhook_is_run_once(url: str) -> None:
     assert seen == ["Bob"]
 
 
+@contextlib.asynccontextmanager
+async def lived(app: ASGIApp) -> AsyncIterator[list[str]]:
+    """Do what a server does around everything else; tell what the application says to that."""
+    asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    said: asyncio.Queue[Any] = asyncio.Queue()
+    living = asyncio.ensure_future(app({"type": "lifespan", "asgi": {}, "state": {}}, asked.get, said.put))
+    asked.put_nowait({"type": "lifespan.startup"})
+    told = [(await said.get())["type"]]
+    yield told
+    asked.put_nowait({"type": "lifespan.shutdown"})
+    told.append((await said.get())["type"])
+    await living
+
+
 async def test_a_server_opens_and_closes_it(url: str) -> None:
     """As ASGI's lifespan says; before and after it serves nothing."""
     app = hf.App(url, flows=[shop])
     async with client_of(app) as client:
         assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 503
         assert (await client.get("/health")).status_code == 503
-        async with app.lifespan():
+        async with lived(app) as told:
             assert (await client.get("/health")).status_code == 200
             assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 200
         assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 503
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 async def test_it_can_be_mounted_in_another_application(url: str) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import parse_qs
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
@@ -24,6 +23,7 @@ from holdfast.errors import (
 from holdfast.flows.arrival import Arrival
 from holdfast.logs import as_logfmt
 from holdfast.transports.bodies import content_type, is_json, read_body, read_json
+from holdfast.transports.headers import headers_of
 from holdfast.transports.loopback import is_local
 from holdfast.transports.problems import MEDIA_TYPE, problem_response
 from holdfast.transports.webhooks.declaring import Delivery
@@ -67,7 +67,7 @@ class WebhookEndpoint:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        headers = Headers(scope=scope)
+        headers = headers_of(scope)
         if isinstance(self._webhook.verifier, Unsigned) and not is_local(scope):
             self._tell("refused", reason="not-local")
             return _refused(503)
@@ -75,8 +75,7 @@ class WebhookEndpoint:
             body = await read_body(headers, receive, self._limit, self._time)
         except FlowError as problem:
             return problem_response(problem)
-        named = dict(reversed(headers.items()))  # the first of several with one name counts, everywhere
-        verdict = self._webhook.verifier.verify(named, body, self._clock.wall())
+        verdict = self._webhook.verifier.verify(headers, body, self._clock.wall())
         if isinstance(verdict, Refused):
             self._tell("refused", reason=verdict.reason)
             return _refused(401)
@@ -84,7 +83,7 @@ class WebhookEndpoint:
             payload = await _read(content_type(headers), body)
         except UnsupportedBodyError as problem:
             return _said("invalid", 400, reason=problem.problem)
-        return await self._taken(named, payload, verdict, body)
+        return await self._taken(headers, payload, verdict, body)
 
     async def _taken(self, headers: Mapping[str, str], payload: Any, verdict: Verified, body: bytes) -> Response:  # noqa: ANN401 -- whatever JSON can be
         webhook, verifier = self._webhook, self._webhook.verifier
