@@ -64,6 +64,11 @@ from holdfast.errors._keys import (
     KeyTooLongError,
     NotAKeyError,
 )
+from holdfast.errors._limits import (
+    LimitKeyError,
+    LimitKeyTypeError,
+    WorkflowConcurrencyLimitExceededError,
+)
 from holdfast.errors._locks import (
     InvalidLockArgumentError,
     LeaseLostError,
@@ -157,8 +162,6 @@ from holdfast.errors._workflows import (
     ForeignTaskError,
     IdempotencyKeyPurgedError,
     InvalidWorkflowError,
-    LimitKeyError,
-    LimitKeyTypeError,
     NondeterminismError,
     ResultTimeoutError,
     RunCancelledError,
@@ -178,7 +181,6 @@ from holdfast.errors._workflows import (
     UpdateTimeoutError,
     UpdateValidationError,
     WorkflowAlreadyExistsError,
-    WorkflowConcurrencyLimitExceededError,
     WorkflowError,
     WorkflowTerminalError,
     WorkflowTypeNotRegisteredForRecoveryError,
