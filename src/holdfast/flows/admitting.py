@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
 
-from holdfast.errors import RunNotFoundError, StoreBusyError
+from holdfast.errors import ArbiterUnavailableError, RunNotFoundError, StoreBusyError, StoreError
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from holdfast.flows.arrival import Arrival, OnDisconnect, Principal
+    from holdfast.flows.records import RequestRecord
+    from holdfast.flows.request import Explanation
     from holdfast.flows.serving import Server
     from holdfast.flows.tasks import Task
     from holdfast.workflows.declaring.definition import Workflow
@@ -112,15 +114,16 @@ class Admitting:
         is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
         attended = Attended(server, task, is_stored=is_stored)
         server.take(attended)
+        on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
         explanation = None
         if task.address is not None or is_stored:
             try:
                 place = await asyncio.shield(attended.entered)
+                explanation = await self._explain(task.id, attended.record) if place.position else None
             except asyncio.CancelledError:
-                attended.stop("its caller went away")
+                if on_disconnect == "cancel" or not attended.entered.done():
+                    attended.stop("its caller went away")
                 raise
-            if place.position:
-                explanation = await explain(server, task.id, attended.record)
         return Handle(
             server,
             attended.keys,
@@ -129,8 +132,15 @@ class Admitting:
             attended=attended,
             is_new=True,
             explanation=explanation,
-            on_disconnect=task.arrival.on_disconnect or task.action.on_disconnect,
+            on_disconnect=on_disconnect,
         )
+
+    async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:
+        """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""
+        try:
+            return await explain(self._server, request_id, record)
+        except (StoreError, ArbiterUnavailableError):
+            return None
 
     async def _start(self, task: Task) -> Handle:
         """Start a durable request: record, run and place are one commit."""
@@ -171,15 +181,16 @@ class Admitting:
     async def _begun(
         self, keys: RequestKeys, task: Task, *, is_new: bool = True, on_disconnect: OnDisconnect = "continue"
     ) -> Handle:
-        server = self._server
-        view = await server.look(keys)
-        waits = view.status == "waiting"
+        try:
+            record = (await self._server.look(keys)).record
+        except (StoreError, ArbiterUnavailableError):  # it is taken on all the same
+            record = task.record(self._server.now(), "waiting", durable=True)
         return Handle(
-            server,
+            self._server,
             keys,
             task.action,
-            view.record,
+            record,
             is_new=is_new,
-            explanation=await explain(server, keys.id, view.record) if waits else None,
+            explanation=await self._explain(keys.id, record) if record.status == "waiting" else None,
             on_disconnect=on_disconnect,
         )

@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from holdfast.keys import RecordKey
     from holdfast.stores.protocol import Change, Snapshot
 
+PATIENCE: Final = 1.0
+"""Seconds that a caller waits until it is written that its request has ended without a result."""
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two tries to write that: doubled from the first to the longest."""
+
 CLOSING: Final = "its server is closing"
 
 
@@ -66,7 +73,7 @@ class Attended:
         self._server, self._task = server, task
         self.keys: Final = RequestKeys(server.space, task.arrival.tenant, task.id)
         self.is_stored: Final = is_stored
-        self.record = task.record(server.now(), "waiting" if task.address is not None else "running")
+        self.record = task.first_record(server.now())
         self.value: Any = None
         self.problem: BaseException | None = None
         self.entered: Final[asyncio.Future[Place]] = loop.create_future()
@@ -260,8 +267,10 @@ class Attended:
             self._close(self._ended_by(problem))
             return
         record = self._ended_by(problem)
-        if self.is_stored:  # whoever is cancelled once more meanwhile
-            record = await asyncio.shield(self._server.own(self._write_end(record)))
+        if self.is_stored:
+            writing = self._server.own(self._write_end(record))  # however long that takes, and whoever is cancelled
+            await asyncio.wait({writing}, timeout=PATIENCE)
+            record = writing.result() if writing.done() else record
         if record.status == "completed":  # it was written, and the answer got lost
             self.value = self.action.result.unpack(b"null" if record.result is UNSET else record.result)
         else:
@@ -286,7 +295,7 @@ class Attended:
     async def _write_end(self, record: RequestRecord) -> RequestRecord:
         """Write the end of one that has no turn any more, and return what is written then.
 
-        If the store does not answer, the end of its server will tell.
+        While the store does not answer it is tried again. If this server closes before that, its end will tell.
         """
         there = [record]
 
@@ -298,11 +307,17 @@ class Attended:
             there[:] = [record]
             return (final_put(self.keys, record, found.version, seen.at),)
 
-        try:
-            await self._server.update(Beside((self.keys.record,), decide))
-        except HoldfastError:
-            return record
-        return there[0]
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._server.update(Beside((self.keys.record,), decide))
+            except HoldfastError:
+                if self._server.is_closing:
+                    return record
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return there[0]
 
     def _close(self, record: RequestRecord) -> None:
         self.record = record

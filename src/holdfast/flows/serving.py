@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from holdfast.workflows.engine import Engine
     from holdfast.workflows.storing.failures import KnownErrors
 
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for what hints may have missed."""
+
 REMEMBERED: Final = 10_000
 """How many requests that have ended here are kept in mind, besides those that lie in the store."""
 
@@ -41,6 +44,7 @@ class Server:
         engine: Drives the durable ones.
         space: Where everything lies.
         arbiter: Says who has its turn.
+        is_closing: Nothing more is tried again.
     """
 
     def __init__(self, engine: Engine, arbiter: Arbiter) -> None:
@@ -54,6 +58,7 @@ class Server:
         self._ended: Final[OrderedDict[tuple[str, str], Attended]] = OrderedDict()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
+        self.is_closing = False
 
     @property
     def name(self) -> str:
@@ -177,8 +182,13 @@ class Server:
     async def _hear(self, watch: Watch) -> None:
         try:
             while True:
-                hint = await watch.wait()
-                for key in () if hint is None else hint.about:
+                hint = await watch.wait(LOOK_EVERY)
+                if hint is None or not hint.complete:  # one may have been lost
+                    lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
+                    heard = {each.keys.cancel for each in lonely}
+                else:
+                    heard = set(hint.about)
+                for key in heard:
                     await self._stop(key)
         finally:
             await watch.__aexit__(None, None, None)
@@ -195,6 +205,7 @@ class Server:
 
     async def aclose(self) -> None:
         """Let go of everything; the last thing is that others can tell that this process is gone."""
+        self.is_closing = True
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.cancel()

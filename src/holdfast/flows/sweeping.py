@@ -15,7 +15,7 @@ from holdfast.workflows.operating.retention import purge
 from holdfast.workflows.storing.records import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container
 
     from holdfast.workflows.engine import Engine
     from holdfast.workflows.operating.information import RunInfo
@@ -26,24 +26,22 @@ EVERY: Final = 600.0
 PAGE: Final = 100
 
 
-async def sweep_for_ever(engine: Engine, workflows: Iterable[str]) -> None:
+async def sweep_for_ever(engine: Engine, workflows: Container[str]) -> None:
     """Sweep now and then."""
     while True:
         await asyncio.sleep(EVERY)
-        for workflow in workflows:
-            try:
-                await sweep(engine, workflow)
-            except HoldfastError:
-                continue  # the next round finds what is left
+        with suppress(HoldfastError):  # the next round finds what is left
+            await sweep(engine, workflows)
 
 
-async def sweep(engine: Engine, workflow: str, kept: float = KEPT) -> int:
+async def sweep(engine: Engine, workflows: Container[str], kept: float = KEPT) -> int:
     """Purge the runs of requests that ended long ago; return how many there were."""
     after, purged = None, 0
     while True:
-        page = await engine.list(workflow=workflow, status=ENDED, limit=PAGE, after=after)
+        page = await engine.list(status=ENDED, limit=PAGE, after=after)
         for run in page.runs:
-            if seconds_between(run.changed_at, engine.host.now()) >= kept:
+            is_old = seconds_between(run.changed_at, engine.host.now()) >= kept
+            if is_old and run.workflow in workflows:
                 purged += await _purge(engine, run)
         if page.next is None:
             return purged

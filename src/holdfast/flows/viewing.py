@@ -205,7 +205,7 @@ def _is_told(record: RequestRecord) -> bool:
 
 
 def shown_problem(record: RequestRecord) -> str:
-    """Return in words why a request has no result, without the names of modules."""
-    if record.failure is None:
+    """Return in words why a request has no result. What an action said in its exception is not for strangers."""
+    if record.failure is None or record.reason:
         return record.reason
-    return record.reason or f"{record.failure.type.rpartition('.')[2]}: {record.failure.message}"
+    return f"the action raised {record.failure.type.rpartition('.')[2]}"

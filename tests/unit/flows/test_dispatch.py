@@ -189,7 +189,7 @@ async def test_ended_runs_are_swept_and_their_records_go_by_themselves(dispatche
     async with asyncio.timeout(SOON):
         while (await dispatcher.engine.get(handle.id)).status != "completed":  # noqa: ASYNC110 -- in the store
             await asyncio.sleep(0.001)
-    purged = await sweep(dispatcher.engine, "chat.queued", kept=0)
+    purged = await sweep(dispatcher.engine, {"chat.queued"}, kept=0)
     space = dispatcher.engine.space
     key = RequestKeys(space, "acme", handle.id).record
     record = (await space.read(key)).get(key)
@@ -207,7 +207,7 @@ async def test_a_cancelled_run_is_swept_with_its_record(dispatcher: Dispatcher, 
     await dispatcher.dispatch(arrival("queued", "a"))
     handle = await dispatcher.dispatch(arrival("queued", "b", durable=True))
     await handle.cancel()
-    await sweep(dispatcher.engine, "chat.queued", kept=0)
+    await sweep(dispatcher.engine, {"chat.queued"}, kept=0)
     space = dispatcher.engine.space
     key = RequestKeys(space, "acme", handle.id).record
     stage.release("a")
