@@ -26,7 +26,7 @@ AHEAD: Final = 64
 FOLLOWED: Final = 16
 """How many answers are followed at the same time; the oldest that have not ended."""
 
-LOOK_EVERY: Final = 2.0
+LOOK_EVERY: Final = 5.0
 """Seconds between two looks for news, if nothing tells earlier."""
 
 PAUSE: Final = 1.0
@@ -51,6 +51,7 @@ class Feed:
         self._open = 0
         self._waiting: Final[dict[str, Handle]] = {}
         self._moved: Final = asyncio.Event()
+        self._failure: BaseException | None = None
 
     @property
     def is_quiet(self) -> bool:
@@ -72,11 +73,21 @@ class Feed:
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Whoever waits for a frame is told if there will be none any more."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+            if self._frames.empty():
+                self._frames.put_nowait(Frame({}))
 
     async def next(self) -> tuple[dict[str, Any], str]:
         """Return the next frame, and how far the client has read with it; empty if that is no farther than before."""
         frame = await self._frames.get()
+        if self._failure is not None:
+            raise self._failure
         if not frame.entry:
             return frame.body, ""
         if frame.event:

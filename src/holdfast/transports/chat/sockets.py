@@ -13,7 +13,7 @@ from holdfast.errors import FlowError, HoldfastError, InvalidInputError
 from holdfast.transports.chat.cursor import Seen
 from holdfast.transports.chat.feed import Feed
 from holdfast.transports.chat.frames import Cancel, Open, Say, accepted_body, checked_message, read_frame
-from holdfast.transports.problems import problem_of
+from holdfast.transports.problems import problem_of, status_of
 from holdfast.transports.showing import as_json
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ SILENT: Final = 3
 ROOM: Final = 8_192
 """Bytes that a frame may have besides the text of a message."""
 
+CAN_BE_TRIED_AGAIN: Final = frozenset({429, 503})
+
 FAREWELL: Final = 1.0
 """Seconds that a client has to read why it is let go."""
 
@@ -33,6 +35,7 @@ GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 TOO_BIG: Final = 1009
 RESTARTING: Final = 1012
+LATER: Final = 1013
 IDLE: Final = 4000
 SLOW: Final = 4001
 NO_ANSWER: Final = 4008
@@ -75,7 +78,7 @@ class Talk:
                 await self._close(leave.code, leave.reason)
             except HoldfastError as problem:
                 await self._refuse(problem)
-                await self._close(POLICY, "")
+                await self._close(LATER if status_of(problem) in CAN_BE_TRIED_AGAIN else POLICY, "")
             except (WebSocketDisconnect, OSError):
                 return
             finally:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.errors import StoreUnavailableError
+from holdfast.transports.chat import feed
+from holdfast.transports.chat.conversation import Conversation
 from holdfast.transports.chat.declaring import ChatLimits
-from holdfast.transports.chat.feed import AHEAD
 from tests.unit.transports.chat.talking import HOST, Socket, Support, chat_app
 
 
@@ -73,6 +75,18 @@ async def test_a_client_that_comes_back_hears_the_rest_once(support: Support) ->
     told = [frame["number"] for frame in [*before, *after] if frame["type"] == "event"]
     assert told == [1, 2, 3]
     assert "message" not in {frame["type"] for frame in after}
+
+
+async def test_what_was_read_to_its_end_needs_no_place_to_go_on_from(support: Support) -> None:
+    """The cursor does not grow with the conversation."""
+    support.go_on()
+    async with chat_app(support.flow) as app, Socket(app) as socket:
+        await socket.open()
+        for number in range(5):
+            await socket.say("message", id=f"m{number}", text="hello")
+            await socket.until("ended")
+    base, _, last = socket.cursor.partition("-")
+    assert base == last
 
 
 async def test_what_was_said_meanwhile_is_told_to_a_client_that_comes_back(support: Support) -> None:
@@ -171,8 +185,11 @@ async def test_a_refused_answer_says_who_holds_the_key_since_when() -> None:
     assert support.kept == ["one", "two"]
 
 
-async def test_who_waits_is_told_the_position_and_when_it_changes(support: Support) -> None:
-    """The acknowledgement has the position, and a status comes when the line moves."""
+async def test_who_waits_is_told_the_position_and_when_it_changes(
+    support: Support, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgement has the position, and a status comes when the line moves, not only after a while."""
+    monkeypatch.setattr(feed, "LOOK_EVERY", 3600.0)
     async with chat_app(support.flow) as app, Socket(app) as socket:
         await socket.open()
         for number in range(3):
@@ -291,7 +308,7 @@ async def test_a_client_that_reads_slowly_is_let_go_and_loses_nothing() -> None:
     @flow.action
     async def respond(request: hf.Request, text: str) -> None:
         del text
-        for number in range(3 * AHEAD):
+        for number in range(3 * feed.AHEAD):
             request.emit(number)
 
     async with chat_app(flow, ChatLimits(patience="50ms"), append=None) as app:
@@ -305,8 +322,8 @@ async def test_a_client_that_reads_slowly_is_let_go_and_loses_nothing() -> None:
             await again.open(session, socket.cursor)
             frames = await again.frames_until("ended")
     told = [frame["data"] for frame in frames if frame["type"] == "event"]
-    assert told[-1] == 3 * AHEAD - 1
-    assert told == list(range(told[0], 3 * AHEAD))
+    assert told[-1] == 3 * feed.AHEAD - 1
+    assert told == list(range(told[0], 3 * feed.AHEAD))
 
 
 async def test_clients_are_let_go_when_the_application_closes(support: Support) -> None:
@@ -356,3 +373,34 @@ async def test_what_an_action_raised_is_not_shown() -> None:
         ended = await socket.until("ended")
     assert ended["status"] == "failed"
     assert "swordfish" not in str(ended)
+
+
+async def test_a_store_that_does_not_answer_lets_a_client_try_again(
+    support: Support, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told so by the code with which the connection is closed."""
+
+    async def fail(_: Conversation) -> int:
+        raise StoreUnavailableError("memory", "it was unplugged")
+
+    monkeypatch.setattr(Conversation, "beginning", fail)
+    async with chat_app(support.flow) as app, Socket(app) as socket:
+        await socket.open()
+        assert (await socket.until("refused"))["problem"]["status"] == 503
+        assert (await socket.hear())["code"] == 1013
+
+
+async def test_a_connection_whose_feed_fails_does_not_stay_silent(
+    support: Support, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody has thought of ends it, instead of leaving a client that waits for ever."""
+
+    def fail(_: Conversation, after: int) -> None:
+        raise ZeroDivisionError(after)
+
+    monkeypatch.setattr(Conversation, "after", fail)
+    async with chat_app(support.flow) as app:
+        socket = await Socket(app).__aenter__()
+        await socket.open()
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(socket._task, 10)
