@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -25,6 +26,8 @@ WS_MESSAGE: Final = 262_144
 
 WS_PING: Final = 20.0
 BACKLOG: Final = 2_048
+OBJECTS: Final = 10_000
+"""How many more objects there have to be before the youngest are looked through for cycles."""
 
 
 async def run(app: App, name: str, place: tuple[str, int], grace: float, *, quiet: bool) -> int:
@@ -48,10 +51,22 @@ async def run(app: App, name: str, place: tuple[str, int], grace: float, *, quie
                 ws_per_message_deflate=False,  # a few bytes could become megabytes
             )
             server = _Server(config, app, quiet=quiet)
+            _let_garbage_be()
             server.tell(f"serving {name} at {_address(listener)} (process {os.getpid()})")
             await server.serve(sockets=[listener])
         server.tell("stopped")
     return 0
+
+
+def _let_garbage_be() -> None:
+    """Look for cycles less often, and never among what was there before the first request.
+
+    What a request leaves behind goes when it ends, without being looked for. Looking for it after every 700 objects took a
+    third of the time of a request.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
 
 
 def _listening(host: str, port: int) -> socket.socket:
