@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import Instant
@@ -10,7 +11,6 @@ from holdfast.errors import (
     ArbiterUnavailableError,
     HoldfastError,
     LeaseTooShortError,
-    RequestCancelledError,
     StoreError,
     WithdrawnError,
 )
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from holdfast.errors import RequestInterruptedError, RequestSupersededError
+    from holdfast.errors import RequestCancelledError, RequestInterruptedError, RequestSupersededError
     from holdfast.flows.arbiters.protocol import Ask, Beside
     from holdfast.flows.arbiters.shared import SharedArbiter
     from holdfast.keys import RecordKey
@@ -116,12 +116,14 @@ class SharedTurn:
 
     async def ending(self) -> RequestSupersededError | RequestCancelledError | RequestInterruptedError:
         """Return what the request ends with, after its turn was lost: a word may say why."""
-        if self.stop is None:
-            try:
-                self.stop = (await self._arbiter.words.read([self.entry_id])).get(self.entry_id)
-            except HoldfastError:
-                self.stop = None
+        with suppress(HoldfastError):
+            await self.look_for_word()
         return ending_of(self.ask.id, self.stop)
+
+    async def look_for_word(self) -> None:
+        """Find out why it is to stop, if that was written down."""
+        if self.stop is None:
+            self.stop = (await self._arbiter.words.read([self.entry_id])).get(self.entry_id)
 
     # --- committing ----------------------------------------------------------------------------------------------
 
@@ -231,8 +233,11 @@ class SharedHolding:
         if was_stopped and is_cancellation(error):
             raise await turn.ending() from None
         if isinstance(error, WithdrawnError):
-            ending = await turn.ending()
-            raise ending if turn.stop is not None else RequestCancelledError(turn.ask.id, OPERATOR) from None
+            try:
+                await turn.look_for_word()
+            except HoldfastError as unknown:
+                raise ArbiterUnavailableError(str(unknown)) from error
+            raise ending_of(turn.ask.id, turn.stop or Stop(reason=OPERATOR)) from None
         if isinstance(error, StoreError | LeaseTooShortError):
             raise ArbiterUnavailableError(str(error)) from error
 
