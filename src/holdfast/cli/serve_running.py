@@ -61,8 +61,8 @@ async def run(app: App, name: str, place: tuple[str, int], grace: float, *, quie
 def _let_garbage_be() -> None:
     """Look for cycles less often, and never among what was there before the first request.
 
-    What a request leaves behind goes when it ends, without being looked for. Looking for it after every 700 objects took a
-    third of the time of a request.
+    What a request leaves behind goes when it ends, without being looked for. Looking for it after every 700 objects
+    took a third of the time of a request.
     """
     gc.collect()
     gc.freeze()
