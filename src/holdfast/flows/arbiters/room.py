@@ -70,7 +70,10 @@ class RoomMaking:
         if self._is_durable:
             await arbiter.words.note_followed(ask.id, tuple(each.owner for each in others))
         for each in others:
-            packed = arbiter.packed_of(each.entry)
+            self._note(each)  # before it hears of it: then the newcomer's turn may come at once
             await arbiter.stop_entry(ask.address, each, Stop(by=ask.id))
             self._asked[each.entry] = asyncio.get_running_loop().time()
-            self.superseded += (Superseded(each.owner, packed),)
+
+    def _note(self, other: ExplainedEntry) -> None:
+        if all(each.id != other.owner for each in self.superseded):
+            self.superseded += (Superseded(other.owner, self._arbiter.packed_of(other.entry)),)

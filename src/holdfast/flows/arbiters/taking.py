@@ -18,7 +18,7 @@ from holdfast.flows.arbiters.room import RoomMaking
 from holdfast.locks.algebra.entries import OfRun
 from holdfast.locks.algebra.line import Granted, Line, Rules, Waiting
 from holdfast.locks.driving.acquiring import Wish, acquire, give_back
-from holdfast.locks.driving.records import Facts, LineKeys, Site, View
+from holdfast.locks.driving.records import Facts, Site, View
 from holdfast.locks.driving.requests import Along, Refused
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.flows.arbiters.shared import SharedArbiter
     from holdfast.flows.arbiters.shared_turn import SharedTurn
     from holdfast.locks.driving.acquiring import Place
+    from holdfast.locks.driving.records import LineKeys
     from holdfast.locks.driving.requests import Answer, Shown
     from holdfast.stores.protocol import Change, Wake
 
@@ -55,7 +56,6 @@ class Taking:
     def __init__(self, arbiter: SharedArbiter, turn: SharedTurn) -> None:
         self._arbiter, self._turn = arbiter, turn
         self._ask: Final = turn.ask
-        self._keys: Final = LineKeys(arbiter.space, turn.ask.address)
         self._began_at: Final = arbiter.lines.clock.elapsed()
         self._refused_by: Line | None = None
         self._room: RoomMaking | None = None
@@ -73,6 +73,10 @@ class Taking:
         finally:
             if self._making_room is not None:
                 self._making_room.cancel()
+
+    @property
+    def _keys(self) -> LineKeys:
+        return self._arbiter.lines.line(self._ask.address).driver.keys
 
     def superseded(self) -> tuple[Superseded, ...]:
         """Return whom it has asked to stop."""
