@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
+from tests.conformance.arbiters import ArbiterContract
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
@@ -18,6 +19,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
 SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
+WHERE_REQUESTS = ("sole server", "shared store")
 WHERE_SERVERS = ("PostgreSQL", "Redis", "MariaDB", "MongoDB", "DynamoDB", "libSQL")
 QUESTIONS = """
 without pauses; whatever pauses; write to the space; write elsewhere; first come; dead waiter; killed holder;
@@ -61,7 +63,7 @@ def test_a_proof_is_a_test_that_exists(name: str, path: str) -> None:
     file = (PAGE.parent / path).resolve()
     assert name in functions(file)
     if "." in name:
-        suite = SUITES.get(file.parent.name, StoreConformance)
+        suite = ArbiterContract if file.name == "arbiters.py" else SUITES.get(file.parent.name, StoreConformance)
         assert name.partition(".")[0] in {case.__name__ for case in suite.__mro__ if _file_of(case) == file}
 
 
@@ -79,6 +81,8 @@ def _file_of(case: type) -> Path | None:
         ("test_lock_sqlite.py", "class TestSqliteLocks(LockConformance)"),
         ("test_run_locks.py", "class TestMemoryRunLocks("),
         ("test_run_locks.py", "class TestSqliteRunLocks("),
+        ("test_arbiters.py", "class TestLocalArbiter(ArbiterContract)"),
+        ("test_arbiters.py", "class Shared(ArbiterContract)"),
         *(
             (f"test_{server}.py", f", {suite})")
             for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql")
@@ -95,7 +99,7 @@ def test_a_suite_that_proves_something_is_run_on_the_store(file: str, suite: str
 def test_a_promise_is_proven_or_denied_everywhere(promise: str) -> None:
     """Each promise has a cell for each store; a kept one has a proof, another one a reason."""
     cells = sections()[promise]
-    assert tuple(cell["where"] for cell in cells) in (WHERE, WHERE_LOCKS, WHERE_SERVERS)
+    assert tuple(cell["where"] for cell in cells) in (WHERE, WHERE_LOCKS, WHERE_REQUESTS, WHERE_SERVERS)
     in_memory = next((cell["why"] for cell in cells if cell["where"] == "memory"), "")
     for cell in cells:
         borrowed = cell["why"].startswith("as memory") and PROOF.search(in_memory)
