@@ -100,6 +100,11 @@ class Socket:
         await self._to_app.put({"type": "websocket.disconnect", "code": 1001})
         await asyncio.wait_for(self._task, PATIENCE)
 
+    def lose(self) -> None:
+        """Forget what is on its way to the server."""
+        while not self._to_app.empty():
+            self._to_app.get_nowait()
+
     async def raw(self) -> dict[str, Any]:
         """Return the next message of the server."""
         return await asyncio.wait_for(self._from_app.get(), PATIENCE)

@@ -156,6 +156,7 @@ const heard = {
   refused(frame) {
     const item = messages.get(frame.message);
     unsent.delete(frame.message);
+    if (item?.dataset.request) return; // it was sent again, and had been taken before
     if (item) refuse(item, frame.message, frame.problem);
     else show("closed", frame.problem.detail ?? frame.problem.title);
   },
