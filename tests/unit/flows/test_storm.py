@@ -15,8 +15,9 @@ from holdfast.errors import FlowError, StoreError
 from holdfast.flows.records import SESSIONS, session_key
 from holdfast.flows.request import ENDED
 from holdfast.space import Space
-from holdfast.stores.memory import open_memory
-from holdfast.testing import Faults, FaultyStore
+from holdfast.stores import GroupedStore
+from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.testing import Faults, FaultyBackend
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from holdfast.flows.policies import Policy
     from holdfast.flows.request import RequestInfo
 
-FAULTS: Final = Faults(refuse=0.01, lose_request=0.02, lose_reply=0.02, land_late=0.02, drop_hint=0.1, delay=0.1)
+FAULTS: Final = Faults(
+    refuse=0.02, lose_request=0.05, lose_reply=0.05, land_late=0.05, fail_read=0.02, drop_hint=0.1, delay=0.1
+)
 POLICIES: Final[dict[str, Policy]] = {
     "queued": hf.Queue(timeout="60s"),
     "rejected": hf.Reject(),
@@ -121,9 +124,10 @@ async def test_a_storm_of_requests_ends_and_each_counts_once() -> None:
     """At most one of a key runs, nothing waits for ever, and what is completed is in its session once."""
     for seed in rounds("storms of requests", full=300, quick=1, seconds=40):
         print(f"seed {seed}")
-        inner, storm = open_memory(), Storm(seed)
-        faulty = [FaultyStore(await inner.another(), seed=2 * seed + n, faults=FAULTS) for n in range(2)]
-        async with Space(inner) as space, Space(faulty[0]) as one, Space(faulty[1]) as two:
+        memory, storm = Memory(), Storm(seed)
+        inner = [MemoryBackend(memory) for _ in range(3)]
+        faulty = [GroupedStore(FaultyBackend(inner[n], seed=2 * seed + n, faults=FAULTS)) for n in range(2)]
+        async with Space(GroupedStore(inner[2])) as space, Space(faulty[0]) as one, Space(faulty[1]) as two:
             servers = [await served(storm.flow, each) for each in (one, two)]
             async with hf.Dispatcher(space, [storm.flow]) as observer:
                 await storm.blow(servers)
