@@ -84,7 +84,7 @@ class World:
         """Let a few things happen, one after the other."""
         for _ in range(self.chance.choice((0, 1, 1, 2, 3))):
             await asyncio.sleep(self.chance.uniform(0, 1.5))
-            site = self.chance.choice(self.living())
+            site = self._victim()
             if self.chance.random() < 0.5:
                 if len(self.living()) > 1:
                     site.process.die()
@@ -92,6 +92,13 @@ class World:
                 site.process.stall()
                 await asyncio.sleep(self.lease * self.chance.uniform(0.2, 2.5))
                 site.process.resume()
+
+    def _victim(self) -> Site:
+        """Choose a process that lives; usually one in which somebody has its turn."""
+        living = self.living()
+        busy = {visit.process.name for visit in self.watch.visits.values() if visit.is_inside}
+        inside = [site for site in living if site.process.name in busy]
+        return self.chance.choice(inside if inside and self.chance.random() < 0.8 else living)
 
     # --- from the first to the last ------------------------------------------------------------------------------
 
