@@ -7,8 +7,10 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
-from starlette.routing import Route
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
 
 from tests.unit.transports.chat.talking import HOST, PATH, Support, caller, chat_app
 
@@ -164,6 +166,20 @@ async def test_the_address_without_a_slash_leads_to_the_page() -> None:
     async with chat_app(Support().flow) as app, caller(app) as client:
         answer = await client.get(PATH)
     assert (answer.status_code, answer.headers["location"]) == (307, "support/")
+
+
+async def test_a_chat_can_be_mounted_below_another_address() -> None:
+    """The page, its files and messages are found there."""
+    support = Support()
+    support.go_on()
+    async with chat_app(support.flow) as app:
+        host = Starlette(routes=[Mount("/api", app)])
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(host), base_url=f"http://{HOST}/api")
+        async with client:
+            client.headers["x-user"] = "ada"
+            answers = [await client.get(f"{PATH}/{name}") for name in ("", "chat.js")]
+            answers.append(await client.post(f"{PATH}/messages", json={"text": "hello"}))
+    assert [answer.status_code for answer in answers] == [200, 200, 202]
 
 
 async def test_there_is_no_page_where_none_is_wanted() -> None:
