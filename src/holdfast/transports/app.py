@@ -11,6 +11,7 @@ from holdfast.flows.dispatch import Dispatcher
 from holdfast.flows.flow import Flows
 from holdfast.transports.chat.declaring import checked_chats
 from holdfast.transports.limits import AppLimits
+from holdfast.transports.mcp.tools import Toolbox
 from holdfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.space import Space
     from holdfast.transports.authentication import Authenticate
     from holdfast.transports.chat.declaring import Chat
+    from holdfast.transports.mcp.serving import ToolEndpoint
+    from holdfast.transports.mcp.tools import Toolable
     from holdfast.transports.seam import Handle
     from holdfast.transports.webhooks.declaring import Webhook
     from holdfast.workflows.engine import Runnable
@@ -49,6 +52,7 @@ class App:
         workflows: What actions start, besides; only with a store.
         webhooks: Deliveries that it takes.
         chats: The flows that people talk to.
+        tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
         schedules: As in :class:`~holdfast.Engine`; only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens`. It is asked
             before anything else is read, for every address but those of webhooks, which are signed, and ``/health``.
@@ -75,6 +79,7 @@ class App:
         workflows: Iterable[Runnable] = (),
         webhooks: Iterable[Webhook] = (),
         chats: Iterable[Chat] = (),
+        tools: Iterable[Toolable] = (),
         schedules: Iterable[Schedule] = (),
         authenticate: Authenticate | None = None,
         arbiter: Literal["shared", "local"] = "shared",
@@ -100,7 +105,9 @@ class App:
         self._is_open = False
         building = _building()
         known = _checked(tuple(webhooks), self.flows)
-        self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), version)
+        toolbox = Toolbox(tools, self.flows)
+        self._tools: Final[ToolEndpoint | None] = building.tools_of(self, toolbox) if toolbox else None
+        self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), self._tools, version)
         self._door: Final[ASGIApp] = building.behind_the_door(
             self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
         )
@@ -118,12 +125,16 @@ class App:
         """Open the store, and begin to serve. A server does so by itself; see also :func:`lifespan`."""
         self.closing.clear()
         await self._dispatcher.open()
+        if self._tools is not None:
+            await self._tools.open()
         self._is_open = True
 
     async def aclose(self) -> None:
         """Let requests under way end, and close the store. It can be opened again."""
         self.drain()
         self._is_open = False
+        if self._tools is not None:
+            await self._tools.aclose()
         await self._dispatcher.aclose(grace=self.grace)
 
     def drain(self) -> None:

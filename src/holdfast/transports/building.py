@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Router
+from starlette.routing import Route, Router
 
+from holdfast.errors import MissingExtraError
 from holdfast.flows.arrival import Principal
 from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.chat.routes import chat_routes
@@ -31,18 +32,32 @@ if TYPE_CHECKING:
     from holdfast.transports.app import App
     from holdfast.transports.authentication import Authenticate
     from holdfast.transports.chat.declaring import Chat
+    from holdfast.transports.mcp.serving import ToolEndpoint
+    from holdfast.transports.mcp.tools import Toolbox
     from holdfast.transports.webhooks.declaring import Webhook
 
 CORS_HEADERS: Final = ("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION)
 CORS_SHOWN: Final = ("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST)
 
 
-def routes_of(app: App, webhooks: Sequence[Webhook], chats: Sequence[Chat], version: str) -> list[BaseRoute]:
+def tools_of(app: App, toolbox: Toolbox) -> ToolEndpoint:
+    """Return what serves tools, which needs one more library."""
+    try:
+        from holdfast.transports.mcp.serving import ToolEndpoint  # noqa: PLC0415 -- an extra of its own
+    except ModuleNotFoundError as problem:
+        raise MissingExtraError("serving tools", "holdfast[mcp]") from problem
+    return ToolEndpoint(app.name, toolbox, app, app.limits)
+
+
+def routes_of(
+    app: App, webhooks: Sequence[Webhook], chats: Sequence[Chat], tools: ToolEndpoint | None, version: str
+) -> list[BaseRoute]:
     """Return all routes of an application."""
     return [
         *flow_routes(app, app.flows, app.limits, app.closing),
         *webhook_routes(app, webhooks, app.limits),
         *chat_routes(chats, app, space=lambda: app.space, limits=app.limits, closing=app.closing),
+        *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=app.is_guarded),
         health_route(lambda: app.is_well),
     ]
