@@ -12,11 +12,13 @@ import pytest
 
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.arbiters import ArbiterContract
+from tests.conformance.dispatching import DispatchContract
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
+CONTRACTS = {"arbiters.py": ArbiterContract, "dispatching.py": DispatchContract}
 SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
 WHERE_REQUESTS = ("sole server", "shared store")
@@ -63,7 +65,7 @@ def test_a_proof_is_a_test_that_exists(name: str, path: str) -> None:
     file = (PAGE.parent / path).resolve()
     assert name in functions(file)
     if "." in name:
-        suite = ArbiterContract if file.name == "arbiters.py" else SUITES.get(file.parent.name, StoreConformance)
+        suite = CONTRACTS.get(file.name) or SUITES.get(file.parent.name, StoreConformance)
         assert name.partition(".")[0] in {case.__name__ for case in suite.__mro__ if _file_of(case) == file}
 
 
@@ -83,6 +85,8 @@ def _file_of(case: type) -> Path | None:
         ("test_run_locks.py", "class TestSqliteRunLocks("),
         ("test_arbiters.py", "class TestLocalArbiter(ArbiterContract)"),
         ("test_arbiters.py", "class Shared(ArbiterContract)"),
+        ("test_dispatch.py", "class TestLocal(DispatchContract)"),
+        ("test_dispatch.py", "class Shared(DispatchContract)"),
         *(
             (f"test_{server}.py", f", {suite})")
             for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql")
