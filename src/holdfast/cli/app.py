@@ -20,6 +20,7 @@ _LOADED_LATER: Final = {
     "export": ("holdfast.cli.moving_export", "export_all"),
     "fence": ("holdfast.cli.moving_fence", "fence_all"),
     "import": ("holdfast.cli.moving_import", "import_all"),
+    "mcp": ("holdfast.cli.mcp", "mcp"),
     "runs": ("holdfast.cli.runs", "runs"),
     "serve": ("holdfast.cli.serve", "serve"),
     "thaw": ("holdfast.cli.moving_thaw", "thaw"),

@@ -105,8 +105,8 @@ class App:
         self._is_open = False
         building = _building()
         known = _checked(tuple(webhooks), self.flows)
-        toolbox = Toolbox(tools, self.flows)
-        self._tools: Final[ToolEndpoint | None] = building.tools_of(self, toolbox) if toolbox else None
+        self.toolbox: Final = Toolbox(tools, self.flows)
+        self._tools: Final[ToolEndpoint | None] = building.tools_of(self, self.toolbox) if self.toolbox else None
         self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), self._tools, version)
         self._door: Final[ASGIApp] = building.behind_the_door(
             self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
@@ -125,9 +125,9 @@ class App:
         """Open the store, and begin to serve. A server does so by itself; see also :func:`lifespan`."""
         self.closing.clear()
         await self._dispatcher.open()
+        self._is_open = True
         if self._tools is not None:
             await self._tools.open()
-        self._is_open = True
 
     async def aclose(self) -> None:
         """Let requests under way end, and close the store. It can be opened again."""
@@ -142,7 +142,11 @@ class App:
         self.closing.set()
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        try:
+            await self.open()
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -175,6 +179,15 @@ class App:
     def space(self) -> Space:
         """The space that it serves from; refused while it is not open."""
         return self.dispatcher.engine.space
+
+    async def serve_tools(self, principal: Principal) -> None:
+        """Serve its tools over stdin and stdout, to whoever has started this process: what ``holdfast mcp`` does.
+
+        Args:
+            principal: For whom tools are called; there are no credentials.
+        """
+        building = _building()
+        await building.tools_over_stdio(self, self.toolbox, principal)
 
     @property
     def is_well(self) -> bool:

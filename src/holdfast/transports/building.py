@@ -25,6 +25,7 @@ from holdfast.transports.routing import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
@@ -41,12 +42,25 @@ CORS_SHOWN: Final = ("Location", "Preference-Applied", "Retry-After", "Idempoten
 
 
 def tools_of(app: App, toolbox: Toolbox) -> ToolEndpoint:
+    """Return what serves tools over HTTP."""
+    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits)
+    return endpoint
+
+
+async def tools_over_stdio(app: App, toolbox: Toolbox, principal: Principal) -> None:
+    """Serve tools over stdin and stdout."""
+    await _serving().serve_stdio(app.name, toolbox, app, principal)
+
+
+def _serving() -> ModuleType:
     """Return what serves tools, which needs one more library."""
     try:
-        from holdfast.transports.mcp.serving import ToolEndpoint  # noqa: PLC0415 -- an extra of its own
+        from holdfast.transports.mcp import serving  # noqa: PLC0415 -- an extra of its own
     except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
         raise MissingExtraError("serving tools", "holdfast[mcp]") from problem
-    return ToolEndpoint(app.name, toolbox, app, app.limits)
+    return serving
 
 
 def routes_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Mount, Route, WebSocketRoute
 
 import holdfast as hf
 from holdfast.errors import InvalidFlowError, NotTheSoleServerError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
 shop = hf.Flow("shop", concurrency="queue")
@@ -205,6 +208,61 @@ async def test_pages_that_were_named_may_use_it_from_a_browser(url: str) -> None
     assert (allowed.status_code, refused.status_code) == (200, 400)
     assert answer.headers["access-control-allow-origin"] == "https://app.example"
     assert answer.json() == "tea for ada"
+
+
+@shop.action
+async def append_message(request: hf.Request, text: str) -> None:
+    """Keep a message."""
+
+
+@shop.action
+async def respond(request: hf.Request, text: str) -> str:
+    """Answer a message."""
+    del request
+    return text
+
+
+def _ways(routes: list[BaseRoute], above: str = "") -> list[tuple[str, str]]:
+    """Return all ways into an application: the kind of connection, and a path that leads there."""
+    ways: list[tuple[str, str]] = []
+    for route in routes:
+        path = above + getattr(route, "path", "")
+        if isinstance(route, Mount):
+            ways += [("http", f"{path}/x"), *_ways(list(route.routes), path)]
+        else:
+            assert isinstance(route, Route | WebSocketRoute), "a kind of route that this test does not know"
+            ways.append(("websocket" if isinstance(route, WebSocketRoute) else "http", path))
+    return [(kind, re.sub(r"[{}]|:path", "", path)) for kind, path in ways]
+
+
+async def test_every_way_into_an_application_needs_credentials(url: str) -> None:
+    """HTTP, WebSockets, streams, pages and tools: whatever there is, by whatever it is asked for."""
+    tokens = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
+    chats, hooks = [hf.Chat(shop)], [hf.Webhook("parcels", Unsigned(), to=ship)]
+    async with hf.App(url, flows=[shop], chats=chats, tools=[shop], webhooks=hooks, authenticate=tokens) as app:
+        ways = _ways(app.routes)
+        assert {kind for kind, _ in ways} == {"http", "websocket"}
+        for kind, path in ways:
+            if path in ("/health", "/webhooks/parcels"):
+                continue
+            for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS") if kind == "http" else ("",):
+                assert await _status(app, kind, path, method) == 401, (method, path)
+
+
+async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    extensions: dict[str, Any] = {"websocket.http.response": {}}
+    scope = {"type": kind, "method": method, "path": path, "query_string": b"", "headers": [], "extensions": extensions}
+    await app(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
 
 
 @pytest.mark.parametrize(
