@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.flows.records import REQUESTS, RequestKeys
 from holdfast.flows.sweeping import sweep
+from holdfast.flows.viewing import ended, final_put, look
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 
@@ -254,3 +255,20 @@ async def test_a_result_of_the_wrong_type_is_a_failure_that_names_the_action(sta
         handle = await dispatcher.dispatch(hf.Arrival(flow="shop", action="order"))
         with pytest.raises(RequestFailedError, match="order"):
             await result(handle)
+
+
+async def test_a_step_whose_outcome_is_written_does_not_call_its_action_again(stage: Stage) -> None:
+    """Its worker died after it was written, and before the step was marked as done."""
+    url = f"memory://{fresh_name()}"
+    async with hf.Dispatcher(hf.Engine(url, drive=False), [stage.flow]) as idle:
+        handle = await idle.dispatch(arrival("queued", "a", durable=True))
+        space = idle.engine.space
+        keys = RequestKeys(space, "acme", handle.id)
+        view = await look(space, keys)
+        over = ended(view.record, "completed", view.at, result=b'"done before"')
+        await space.commit(final_put(keys, over, view.version, view.at))
+        async with hf.Dispatcher(url, [stage.flow]) as dispatcher:
+            assert await result(await dispatcher.dispatch(arrival("queued", "b"))) == "did b"
+
+        assert await result(await idle.find(ANN, handle.id)) == "done before"
+    assert stage.begun == ["b"]
