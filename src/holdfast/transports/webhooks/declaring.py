@@ -12,10 +12,14 @@ from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
 from holdfast.flows.action import Action
 from holdfast.flows.arrival import Principal
+from holdfast.transports.webhooks.signing import TOLERANCE
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration
     from holdfast.transports.webhooks.signing import Verifier
+
+REMEMBERED: Final = 2 * TOLERANCE
+"""Seconds for which deliveries have to be told from replays: as long as a signature may be old or ahead, twice."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -127,6 +131,10 @@ class Webhook:
         actions = list(to.values()) if isinstance(to, Mapping) else [to]
         if not actions or not all(isinstance(each, cast("type[object]", Action)) for each in actions):
             raise InvalidFlowError(self.where, "`to` is an action of a flow, or a mapping of events to actions")
+        for action in actions:
+            if action.idempotency_window < REMEMBERED:
+                problem = f"{action.where} forgets deliveries before their signatures are stale; make its"
+                raise InvalidFlowError(self.where, f"{problem} idempotency_window at least {REMEMBERED:g} seconds")
         return dict(to) if isinstance(to, Mapping) else to
 
     def _only_parameter(self, action: Action[..., Any]) -> str:

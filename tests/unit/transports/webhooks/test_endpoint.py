@@ -23,6 +23,8 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.flows.arrival import Principal
+from holdfast.flows.flow import Flow
+from holdfast.flows.request import Request
 from holdfast.transports.limits import AppLimits
 from holdfast.transports.webhooks import GitHub, Slack, StandardWebhooks, Unsigned, Webhook
 from tests.unit.transports.fakes import Served, chat, echo, post
@@ -325,6 +327,18 @@ def test_a_declaration_that_cannot_work_is_refused(name: str, verifier: Any, to:
     """The last one is an action with two parameters, and nothing says how to call it."""
     with pytest.raises(InvalidFlowError):
         Webhook(name, verifier, to)
+
+
+def test_a_delivery_must_not_be_forgotten_while_its_signature_holds() -> None:
+    """Otherwise it could be sent again in between."""
+    flow = Flow("forgetful")
+
+    @flow.action(idempotency_window="1 minute")
+    async def forget(request: Request, event: dict[str, Any]) -> None:
+        del request, event
+
+    with pytest.raises(InvalidFlowError, match="idempotency_window"):
+        Webhook("letters", Unsigned(), forget)
 
 
 async def test_a_large_delivery_is_read_beside_the_loop() -> None:
