@@ -366,7 +366,7 @@ class DispatchContract:
                 await pair[1].dispatch(arrival("queued", "far", chain=request.chain))
             return name
 
-        stage.nest = nest  # type: ignore[method-assign]
+        stage.nest = nest
         assert await result(await pair[0].dispatch(arrival("nested", "a"))) == "a"
         assert found == [WaitsForItselfError]
 
