@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, final
 
 from msgspec import Struct
 
 from holdfast.errors import DecodeError, EncodeError, ForbiddenError, InvalidInputError, WrongArgumentsError
+from holdfast.flows.arrival import NOBODY
 from holdfast.flows.declaring import (
     checked_description,
     checked_function,
@@ -18,15 +19,19 @@ from holdfast.flows.declaring import (
     settled,
 )
 from holdfast.flows.policies import Batch
+from holdfast.flows.scheduling import schedule_of
 from holdfast.flows.schemas import schema_of, schema_of_arguments
 from holdfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from holdfast.flows.arrival import Principal
     from holdfast.flows.declaring import ActionOptions, Place
     from holdfast.flows.policies import Policy
     from holdfast.flows.request import Request
+    from holdfast.flows.scheduling import OnOverlap
+    from holdfast.workflows.schedules.specification import Schedule, TickOptions
     from holdfast.workflows.storing.values import Typed
 
 P = ParamSpec("P")
@@ -148,6 +153,43 @@ class Action(Generic[P, R]):
         """
         if self.roles and self.roles.isdisjoint(roles):
             raise ForbiddenError(self.where, tuple(sorted(self.roles)))
+
+    def schedule(
+        self,
+        id: str,  # noqa: A002 -- the word that users know
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        principal: Principal = NOBODY,
+        session: str = "",
+        on_overlap: OnOverlap = "skip",
+        paused: bool = False,
+        **when: Unpack[TickOptions],
+    ) -> Schedule:
+        """Return a schedule whose ticks are requests of this action, for ``hf.App(schedules=[...])``.
+
+            digest.schedule("daily-digest", {"top": 10}, cron="0 9 * * mon-fri", zone="Europe/Berlin")
+
+        Each tick is one durable request, however many processes look after the schedule. The policy of the action
+        applies to it as to any other.
+
+        Args:
+            id: The name of the schedule, unique in the namespace; the ids of its requests begin with it.
+            inputs: What each request brings, by name.
+            principal: Who asks.
+            session: Which conversation the requests belong to; empty for none.
+            on_overlap: While a request of this schedule is unfinished, a tick is dropped (``"skip"``, the default),
+                waits its turn (``"queue"``), cancels that one first (``"restart"``), or is taken on besides
+                (``"allow"``).
+            paused: Whether it begins paused.
+            when: When it fires, see :class:`~holdfast.workflows.schedules.specification.TickOptions`.
+
+        Raises:
+            InvalidFlowError: The schedule cannot work; the error names the place and the reason.
+            InvalidScheduleError: When it fires makes no sense.
+        """
+        return schedule_of(
+            self, id, inputs, principal=principal, session=session, on_overlap=on_overlap, paused=paused, **when
+        )
 
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of what a request brings: an object, with a property for each parameter."""

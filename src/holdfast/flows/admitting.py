@@ -15,7 +15,7 @@ from holdfast.errors import ArbiterUnavailableError, RunNotFoundError, StoreBusy
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
-from holdfast.flows.durable import Call, name_of, tags_of
+from holdfast.flows.call import Call, name_of, tags_of
 from holdfast.flows.handle import Handle, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from holdfast.clock import later
 from holdfast.errors import StoreBusyError
-from holdfast.flows.durable import Call, name_of, tags_of
+from holdfast.flows.call import Call, name_of, tags_of
 from holdfast.flows.idempotency import RacedError
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys

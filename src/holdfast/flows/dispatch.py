@@ -20,12 +20,14 @@ from holdfast.flows.admitting import Admitting
 from holdfast.flows.arbiters.local import LocalArbiter
 from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.attending import CLOSING
+from holdfast.flows.call import name_of
 from holdfast.flows.calling import CHAIN
-from holdfast.flows.durable import name_of, workflow_of
+from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
 from holdfast.flows.handle import Handle
 from holdfast.flows.keying import address_of, label_of
 from holdfast.flows.records import RequestKeys, new_request_id
+from holdfast.flows.scheduling import known_schedules
 from holdfast.flows.serving import Server
 from holdfast.flows.sweeping import sweep_for_ever
 from holdfast.flows.tasks import Task
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.flows.flow import Flow
     from holdfast.flows.request import Explanation, RequestInfo
     from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.schedules.specification import Schedule
 
 ArbiterKind: TypeAlias = Literal["shared", "local"]
 
@@ -71,6 +74,8 @@ class Dispatcher:
         arbiter: ``"shared"``: the lines of keys lie in the store, for any number of processes. ``"local"``: they lie in
             the memory of this one, which is then the only one that may serve; attended requests leave nothing in the
             store.
+        schedules: Of its actions, see :meth:`Action.schedule <holdfast.flows.action.Action.schedule>`: made when it
+            opens, or changed if they are declared in another way than the last time.
         name: Of the service: which dispatchers exclude each other if the arbiter is local.
         patience: How long to wait for another server to end, on opening, if the arbiter is local.
     """
@@ -81,6 +86,7 @@ class Dispatcher:
         flows: Iterable[Flow] | Flows,
         *,
         arbiter: ArbiterKind = "shared",
+        schedules: Iterable[Schedule] = (),
         name: str = "app",
         patience: Duration = 0,
     ) -> None:
@@ -93,6 +99,7 @@ class Dispatcher:
         self._workflows: Final[dict[str, Workflow[..., Any]]] = {
             name_of(action): workflow_of(action, self._serving) for action in self.flows.actions
         }
+        self._schedules: Final = known_schedules(schedules, self._workflows)
         self._space: Space | None = None
         self._opened: Engine | None = None
         self._server: Server | None = None
@@ -140,6 +147,7 @@ class Dispatcher:
             engine.register(*self._workflows.values())
             self._opened = engine
             await open_with(engine, self._serve)  # nothing is driven before there is an arbiter to ask
+        await engine.schedules.declare(self._schedules)
         return engine
 
     async def _serve(self, engine: Engine) -> None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
-from msgspec import Struct, field, structs
+from msgspec import structs
 
 from holdfast.errors import (
     EncodeError,
@@ -22,12 +22,13 @@ from holdfast.errors import (
     SessionStateError,
 )
 from holdfast.flows.arbiters.protocol import Beside
-from holdfast.flows.arrival import Address, Arrival, Principal
+from holdfast.flows.call import Call, Input, name_of
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
-from holdfast.flows.tasks import Task, inputs_of
+from holdfast.flows.tasks import inputs_of, task_of
+from holdfast.flows.ticking import take_on
 from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check
 from holdfast.workflows.context.current import current_step
@@ -36,7 +37,7 @@ from holdfast.workflows.starting.collecting import EVENT
 from holdfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from holdfast.errors import FlowError
     from holdfast.flows.action import Action, Inputs
@@ -48,82 +49,8 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Change, Snapshot
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.running.activation import Activation
+    from holdfast.workflows.starting.creating import Start, Started
     from holdfast.workflows.storing.records import Standing
-
-
-class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A request as it is stored with its run: who asks, and what with.
-
-    ``at`` is when its event happened, in seconds, if its transport knows.
-    """
-
-    flow: str
-    action: str
-    tenant: str
-    inputs: dict[str, Any]
-    user: str = ""
-    roles: tuple[str, ...] = ()
-    session: str = ""
-    transport: str = "local"
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    idempotency_key: str = ""
-    address: Address = ()
-    chain: tuple[Address, ...] = ()
-    at: float | None = None
-
-    @classmethod
-    def of(cls, task: Task, at: float | None = None) -> Call:
-        """Return what is stored of a request."""
-        arrival = task.arrival
-        return cls(
-            flow=arrival.flow,
-            action=arrival.action,
-            tenant=arrival.tenant,
-            inputs=msgspec.json.decode(task.inputs.packed),
-            user=arrival.user,
-            roles=tuple(sorted(arrival.principal.roles)),
-            session=arrival.session,
-            transport=arrival.transport,
-            metadata=dict(arrival.metadata),
-            idempotency_key=arrival.idempotency_key,
-            address=task.address or (),
-            chain=arrival.chain,
-            at=at,
-        )
-
-    @property
-    def arrival(self) -> Arrival:
-        """What arrived."""
-        return Arrival(
-            flow=self.flow,
-            action=self.action,
-            inputs=self.inputs,
-            principal=Principal(self.tenant, self.user, frozenset(self.roles)),
-            session=self.session,
-            transport=self.transport,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] -- checked when it arrived
-            metadata=self.metadata,
-            idempotency_key=self.idempotency_key,
-            attended=False,
-            chain=self.chain,
-        )
-
-
-class Input(Struct, frozen=True):
-    """What a run is started with; nothing if its events lie in its inbox."""
-
-    call: Call | None = None
-
-
-def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
-    """Return the request that a call stands for."""
-    packed = msgspec.json.encode(call.inputs)
-    return Task(
-        id=request_id,
-        action=action,
-        arrival=call.arrival,
-        inputs=action.read(packed),
-        address=call.address or None,
-    )
 
 
 def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workflow[..., Any]:
@@ -145,6 +72,9 @@ def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workf
             return ()
         return server().arbiter.standings(task_of(action, call, "").ask())
 
+    async def on_tick(asked: Start, lines: tuple[Standing, ...]) -> Started:
+        return await take_on(server(), action, asked, lines)
+
     return Workflow(
         run,
         name=name_of(action),
@@ -154,25 +84,8 @@ def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workf
         replay="warn",
         raises=(),
         standings=standings,
+        on_tick=on_tick,
     )
-
-
-def name_of(action: Action[..., Any]) -> str:
-    """Return the name of the workflow of an action."""
-    return f"{action.flow}.{action.name}"
-
-
-_TENANT: Final = "tenant:"
-
-
-def tags_of(tenant: str) -> tuple[str, ...]:
-    """Return the tags of the run of a request."""
-    return (_TENANT + tenant,)
-
-
-def tenant_in(tags: Iterable[str]) -> str | None:
-    """Return whose request a run is, by its tags; None: it is not the run of a request."""
-    return next((tag.removeprefix(_TENANT) for tag in tags if tag.startswith(_TENANT)), None)
 
 
 async def _events(ctx: Context) -> list[Call]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import seconds_between
 from holdfast.errors import HoldfastError, RequestNotFoundError, RunNotFoundError, RunUnfinishedError
-from holdfast.flows.durable import tenant_in
+from holdfast.flows.call import tenant_in
 from holdfast.flows.records import KEPT, RequestKeys
 from holdfast.flows.viewing import look, settle
 from holdfast.workflows.operating.retention import purge

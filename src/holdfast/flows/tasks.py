@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from holdfast.clock import seconds_between
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.flows.arbiters.protocol import Superseded
+    from holdfast.flows.call import Call
     from holdfast.flows.request import Status
     from holdfast.scope import Scope
 
@@ -101,6 +103,18 @@ class Task(Struct, frozen=True, kw_only=True):
             packed=self.inputs.packed,
             **more,
         )
+
+
+def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
+    """Return the request that a call stands for."""
+    packed = msgspec.json.encode(call.inputs)
+    return Task(
+        id=request_id,
+        action=action,
+        arrival=call.arrival,
+        inputs=action.read(packed),
+        address=call.address or None,
+    )
 
 
 @lru_cache(maxsize=1_000)

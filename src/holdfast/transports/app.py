@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
 from holdfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraError
+from holdfast.flows.call import name_of
 from holdfast.flows.dispatch import Dispatcher
 from holdfast.flows.flow import Flows
 from holdfast.transports.chat.declaring import checked_chats
@@ -53,7 +54,8 @@ class App:
         webhooks: Deliveries that it takes.
         chats: The flows that people talk to.
         tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
-        schedules: As in :class:`~holdfast.Engine`; only with a store.
+        schedules: Of its actions, see :meth:`Action.schedule <holdfast.flows.action.Action.schedule>`; and of
+            workflows, as in :class:`~holdfast.Engine`, only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens`. It is asked
             before anything else is read, for every address but those of webhooks, which are signed, and ``/health``.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
@@ -92,13 +94,14 @@ class App:
         hooks: Iterable[Hook] = (),
         grace: Duration = GRACE,
     ) -> None:
-        self._engine: Final = (
-            Engine(store, workflows=workflows, schedules=schedules, namespace=namespace, hooks=hooks)
-            if isinstance(store, str)
-            else _alone(store, workflows=workflows, schedules=schedules, hooks=hooks, namespace=namespace)
-        )
         self.flows: Final = Flows(flows)
-        self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, name=name)
+        of_actions, of_workflows = _sorted_out(schedules, self.flows)
+        self._engine: Final = (
+            Engine(store, workflows=workflows, schedules=of_workflows, namespace=namespace, hooks=hooks)
+            if isinstance(store, str)
+            else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
+        )
+        self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name)
         self.name, self.limits, self.grace = name, limits or AppLimits(), grace
         self.is_guarded: Final = authenticate is not None
         self.closing: Final = asyncio.Event()
@@ -221,6 +224,13 @@ def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engi
         problem = f"{', '.join(named) or 'namespace'} cannot be given beside an engine; give it to the engine"
         raise InvalidFlowError("App", problem)
     return engine
+
+
+def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
+    """Return the schedules of actions, and those of workflows."""
+    names = {name_of(action) for action in flows.actions}
+    given = tuple(schedules)
+    return [each for each in given if each.workflow in names], [each for each in given if each.workflow not in names]
 
 
 def _checked(webhooks: tuple[Webhook, ...], flows: Flows) -> tuple[Webhook, ...]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.flows.bursts import time_of
-from holdfast.flows.durable import Call, in_order
+from holdfast.flows.call import Call
+from holdfast.flows.durable import in_order
 
 
 def call(name: str, at: float | None) -> Call:
