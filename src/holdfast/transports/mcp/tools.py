@@ -67,7 +67,7 @@ def _may(principal: Principal, action: Action[..., Any]) -> bool:
 
 
 def _tool(name: str, action: Action[..., Any]) -> Tool:
-    from mcp.types import Tool  # noqa: PLC0415 -- an extra
+    from mcp.types import Tool  # noqa: PLC0415 -- the library is an extra
 
     schema = action.output_schema()
     definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}

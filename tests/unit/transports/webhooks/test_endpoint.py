@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.flows.arrival import Principal
 from holdfast.flows.flow import Flow
-from holdfast.flows.request import Request
+from holdfast.flows.request import Request  # noqa: TC001 -- actions are declared with it
 from holdfast.transports.limits import AppLimits
 from holdfast.transports.webhooks import GitHub, Slack, StandardWebhooks, Unsigned, Webhook
 from tests.unit.transports.fakes import Served, chat, echo, post
