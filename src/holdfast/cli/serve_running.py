@@ -72,9 +72,12 @@ def _let_garbage_be() -> None:
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as problem:
         end(f"cannot listen on {host} port {port}: {problem}", FAILED, "Choose another with --host and --port.")
+    # Whatever is accepted inherits it. Without it the body of an answer waits 40 ms for the caller to confirm the head.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _address(listener: socket.socket) -> str:
