@@ -15,6 +15,7 @@ from holdfast.transports.gate import Gate
 from holdfast.transports.http import REQUEST
 from holdfast.transports.routing import (
     HEALTH,
+    Direct,
     document_route,
     flow_routes,
     health_route,
@@ -89,7 +90,7 @@ def behind_the_door(
     """Return what a server calls: it lets in whoever is known."""
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(
-        router,
+        Direct(router, routes, app.flows),
         authenticate=authenticate,
         hosts=hosts,
         origins=origins,

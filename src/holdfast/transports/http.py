@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
+from holdfast.transports.alarms import Alarm
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from holdfast.transports.bodies import read_body
 from holdfast.transports.gate import PRINCIPAL
@@ -36,6 +37,9 @@ WATCH_AFTER: Final = 0.05
 """Seconds after which it is looked at whether a caller is still there. Most requests have ended by then."""
 
 GONE: Final = "the caller went away"
+_REQUEST: Final = REQUEST.lower().encode()
+_NOT_KEPT: Final = (b"cache-control", b"no-store")
+_REPLAYED: Final = (b"idempotency-replayed", b"true")
 
 
 @final
@@ -45,6 +49,7 @@ class Calling:
     def __init__(self, dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> None:
         self._dispatching, self._flows, self._limits, self._closing = dispatching, flows, limits, closing
         self._open: Final = Room("requests", limits.requests)
+        self._watching: Final = Alarm(WATCH_AFTER)
         self._streams: Final = Room("streams", limits.streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +79,7 @@ class Calling:
             return self._streamed(action, handle)
         return await self._ended(action, handle, receive)
 
-    async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> Response:
+    async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> ASGIApp:
         """Answer before it has ended, unless the caller asked to wait and it ends in time."""
         wait = min(preference.wait or 0.0, self._limits.wait)
         if wait:
@@ -82,18 +87,16 @@ class Calling:
                 return await _result(handle, wait)
         return accepted(scope, handle, is_asked_for=preference.is_async)
 
-    async def _ended(self, action: Action[..., Any], handle: Handle, receive: Receive) -> Response:
+    async def _ended(self, action: Action[..., Any], handle: Handle, receive: Receive) -> ASGIApp:
         """Wait until it has ended. A caller that goes away is noticed, if it matters."""
         if action.on_disconnect != "cancel" or not handle.is_new:
             return await _result(handle)
         watching: list[asyncio.Task[None]] = []
-        timer = asyncio.get_running_loop().call_later(
-            WATCH_AFTER, lambda: watching.append(asyncio.ensure_future(_watch(handle, receive)))
-        )
+        off = self._watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
         try:
             return await _result(handle)
         finally:
-            timer.cancel()
+            off()
             if watching:
                 watching[0].cancel()
                 await asyncio.wait(watching)
@@ -119,14 +122,37 @@ async def _watch(handle: Handle, receive: Receive) -> None:
     await handle.cancel(GONE)
 
 
-async def _result(handle: Handle, wait: float | None = None) -> Response:
+async def _result(handle: Handle, wait: float | None = None) -> ASGIApp:
     try:
         packed = await handle.packed(wait)
     except ResultTimeoutError:
         raise
     except HoldfastError as problem:
         return problem_response(problem, handle.id, _told(handle))
-    return Response(packed, 200, _told(handle), "application/json")
+    return _Result(packed, handle)
+
+
+@final
+class _Result:
+    """The most frequent answer, as bytes: what an action returned."""
+
+    __slots__ = ("_body", "_headers")
+
+    def __init__(self, body: bytes, handle: Handle) -> None:
+        self._body = body
+        self._headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+            (_REQUEST, handle.id.encode("latin-1")),
+            _NOT_KEPT,
+        ]
+        if handle.is_replay:
+            self._headers.append(_REPLAYED)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- as ASGI says
+        """Send it."""
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await send({"type": "http.response.body", "body": self._body})
 
 
 def _told(handle: Handle) -> dict[str, str]:
