@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from holdfast.transports.alarms import Alarm
 
 
 def _one_turn(alarm: Alarm, heard: list[str]) -> None:
     async def wait() -> None:
-        over = asyncio.get_running_loop().create_future()
-        alarm.set(lambda: (heard.append("rang"), over.set_result(None)))
-        await over
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        alarm.set(lambda: over.set_result("rang"))
+        heard.append(await over)
 
     asyncio.run(wait())
 
@@ -20,7 +21,7 @@ async def test_alarms_ring_in_the_order_in_which_they_were_set() -> None:
     """Each rings once, and none before one that was set earlier."""
     alarm, heard, over = Alarm(0.001), list[int](), asyncio.get_running_loop().create_future()
     for number in range(5):
-        alarm.set(lambda number=number: heard.append(number))
+        alarm.set(partial(heard.append, number))
     alarm.set(lambda: over.set_result(None))
     await over
     assert heard == [0, 1, 2, 3, 4]
@@ -30,7 +31,7 @@ async def test_an_alarm_that_was_turned_off_does_not_ring() -> None:
     """Those that were set before and after it do."""
     alarm, heard, over = Alarm(0.001), list[int](), asyncio.get_running_loop().create_future()
     for number in range(3):
-        off = alarm.set(lambda number=number: heard.append(number))
+        off = alarm.set(partial(heard.append, number))
         if number == 1:
             off()
     alarm.set(lambda: over.set_result(None))
