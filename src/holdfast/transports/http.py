@@ -15,7 +15,6 @@ from holdfast.transports.asking import Preference, arrival_of, read_after, read_
 from holdfast.transports.bodies import read_body
 from holdfast.transports.gate import PRINCIPAL
 from holdfast.transports.headers import headers_of
-from holdfast.transports.limits import Room
 from holdfast.transports.problems import problem_response
 from holdfast.transports.showing import as_json, shown_handle, shown_info
 from holdfast.transports.sse import EventStream, written
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
     from holdfast.flows.flow import Flows
     from holdfast.flows.request import Event
-    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching, Handle
 
 REQUEST: Final = "Holdfast-Request"
@@ -38,6 +37,7 @@ WATCH_AFTER: Final = 0.05
 
 GONE: Final = "the caller went away"
 _REQUEST: Final = REQUEST.lower().encode()
+_NO_STREAM: Final = contextlib.nullcontext()
 _NOT_KEPT: Final = (b"cache-control", b"no-store")
 _REPLAYED: Final = (b"idempotency-replayed", b"true")
 
@@ -46,20 +46,22 @@ _REPLAYED: Final = (b"idempotency-replayed", b"true")
 class Calling:
     """``POST /flows/{flow}/{action}``."""
 
-    def __init__(self, dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> None:
+    def __init__(
+        self, dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+    ) -> None:
         self._dispatching, self._flows, self._limits, self._closing = dispatching, flows, limits, closing
-        self._open: Final = Room("requests", limits.requests)
+        self._open, self._streams = rooms.requests, rooms.streams
         self._watching: Final = Alarm(WATCH_AFTER)
-        self._streams: Final = Room("streams", limits.streams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take one call."""
+        """Take one call. Whether there is room for its stream is known before anything is done."""
         try:
-            with self._open:
-                answer = await self._answer(scope, receive)
+            with self._streams if _is_stream(scope) else _NO_STREAM:
+                with self._open:
+                    answer = await self._answer(scope, receive)
+                await answer(scope, receive, send)
         except TooManyRequestsError as problem:
-            answer = problem_response(problem)
-        await answer(scope, receive, send)
+            await problem_response(problem)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp:
         headers, path = headers_of(scope), scope["path_params"]
@@ -70,12 +72,12 @@ class Calling:
             is_later = preference.is_async or action.durable or action.policy.collects
             principal: Principal = scope[PRINCIPAL]
             arrival = await arrival_of(action, headers, body, principal, attended=not is_later)
-            handle = await self._dispatching.dispatch(arrival)
+            handle = await self._dispatching.dispatch(arrival, here=not is_later and not _is_stream(scope))
         except HoldfastError as problem:
             return problem_response(problem)
         if is_later:
             return await self._later(scope, handle, preference)
-        if "text/event-stream" in headers.get("accept", ""):
+        if _is_stream(scope):
             return self._streamed(action, handle)
         return await self._ended(action, handle, receive)
 
@@ -107,13 +109,16 @@ class Calling:
         async def send_events(scope: Scope, receive: Receive, send: Send) -> None:
             stream = EventStream(_all(handle.events()), self._limits.heartbeat, self._closing, _told(handle))
             try:
-                with self._streams:
-                    await stream(scope, receive, send)
+                await stream(scope, receive, send)
             finally:
                 if stream.was_cut_off and action.on_disconnect == "cancel" and handle.is_new:
                     await handle.cancel(GONE)
 
         return send_events
+
+
+def _is_stream(scope: Scope) -> bool:
+    return "text/event-stream" in headers_of(scope).get("accept", "")
 
 
 async def _watch(handle: Handle, receive: Receive) -> None:
@@ -128,7 +133,7 @@ async def _result(handle: Handle, wait: float | None = None) -> ASGIApp:
     except ResultTimeoutError:
         raise
     except HoldfastError as problem:
-        return problem_response(problem, handle.id, _told(handle))
+        return problem_response(problem, handle.id, _told(handle)) if handle.is_taken_on else problem_response(problem)
     return _Result(packed, handle)
 
 
@@ -172,9 +177,9 @@ def accepted(scope: Scope, handle: Handle, *, is_asked_for: bool = False) -> Res
 class Following:
     """``GET /requests/{id}``, ``GET /requests/{id}/events`` and ``DELETE /requests/{id}``."""
 
-    def __init__(self, dispatching: Dispatching, limits: AppLimits, closing: asyncio.Event) -> None:
+    def __init__(self, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, closing: asyncio.Event) -> None:
         self._dispatching, self._limits, self._closing = dispatching, limits, closing
-        self._streams: Final = Room("streams", limits.streams)
+        self._streams: Final = rooms.streams
 
     async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell where a request stands."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from holdfast.flows.flow import Flows
-    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching
     from holdfast.transports.webhooks.declaring import Webhook
 
@@ -30,11 +30,13 @@ HEALTH: Final = "/health"
 JSON: Final = "application/json"
 
 
-def flow_routes(dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> list[BaseRoute]:
+def flow_routes(
+    dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+) -> list[BaseRoute]:
     """Return the routes of actions, and of requests by their ids."""
-    following = Following(dispatching, limits, closing)
+    following = Following(dispatching, limits, rooms, closing)
     return [
-        Route(CALLS, _by_method(POST=Calling(dispatching, flows, limits, closing))),
+        Route(CALLS, _by_method(POST=Calling(dispatching, flows, limits, rooms, closing))),
         Route("/requests/{id}", _by_method(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
         Route("/requests/{id}/events", _by_method(GET=following.follow)),
     ]
@@ -69,9 +71,12 @@ class Direct:
         await endpoint(scope, receive, send)
 
 
-def webhook_routes(dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits) -> list[BaseRoute]:
+def webhook_routes(
+    dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits, rooms: Rooms
+) -> list[BaseRoute]:
     """Return the routes of webhooks."""
-    return [Route(webhook_path(each), _by_method(POST=WebhookEndpoint(each, dispatching, limits))) for each in webhooks]
+    endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, rooms) for each in webhooks}
+    return [Route(path, _by_method(POST=endpoint)) for path, endpoint in endpoints.items()]
 
 
 def webhook_path(webhook: Webhook) -> str:
