@@ -1,4 +1,4 @@
-# ruff: noqa: ARG001, TC003 -- what actions take, and its types, is for the description; they do nothing with it
+# ruff: noqa: ARG001 -- what actions take is for the description; they do nothing with it
 """Actions that take and return values of many shapes, each by some policy."""
 
 from __future__ import annotations
@@ -51,6 +51,15 @@ class Tree(Struct, frozen=True):
 
     name: str
     branches: list[Tree] = []
+
+
+class Times(Struct, frozen=True):
+    """What JSON writes as text."""
+
+    day: dt.date
+    at: dt.datetime
+    number: decimal.Decimal
+    mark: uuid.UUID
 
 
 @dataclass
@@ -120,9 +129,9 @@ async def odd(
     at: Annotated[dt.datetime, Meta(tz=True)],
     number: decimal.Decimal,
     mark: uuid.UUID,
-) -> tuple[dt.date, decimal.Decimal, uuid.UUID]:
-    """Take what JSON writes as text."""
-    return day, number, mark
+) -> Times:
+    """Take what JSON writes as text. It returns no tuple: schemathesis cannot read the schema of one in an answer."""
+    return Times(day, at, number, mark)
 
 
 @shapes.action
