@@ -11,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidFlowError, InvalidScheduleError
 from holdfast.events import TickFired, TickSkipped
+from holdfast.flows.arbiters import abandoned
 from holdfast.testing.workflows import WorkflowEnvironment
 
 if TYPE_CHECKING:
@@ -226,6 +227,24 @@ async def test_ticks_that_nobody_was_there_for_are_made_up_for_if_that_was_said(
     async with office.open(env, schedule):
         await minute(env, office, begun=3)
     assert office.began == [FIRST, SECOND, THIRD]
+
+
+async def test_a_tick_that_is_discarded_while_it_waits_keeps_no_place(
+    env: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits behind a tick whose schedule was paused gets its turn, also where lines lie in memory."""
+    monkeypatch.setattr(abandoned, "LOOK_EVERY", 0.01)
+    office = Office(hf.Queue(timeout="1 day"))
+    office.may_end.clear()
+    async with office.open(env, office.nightly("queue", session="s"), arbiter="local") as dispatcher:
+        await minute(env, office, begun=1)
+        await minute(env, office, begun=1)
+        await dispatcher.engine.schedules.pause("nightly")
+        behind = hf.Arrival(flow="office", action="tidy", session="s", principal=ROBOT)
+        handle = await dispatcher.dispatch(behind)
+        office.may_end.set()
+        assert await handle.result(timeout=10) == "tidied hall"
+        assert (await dispatcher.info(ROBOT, SECOND)).status == "cancelled"
 
 
 # --- declaring --------------------------------------------------------------------------------------------------------

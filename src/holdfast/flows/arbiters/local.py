@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
+from holdfast.flows.arbiters import abandoned
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
 from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
 from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
@@ -51,6 +53,8 @@ class LocalArbiter:
         self._clock: Final = lines_of(space).clock
         self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
         self._kept: Final[dict[str, LocalTurn]] = {}
+        self._begun: Final[set[str]] = set()
+        self._looking: asyncio.Task[None] | None = None
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._paces: Final[dict[Address, float]] = {}
         self.sole: Final = SoleServer(space, app, patience, self._lost)
@@ -76,6 +80,10 @@ class LocalArbiter:
         """Admit nobody any more, end those who are there, and give the lock back."""
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("this server is shutting down"))
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sole.aclose()
 
@@ -150,10 +158,24 @@ class LocalArbiter:
         turn.is_durable = True
         self._kept[ask.id] = turn
         try:
-            return await begin()
+            begun = await begin()
         except BaseException:
             self.forget(ask.id)
             raise
+        if ask.id in self._kept:
+            self._begun.add(ask.id)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look_for_abandoned())
+        return begun
+
+    async def _look_for_abandoned(self) -> None:
+        """Give up places at the front that nobody will come for, as long as there are any that could be."""
+        while self._begun:
+            await asyncio.sleep(abandoned.LOOK_EVERY)
+            waited_for = [each for each in self._begun if self._kept[each].is_at_front]
+            with contextlib.suppress(HoldfastError):  # the next look finds them
+                for run_id in await abandoned.ended_runs(self._space, waited_for):
+                    self.forget(run_id)
 
     def inside(self, ask: Ask) -> LocalHolding:
         """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
@@ -161,7 +183,7 @@ class LocalArbiter:
 
     def kept(self, ask: Ask) -> LocalTurn:
         """Return the place that was kept for a run's step, or a new one."""
-        turn = self._kept.pop(ask.id, None)
+        turn = self._take_kept(ask.id)
         if turn is None:
             turn = self.enter(ask, AS_LONG_AS_IT_TAKES)
             turn.is_durable = True
@@ -169,9 +191,13 @@ class LocalArbiter:
 
     def forget(self, request_id: str) -> None:
         """Give up a place that was kept for a run's step."""
-        turn = self._kept.pop(request_id, None)
+        turn = self._take_kept(request_id)
         if turn is not None:
             self.leave(turn)
+
+    def _take_kept(self, request_id: str) -> LocalTurn | None:
+        self._begun.discard(request_id)
+        return self._kept.pop(request_id, None)
 
     # --- stopping and looking ------------------------------------------------------------------------------------
 
