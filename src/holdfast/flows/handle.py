@@ -96,6 +96,11 @@ class Handle:
         return self._record.durable
 
     @property
+    def is_taken_on(self) -> bool:
+        """Whether it is certain that it runs or waits for its turn; False if it is run when its result is asked for."""
+        return self._attended is None or self._attended.is_entered
+
+    @property
     def _last(self) -> RequestRecord:
         return self._record if self._attended is None else self._attended.record
 
@@ -147,6 +152,7 @@ class Handle:
 
     async def _ended_within(self, timeout: Duration) -> RequestRecord:
         limit = seconds(timeout, what="timeout")
+        self._begin()
         waiting = asyncio.timeout(limit)
         try:
             async with waiting:
@@ -156,14 +162,25 @@ class Handle:
                 raise
             raise ResultTimeoutError(self.id, limit, self.status) from None
 
+    def _begin(self) -> None:
+        """Run it in a task of its own, if it was left to whoever waits for it."""
+        if self._attended is not None and not self._attended.has_begun:
+            self._server.take(self._attended)
+
     def _check_chain(self) -> None:
         address = self._record.address
         if address and address in CHAIN.get() and not self._last.has_ended:
             raise WaitsForItselfError(label_of(address), self.id)
 
     async def _ended(self) -> RequestRecord:
-        if self._attended is not None:
-            return await asyncio.shield(self._attended.over)
+        attended = self._attended
+        if attended is not None:
+            if not attended.has_begun:
+                await self._server.run_here(attended)
+            record = attended.record if attended.is_over else await asyncio.shield(attended.over)
+            if attended.refusal is not None:
+                raise attended.refusal
+            return record
         view = await until_ended(self._server.space, self._keys)
         if view.is_derived:
             await settle(self._server.space, self._keys, view)
@@ -211,9 +228,10 @@ class Handle:
             RequestNotFoundError: On iterating: it is not known any more.
         """
         attended = self._attended
+        self._begin()
         if attended is None or attended.is_stored:
             return follow(self._server.space, self._keys, after)
-        return follow_memory(attended.memory, after, lambda: attended.over.result() if attended.over.done() else None)
+        return follow_memory(attended.memory, after, lambda: attended.record if attended.is_over else None)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 
