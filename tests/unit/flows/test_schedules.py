@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
 import holdfast as hf
-from holdfast.errors import InvalidFlowError, InvalidScheduleError
+from holdfast.errors import HoldfastError, InvalidFlowError, InvalidScheduleError
 from holdfast.events import TickFired, TickSkipped
 from holdfast.flows.arbiters import abandoned
 from holdfast.testing.workflows import WorkflowEnvironment
+from holdfast.testing.workflows.mortal_store import Death, Mortality, MortalStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 ROBOT = hf.Principal("acme", "robot")
 FIRST, SECOND, THIRD = (f"nightly@2025-06-15T15:0{minute}:40Z" for minute in (7, 8, 9))
+
+
+class Mortal(NamedTuple):
+    """A server that may die."""
+
+    dispatcher: hf.Dispatcher
+    life: Mortality
 
 
 class Office:
@@ -70,6 +78,21 @@ class Office:
             yield made[0]
             self.may_end.set()
 
+    @asynccontextmanager
+    async def mortal(self, env: WorkflowEnvironment, life: Mortality) -> AsyncIterator[Mortal]:
+        """Serve the action with a server that may die."""
+        store = MortalStore(await env.client.space.store.another(), life)
+        space = hf.Space(store, clock=env.clock, lease="30 days")
+        dispatcher = hf.Dispatcher(hf.Engine(space, hooks=[self.hear]), [self.flow], schedules=[self.nightly("allow")])
+        await dispatcher.open()
+        yield Mortal(dispatcher, life)
+        if life.is_dead:
+            life.bury()
+        with suppress(HoldfastError):  # whoever is dead cannot say goodbye
+            await dispatcher.aclose(grace=0)
+        with suppress(HoldfastError):
+            await space.aclose()
+
     def hear(self, event: Event) -> None:
         """Be told what happens."""
         self.told.append(event)
@@ -86,6 +109,10 @@ class Office:
             while not holds():
                 self.news.clear()
                 await self.news.wait()
+
+    async def until_begun(self, request_id: str) -> None:
+        """Wait for the action to be called by a request."""
+        await self.until(lambda: request_id in self.began)
 
     def skipped(self) -> list[str]:
         """Return why ticks were skipped, as hooks were told."""
@@ -214,6 +241,22 @@ async def test_a_tick_shares_the_run_that_is_in_flight_if_the_action_joins(env: 
         await minute(env, office, begun=1)
         await minute(env, office, begun=1)
         assert office.skipped() == [f"it joined the run {FIRST!r}"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_tick_is_not_lost_with_the_server_that_takes_it_on(when: Literal["before", "after"]) -> None:
+    """A server that dies at any commit around its ticks leaves each of them to the other one, as one request."""
+    for number in range(1, 7):
+        office, dead = Office(), set[str]()
+        async with WorkflowEnvironment() as env, office.mortal(env, Mortality("first", dead)) as first:
+            async with office.mortal(env, Mortality("second", dead)) as second:
+                first.life.dies = Death(when, first.life.commits + number)
+                for tick in (FIRST, SECOND, THIRD):
+                    await env.advance("1 minute")
+                    await office.until_begun(tick)
+                    found = await second.dispatcher.find(ROBOT, tick)
+                    assert await found.result(timeout=10) == "tidied attic", number
+            assert first.life.is_dead
 
 
 async def test_ticks_that_nobody_was_there_for_are_made_up_for_if_that_was_said(env: WorkflowEnvironment) -> None:
