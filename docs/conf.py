@@ -45,7 +45,7 @@ autodoc_default_options = {"show-inheritance": True}
 # Names of the standard library are not looked up: the build needs no network and gives the same result everywhere.
 nitpick_ignore_regex = [
     (r"py:.*", rf"_?({'|'.join(sorted(sys.stdlib_module_names))})(\..*)?"),
-    (r"py:.*", r"(apsw|msgspec|pytest|_pytest|hypothesis)\..*"),
+    (r"py:.*", r"(apsw|asyncpg|msgspec|pytest|_pytest|hypothesis|starlette)\..*"),
     (r"py:.*", r"(.*\.)?[~_]?([A-Z]|[A-Z][A-Za-z]*T)"),  # type variables
 ]
 
@@ -78,12 +78,34 @@ _SHOWN = {
         "Failure",
         "Looked",
         "Recovered",
-        "Debounce",
-        "Batch",
+        "Debounced",
+        "Batched",
         "Schedule",
         "ScheduleOptions",
         "Schedules",
         "ScheduleInfo",
+    ),
+    "holdfast.flows": (
+        "Flow",
+        "Action",
+        "ActionOptions",
+        "Allow",
+        "Queue",
+        "Reject",
+        "Debounce",
+        "Restart",
+        "Batch",
+        "Join",
+        "Latest",
+        "Principal",
+        "Arrival",
+        "Request",
+        "Session",
+        "Dispatcher",
+        "Handle",
+        "RequestInfo",
+        "Explanation",
+        "Event",
     ),
 }
 _API = Path(__file__).parent / "reference" / "api"
@@ -96,7 +118,8 @@ def _define_annotations(name: str) -> None:
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):
                 code = compile(ast.Module(body, []), name, "exec")
-                with contextlib.suppress(ImportError):  # a name that another module defines likewise: next round
+                # A name that another module defines likewise comes next round; what only stubs subscript, never.
+                with contextlib.suppress(ImportError, TypeError):
                     exec(code, vars(module))  # noqa: S102 -- a part of the package itself
 
 

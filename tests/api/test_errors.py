@@ -24,6 +24,7 @@ SAMPLES: dict[object, object] = {
     str: "x",
     int: 3,
     float: 1.5,
+    bool: True,
     str | None: None,
     int | None: None,
     tuple[str, ...]: ("a", "b"),
@@ -81,6 +82,7 @@ def test_every_error_has_one_root_and_says_what_to_do(kind: type[HoldfastError])
 
 NEVER_LEAVE = {"MovedError", "RideRefusedError"}
 NEVER_LEAVE |= {"NotSentError", "ReplyLostError"}  # of the Redis store: what became of a request
+NEVER_LEAVE |= {"JoinsError", "RacedError", "BringingRefusedError"}  # of dispatching: another request was faster
 NEVER_LEAVE |= {"CancelledTransactionError", "ConditionError", "TurnedAwayError"}  # of the DynamoDB store
 
 

@@ -43,6 +43,7 @@ SCRIPTS = {
     "stores/redis/lua/sweep.lua": "a42f0dbffe7d113e8a91c94a04e044aa875f1c4889e3f4cc913b65779bae66fd",
     "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
+    "transports/chat/page/chat.js": "1d535fc3e063f01b439a1f51e3afbc74c5e38fb1c37c56a17e92faff05695134",
 }
 
 LISTEN = """

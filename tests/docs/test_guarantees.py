@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
+from tests.conformance.arbiters import ArbiterContract
+from tests.conformance.dispatching import DispatchContract
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
+CONTRACTS = {"arbiters.py": ArbiterContract, "dispatching.py": DispatchContract}
 SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
+WHERE_REQUESTS = ("sole server", "shared store")
 WHERE_SERVERS = ("PostgreSQL", "Redis", "MariaDB", "MongoDB", "DynamoDB", "libSQL")
 QUESTIONS = """
 without pauses; whatever pauses; write to the space; write elsewhere; first come; dead waiter; killed holder;
@@ -27,6 +31,10 @@ QUESTIONS_ABOUT_WORKFLOWS = """
 kill -9; recorded step; at-most-once; transaction; any step happens exactly once; one process drives; was paused;
 succeeded at once; costs no memory; signal; one id; changed code; histories; kills its workers; start limit;
 lock of a run; clean up; tick; purged
+"""
+QUESTIONS_ABOUT_REQUESTS = """
+runs at a time; order of arrival; superseded; not arbitrated; second server; kill -9; last event; idempotency key;
+follows a request; done to a session; another tenant; itself; one commit; credentials; first user; webhook
 """
 OVERVIEW = re.compile(r"^\| \[(?P<promise>.+?)\]\(#\S+\) \| (?P<marks>.+) \|$", re.MULTILINE)
 SECTION = re.compile(r"^## (?P<promise>.+)\n(?P<body>(?:(?!^## ).*\n?)*)", re.MULTILINE)
@@ -61,7 +69,7 @@ def test_a_proof_is_a_test_that_exists(name: str, path: str) -> None:
     file = (PAGE.parent / path).resolve()
     assert name in functions(file)
     if "." in name:
-        suite = SUITES.get(file.parent.name, StoreConformance)
+        suite = CONTRACTS.get(file.name) or SUITES.get(file.parent.name, StoreConformance)
         assert name.partition(".")[0] in {case.__name__ for case in suite.__mro__ if _file_of(case) == file}
 
 
@@ -79,6 +87,10 @@ def _file_of(case: type) -> Path | None:
         ("test_lock_sqlite.py", "class TestSqliteLocks(LockConformance)"),
         ("test_run_locks.py", "class TestMemoryRunLocks("),
         ("test_run_locks.py", "class TestSqliteRunLocks("),
+        ("test_arbiters.py", "class TestLocalArbiter(ArbiterContract)"),
+        ("test_arbiters.py", "class Shared(ArbiterContract)"),
+        ("test_dispatch.py", "class TestLocal(DispatchContract)"),
+        ("test_dispatch.py", "class Shared(DispatchContract)"),
         *(
             (f"test_{server}.py", f", {suite})")
             for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql")
@@ -95,7 +107,7 @@ def test_a_suite_that_proves_something_is_run_on_the_store(file: str, suite: str
 def test_a_promise_is_proven_or_denied_everywhere(promise: str) -> None:
     """Each promise has a cell for each store; a kept one has a proof, another one a reason."""
     cells = sections()[promise]
-    assert tuple(cell["where"] for cell in cells) in (WHERE, WHERE_LOCKS, WHERE_SERVERS)
+    assert tuple(cell["where"] for cell in cells) in (WHERE, WHERE_LOCKS, WHERE_REQUESTS, WHERE_SERVERS)
     in_memory = next((cell["why"] for cell in cells if cell["where"] == "memory"), "")
     for cell in cells:
         borrowed = cell["why"].startswith("as memory") and PROOF.search(in_memory)
@@ -121,4 +133,12 @@ def test_the_table_of_workflows_answers_the_questions_that_matter() -> None:
     """Crashes, repetition, ownership, waiting, news, changed code, limits and schedules: all are there."""
     promises = " ".join(name for name, cells in sections().items() if len(cells) == len(WHERE_LOCKS)).lower()
     for question in QUESTIONS_ABOUT_WORKFLOWS.split(";"):
+        assert question.strip() in promises
+
+
+def test_the_table_of_requests_answers_the_questions_that_matter() -> None:
+    """Collisions, order, crashes, repetition, following, tenants, credentials and signatures: all are there."""
+    cells_of = sections().items()
+    promises = " ".join(name for name, cells in cells_of if cells[0]["where"] == WHERE_REQUESTS[0]).lower()
+    for question in QUESTIONS_ABOUT_REQUESTS.split(";"):
         assert question.strip() in promises

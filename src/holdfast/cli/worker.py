@@ -6,12 +6,15 @@ import asyncio
 
 import click
 
+from holdfast.cli.loading import Wanted, load, made
 from holdfast.cli.printing import json_option
 from holdfast.cli.targets import Target
-from holdfast.cli.worker_loading import load, made
 from holdfast.cli.worker_serving import serve
 from holdfast.cli.worker_telling import Telling
 from holdfast.durations import seconds, typed
+from holdfast.workflows.engine import Engine
+
+ENGINE = Wanted("engine", Engine, "shop.flows:engine", "hf.Engine(url, workflows=[...])")
 
 
 @click.command()
@@ -33,10 +36,10 @@ def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")
-    found = load(name, app_dir)
+    found = load(name, app_dir, ENGINE)
     telling = Telling("json" if as_json else "quiet" if quiet else "text")
     context.exit(asyncio.run(_run(found, name, telling, limit)))
 
 
 async def _run(found: object, name: str, telling: Telling, grace: float) -> int:
-    return await serve(await made(found, name), telling, grace)
+    return await serve(await made(found, name, ENGINE), telling, grace)

@@ -30,14 +30,15 @@ class InvalidUrlError(HoldfastError, ValueError):
 
 
 class MissingExtraError(HoldfastError, ImportError):
-    """The driver for a store is not installed. The message is the command to type."""
+    """The driver for a store, or what a feature needs, is not installed. The message is the command to type."""
 
     def __init__(self, scheme: str, package: str) -> None:
         super().__init__(scheme, package)
         self.scheme, self.package = scheme, package
 
     def __str__(self) -> str:
-        return f'{self.scheme}:// needs a driver that is not installed; run: pip install "{self.package}"'
+        needs = f"{self.scheme} needs what" if " " in self.scheme else f"{self.scheme}:// needs a driver that"
+        return f'{needs} is not installed; run: pip install "{self.package}"'
 
 
 class StoreError(HoldfastError):

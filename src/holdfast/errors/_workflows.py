@@ -140,41 +140,6 @@ class IdempotencyKeyPurgedError(WorkflowError):
         return f"the idempotency key {self.key!r} belongs to the run {self.run_id!r}, which was purged"
 
 
-class WorkflowConcurrencyLimitExceededError(WorkflowError):
-    """As many runs as the limit allows are unfinished. Nothing was started and nothing was written.
-
-    Start it again when one has ended, or let starts wait: ``hf.Limit(..., on_limit="queue")``.
-    """
-
-    code = "WorkflowConcurrencyLimitExceededError"
-
-    def __init__(self, workflow_type: str, partition_key: str, limit: int) -> None:
-        super().__init__(workflow_type, partition_key, limit)
-        self.workflow_type, self.partition_key, self.limit = workflow_type, partition_key, limit
-
-    def __str__(self) -> str:
-        return f"{self.workflow_type!r} is limited to {self.limit} unfinished runs of {self.partition_key!r}"
-
-
-class LimitKeyError(WorkflowError):
-    """The ``key`` function of a limit failed, so it is not known what the run would count for. Nothing was started.
-
-    What it raised is the ``__cause__``.
-    """
-
-    def __init__(self, workflow: str, problem: str) -> None:
-        problem = mask_message(problem)
-        super().__init__(workflow, problem)
-        self.workflow, self.problem = workflow, problem
-
-    def __str__(self) -> str:
-        return f"the key of a limit of {self.workflow!r} cannot be told: {self.problem}"
-
-
-class LimitKeyTypeError(LimitKeyError, TypeError):
-    """The ``key`` function of a limit returned something else than text. Nothing was started; let it return a str."""
-
-
 class RunFailedError(WorkflowError):
     """The run failed. What its code raised is the ``__cause__``; ``failure`` tells it in words."""
 

@@ -28,12 +28,12 @@ from holdfast.workflows.running.host import MOST_DEATHS, Host
 from holdfast.workflows.running.threads import MOST, Threads
 from holdfast.workflows.schedules.driving import Ticker
 from holdfast.workflows.schedules.schedules import Schedules
-from holdfast.workflows.starting.patterns import Batch, Debounce
+from holdfast.workflows.starting.patterns import Batched, Debounced
 from holdfast.workflows.working.recovering import recover
 from holdfast.workflows.working.worker import GRACE, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.stores.sealing.keyring import Keyring
     from holdfast.workflows.schedules.specification import Schedule
 
-Runnable: TypeAlias = Workflow[..., Any] | Debounce[..., Any] | Batch[Any, Any]
+Runnable: TypeAlias = Workflow[..., Any] | Debounced[..., Any] | Batched[Any, Any]
 """What an engine can be given to run."""
 
 LINGER: Final = 0.25
@@ -54,7 +54,7 @@ class Engine(Overseer):
 
     Args:
         url: Which store, as in :func:`holdfast.open`; or a space that is open, which stays open when the engine closes.
-        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounce` or :class:`Batch` brings
+        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or :class:`Batched` brings
             along what it needs.
         steps: Steps that workflows may call by name.
         errors: Exceptions that come back as themselves from steps and runs.
@@ -127,6 +127,7 @@ class Engine(Overseer):
         self._worker: Worker | None = None
         self._ticker: Ticker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._before: Callable[[Engine], Awaitable[None]] | None = None
         self._process = 0
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -168,6 +169,8 @@ class Engine(Overseer):
         if self._recovers:
             await recover(host, insist=True)
         await self.schedules.declare(self._declared)
+        if self._before is not None:
+            await self._before(self)
         if self._drives:
             worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
             self._ticker = Ticker(host, lambda: worker.is_stopping)
@@ -230,6 +233,20 @@ class Engine(Overseer):
             self._worker.begin(self._ticker.come_back())
 
 
+def is_open(engine: Engine) -> bool:
+    """Tell whether an engine was opened, and not closed since."""
+    return engine._host is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+async def open_with(engine: Engine, before: Callable[[Engine], Awaitable[None]]) -> None:
+    """Open an engine; ``before`` is called with it when its store is open, and before it drives any run."""
+    engine._before = before  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+    try:
+        await engine.open()
+    finally:
+        engine._before = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+
+
 def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tuple[str, str], Workflow[..., Any]]:
     named: Mapping[str, Runnable] = cast("Mapping[str, Runnable]", given) if isinstance(given, Mapping) else {}
     for name, each in named.items():
@@ -247,7 +264,7 @@ def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tupl
 def _workflows_of(each: Runnable) -> tuple[Workflow[..., Any], ...]:
     if isinstance(each, Workflow):
         return (each,)
-    if isinstance(each, Debounce | Batch):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+    if isinstance(each, Debounced | Batched):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
         return each.workflows
     raise InvalidWorkflowError(repr(each)[:100], "this is no workflow; declare it with @hf.workflow")
 

@@ -188,9 +188,12 @@ def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
         if any(inspect.iscoroutinefunction(getattr(kind, each, None)) for each in dir(kind))
     }
     without = {
-        "Batch": "engine.call(lambda engine: batch.add(engine, item))",
-        "Debounce": "engine.call(lambda engine: debounce.start(engine, key))",
+        "App": "for servers, which are async",
+        "Batched": "engine.call(lambda engine: batch.add(engine, item))",
+        "Debounced": "engine.call(lambda engine: debounce.start(engine, key))",
         "Context": "for the code of workflows, which is async",
+        "Dispatcher": "for servers, which are async; blocking code sends requests over HTTP",
+        "Request": "for the code of actions, which is async",
     }
 
     assert awaited - PAIRS.keys() == without.keys()

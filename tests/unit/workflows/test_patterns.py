@@ -66,10 +66,10 @@ async def broken(ctx: hf.Context, name: str) -> None:
     raise LookupError(name)
 
 
-SOON = hf.Debounce(reindex, window="5 seconds", max_wait="12 seconds")
-TOGETHER = hf.Batch(index, size=3, window="30 seconds")
-ALONE = hf.Batch(index_alone, size=2, window="30 seconds")
-BROKEN = hf.Debounce(broken, window="5 seconds")
+SOON = hf.Debounced(reindex, window="5 seconds", max_wait="12 seconds")
+TOGETHER = hf.Batched(index, size=3, window="30 seconds")
+ALONE = hf.Batched(index_alone, size=2, window="30 seconds")
+BROKEN = hf.Debounced(broken, window="5 seconds")
 
 
 def environment(**options: Any) -> WorkflowEnvironment:
@@ -177,7 +177,7 @@ async def test_a_batch_is_run_when_its_first_item_has_waited_long_enough() -> No
 
 async def test_a_batch_of_one_is_run_at_once() -> None:
     """A size of one collects nothing."""
-    single = hf.Batch(index, size=1, window="1 day")
+    single = hf.Batched(index, size=1, window="1 day")
     async with WorkflowEnvironment(single.workflows) as env:
         DONE.clear()
         for number in range(2):
@@ -282,10 +282,10 @@ async def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: hf.Debounce(print, window=1),  # type: ignore[arg-type]  # what is tested
-        lambda: hf.Debounce(reindex, window=5, max_wait=1),
-        lambda: hf.Batch(index, size=0, window=1),
-        lambda: hf.Batch(index, size=True, window=1),
+        lambda: hf.Debounced(print, window=1),  # type: ignore[arg-type]  # what is tested
+        lambda: hf.Debounced(reindex, window=5, max_wait=1),
+        lambda: hf.Batched(index, size=0, window=1),
+        lambda: hf.Batched(index, size=True, window=1),
     ],
 )
 def test_what_makes_no_sense_is_refused_where_it_is_declared(make: Callable[[], object]) -> None:

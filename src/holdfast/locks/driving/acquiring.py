@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, structs
@@ -27,7 +28,7 @@ from holdfast.locks.driving.local_line import Turn, Wait, turn_of
 from holdfast.locks.driving.owners import holds_something, owner_of_task
 from holdfast.locks.driving.records import Site
 from holdfast.locks.driving.removing import remove
-from holdfast.locks.driving.requests import Enter, Leave, Left, WaitsForItself, WrongKind
+from holdfast.locks.driving.requests import Along, Enter, Leave, Left, WaitsForItself, WrongKind
 from holdfast.locks.driving.turning_out import was_turned_out
 from holdfast.locks.driving.waits_for import PATIENCE, circle_to_break, marker_key, shown
 from holdfast.locks.explaining.reading import find_waiter
@@ -63,6 +64,10 @@ class Wish(Struct, frozen=True):
         owner: For whom; None: for the task that asks.
         waits: Whether to wait for it.
         timeout: For how many seconds at most.
+        along: What to commit together with the answer, see :class:`~holdfast.locks.driving.requests.Along`.
+        may_circle: Whether its owner may hold something that another one waits for who is in its way here.
+        on_waiting: Called when it has to wait, with its ticket and how many are in front of it.
+        entry_id: The id of its entry, never used before; empty: a new one.
     """
 
     name: str
@@ -77,6 +82,10 @@ class Wish(Struct, frozen=True):
     timeout: float | None = None
     max_hold: float | None = None
     note: str = ""
+    along: Along | None = None
+    may_circle: bool = True
+    on_waiting: Callable[[int, int], None] | None = None
+    entry_id: str = ""
 
 
 @final
@@ -189,9 +198,9 @@ class _Attempt:
     def __init__(self, lines: Lines, wish: Wish) -> None:
         self._lines, self._wish = lines, wish
         self._line: Final = lines.line(wish.address)
-        self._id: Final = lines.new_entry_id()
+        self._id: Final = wish.entry_id or lines.new_entry_id()
         self._owner: Final = wish.owner or owner_of_task()
-        may_circle = wish.waits and (wish.owner is not None or holds_something(self._owner))
+        may_circle = wish.waits and wish.may_circle and (wish.owner is not None or holds_something(self._owner))
         self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
         self._ticket: int | None = None
         self._may_stand = False
@@ -244,7 +253,7 @@ class _Attempt:
         self._line.waits[self._id] = wait
         try:
             self._may_stand = True
-            enter = Enter(wait.entry, wish.waits, self._marker, self._ticket)
+            enter = Enter(wait.entry, wish.waits, self._marker, self._ticket, along=wish.along)
             outcome = await self._wait(wait, await self._line.driver.do(enter, wish.site))
             await presence.until_proven()  # nobody is let in while others may take this process for dead
         except BaseException:
@@ -297,6 +306,8 @@ class _Attempt:
         self._ticket = answer.ticket
         self._line.note_ticket(wait, answer.ticket)
         self._lines.hurry()
+        if self._wish.on_waiting is not None:
+            self._wish.on_waiting(answer.ticket, answer.place)
         if self._marker is not None:
             await self._refuse_circle(wait.turn)
         return await wait.turn

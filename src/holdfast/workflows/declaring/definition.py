@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.workflows.context.context import Context
+    from holdfast.workflows.starting.creating import Start, Started
+    from holdfast.workflows.storing.records import Standing
     from holdfast.workflows.storing.values import Signature
+
+    OnTick: TypeAlias = Callable[[Start, tuple[Standing, ...]], Awaitable[Started]]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,7 +124,7 @@ class Step(Generic[P, R]):
 class Workflow(Generic[P, R]):
     """A durable function: its steps are recorded, and it goes on after a crash where it stopped."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- keyword options, and only declarations call it
         self,
         function: Callable[..., Coroutine[Any, Any, R]],
         *,
@@ -130,6 +134,8 @@ class Workflow(Generic[P, R]):
         timeout: float | None,
         replay: Literal["warn", "strict"],
         raises: tuple[type[Exception], ...],
+        standings: Callable[[bytes], tuple[Standing, ...]] | None = None,
+        on_tick: OnTick | None = None,
     ) -> None:
         if not inspect.iscoroutinefunction(function) or not inspect.signature(function).parameters:
             raise InvalidWorkflowError(name, "a workflow is an async def function whose first parameter is its context")
@@ -142,6 +148,8 @@ class Workflow(Generic[P, R]):
         self.timeout: Final = timeout
         self.replay: Final = replay
         self.raises: Final = raises
+        self.standings: Final = standings  # further lines to stand in, told from the packed input: those of requests
+        self.on_tick: Final = on_tick  # starts the run of a tick, with the line of its schedule
         self.signature: Final = signature_of(function, skip_first=True)
         self.__doc__ = function.__doc__
 

@@ -49,6 +49,8 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
 
     One that is cancelled or has waited too long ends here, without having run.
     """
+    if life.collects and life.cancel is None and life.until is not None and life.until > host.now():
+        return None
     ending = why_over(header, life, host.now())
     if ending is not None and await end_unstarted(host, keys.id, header, life, version, ending):
         return None
@@ -65,7 +67,14 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
 def taken(life: Life, presence: str, at: Instant) -> Life:
     """Return the life of a run that a worker has taken up."""
     return structs.replace(
-        life, status="running", owner=presence, claims=life.claims + 1, changed_at=at, until=None, waits_for=""
+        life,
+        status="running",
+        owner=presence,
+        claims=life.claims + 1,
+        changed_at=at,
+        until=None,
+        waits_for="",
+        collects=False,
     )
 
 
@@ -137,7 +146,11 @@ class _Admission:
         if (life.admitted, life.ticket) == (place.admitted, place.waiting.ticket):
             self._after = life
             return changes
-        self._after = waiting_life(life, place, seen.at, life.until)  # however many lines there are
+        until = life.until
+        if life.collects and until is not None:  # its own time has come: from now on it waits for its turn
+            changes += _gone(seen, keys.timer(until))
+            until = None
+        self._after = waiting_life(life, place, seen.at, until)  # however many lines there are
         return [*changes, *self._rewritten(seen)]
 
     def _rewritten(self, seen: Snapshot) -> list[Change]:

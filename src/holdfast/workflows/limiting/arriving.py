@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 WAITS: Final = ("queue", "cancel_running")
 """What to do at a limit that means to stand in line."""
 
+JOIN_ALIKE: Final = "join_alike"
+"""What to do in the line of a request: join one of which the same is said; if there is none, stand in line."""
+
 
 class Admitted(Struct, frozen=True):
     """It holds a place in each of its lines."""

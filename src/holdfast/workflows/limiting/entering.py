@@ -5,11 +5,14 @@ from __future__ import annotations
 from asyncio import CancelledError
 from typing import TYPE_CHECKING, Final, final
 
+from msgspec import structs
+
 from holdfast.errors import StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
+from holdfast.locks.algebra.entries import OfRun
 from holdfast.locks.algebra.line import Line
 from holdfast.locks.driving.records import HEADS
 from holdfast.stores.protocol import Conflict, Put
-from holdfast.workflows.limiting.arriving import Admitted, Arrival, Full, InLine
+from holdfast.workflows.limiting.arriving import JOIN_ALIKE, Admitted, Arrival, Full, InLine
 from holdfast.workflows.limiting.making_room import make_room
 from holdfast.workflows.limiting.standing import entry_id_of
 from holdfast.workflows.limiting.waiting import admitted_life, count_waiting, waiting_life, waits_until
@@ -46,15 +49,29 @@ async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ..
         except _WorkerLostError:
             host.lost_presence()
         except _FullError as refused:
-            joined = refused.oldest()
+            joined = refused.joined()
             if joined is not None:
                 return Started(joined, is_new=False)
-            standing = refused.full.standing
-            limit = refused.full.line.rules.permits or standing.permits
-            raise WorkflowConcurrencyLimitExceededError(asked.workflow.name, standing.label, limit) from None
+            if refused.full.standing.on_limit != JOIN_ALIKE:
+                raise _refusal(asked, refused.full) from None
+            standings = tuple([_waiting(each) for each in standings])
         except _QueueFullError as refused:
             await _look_closer(host, asked, refused.place, room_for)
     raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
+
+
+def _waiting(standing: Standing) -> Standing:
+    """Return a standing that waits where there was nobody to join."""
+    return structs.replace(standing, on_limit="queue") if standing.on_limit == JOIN_ALIKE else standing
+
+
+def _refusal(asked: Start, full: Full) -> WorkflowConcurrencyLimitExceededError:
+    name, label, limit = asked.workflow.name, full.standing.label, full.line.rules.permits or full.standing.permits
+    if not full.line.holders:
+        return WorkflowConcurrencyLimitExceededError(name, label, limit)
+    first = full.line.holders[0]
+    is_run = isinstance(first.entry.anchor, OfRun)
+    return WorkflowConcurrencyLimitExceededError(name, label, limit, first.entry.owner, first.granted_at, is_run)
 
 
 async def _above(host: Host, run_id: str) -> frozenset[str]:
@@ -75,9 +92,12 @@ async def _look_closer(host: Host, asked: Start, place: InLine, room_for: dict[t
     """Count those who wait one by one: from afar, those who left the line before their turn count as well."""
     standing = place.standing
     most, address = standing.most_waiting or 0, standing.address
-    left = most - await count_waiting(host, address, most)
+    waiting = await count_waiting(host, address, most)
+    left = most - waiting
     if left <= 0:
-        raise WorkflowConcurrencyLimitExceededError(asked.workflow.name, standing.label, standing.permits) from None
+        raise WorkflowConcurrencyLimitExceededError(
+            asked.workflow.name, standing.label, standing.permits, waiting=waiting
+        ) from None
     room_for[address] = place.waiting.place + left
 
 
@@ -100,10 +120,13 @@ class _FullError(Exception):
         super().__init__(full)
         self.full = full
 
-    def oldest(self) -> str | None:
-        """Return the run to join, if that is what to do."""
-        holders = self.full.line.holders
-        return holders[0].entry.id if self.full.standing.on_limit == "join" and holders else None
+    def joined(self) -> str | None:
+        """Return the run to join, if that is what to do: the oldest, or the oldest of which the same is said."""
+        standing, line = self.full.standing, self.full.line
+        if standing.on_limit == JOIN_ALIKE:
+            entries = [*(holder.entry for holder in line.holders), *(waiter.entry for waiter in line.waiters)]
+            return next((entry.owner for entry in entries if entry.note == standing.note), None)
+        return line.holders[0].entry.id if standing.on_limit == "join" and line.holders else None
 
 
 class _QueueFullError(Exception):

@@ -25,15 +25,17 @@ def address_of_limit(workflow: str, partition: str | None) -> tuple[str, ...]:
 
 
 def standings_of(workflow: Workflow[..., Any], packed: bytes) -> tuple[Standing, ...]:
-    """Return the lines that a run with this input has to stand in; the line of its key comes first.
+    """Return the lines that a run with this input has to stand in; those of a key come first.
 
     Raises:
         LimitKeyError: The function that returns the key raised; that is the cause.
         LimitKeyTypeError: It returned something else than text.
     """
+    own = () if workflow.standings is None else workflow.standings(packed)
     if not workflow.limits:
-        return ()
-    return tuple([standing_in(workflow.name, limit, _partition(workflow, limit, packed)) for limit in workflow.limits])
+        return own
+    limits = [standing_in(workflow.name, limit, _partition(workflow, limit, packed)) for limit in workflow.limits]
+    return (*own, *limits)
 
 
 def standing_in(workflow: str, limit: Limit, partition: str | None) -> Standing:
@@ -75,4 +77,4 @@ def entry_id_of(run_id: str, standing: Standing) -> str:
 def entry_of(run_id: str, standing: Standing) -> Entry:
     """Return a run's entry: it is there until the run ends, however long that takes."""
     name = entry_id_of(run_id, standing)
-    return Entry(name, name, OfRun(name), Instant(0))
+    return Entry(name, name, OfRun(name), Instant(0), note=standing.note)

@@ -40,6 +40,7 @@ def waiting_life(life: Life, place: InLine, at: Instant, until: Instant | None) 
         waits_for=f"its turn among the runs of {place.standing.label!r:.100}",
         admitted=place.admitted,
         ticket=place.waiting.ticket,
+        collects=False,
     )
 
 
@@ -60,13 +61,17 @@ def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
     """Tell why a run that waits in a line is to wait no longer; None: it is."""
     if life.cancel is not None:
         return Ending("cancelled", life.cancel, only_waiting=False)
-    if life.until is None or life.until > now:
+    if life.until is None or life.until > now or life.collects:
         return None
     if header.deadline is not None and header.deadline <= now:
         return Ending("timed_out", "its time was over before its turn came", only_waiting=True)
+    return Ending("cancelled", late_reason(header, life), only_waiting=True)
+
+
+def late_reason(header: Header, life: Life) -> str:
+    """Return why a run was cancelled whose turn did not come in time; of one that waits, or has ended so."""
     label, ttl = header.lines[life.admitted].label, ttl_of(header)
-    about = f"its turn among the runs of {label!r:.100} did not come within {ttl or 0:g} s"
-    return Ending("cancelled", about, only_waiting=True)
+    return f"its turn among the runs of {label!r:.100} did not come within {ttl or 0:g} s"
 
 
 async def count_waiting(host: Host, address: tuple[str, ...], most: int) -> int:

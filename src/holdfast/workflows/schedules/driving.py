@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, structs
 
-from holdfast.clock import seconds_between
+from holdfast.clock import Instant, seconds_between
 from holdfast.errors import (
+    ArbiterUnavailableError,
+    FlowError,
     RunNotFoundError,
     UnknownZoneError,
     WorkflowAlreadyExistsError,
@@ -25,7 +27,6 @@ from holdfast.workflows.schedules.timing import due, fires_at, pause, resume, ru
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.clock import Instant
     from holdfast.stores.protocol import Record
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.running.host import Host
@@ -50,6 +51,13 @@ class _Skip(Struct, frozen=True):
     by_overlap: bool = False
 
 
+class _Lacking(Struct, frozen=True):
+    """Since when this engine waits for others to handle a tick."""
+
+    tick: Instant | None
+    since: Instant
+
+
 @final
 class Ticker:
     """Handles the ticks of all schedules, for one engine.
@@ -61,7 +69,7 @@ class Ticker:
 
     def __init__(self, host: Host, is_stopping: Callable[[], bool]) -> None:
         self._host, self._is_stopping = host, is_stopping
-        self._lacking_since: Final[dict[str, Instant]] = {}
+        self._lacking: Final[dict[str, _Lacking]] = {}
         self._busy: Final[set[str]] = set()
         self._room: Final = asyncio.Semaphore(AT_A_TIME)
 
@@ -118,7 +126,7 @@ class Ticker:
             now_due = due(seen.stored.spec, seen.id, seen.stored.state, noticed_at, most=1)
         except UnknownZoneError as problem:
             return await self._lack(seen, str(problem))
-        self._lacking_since.pop(seen.id, None)
+        self._lacking.pop(seen.id, None)
         after = structs.replace(seen.stored, state=now_due.state, wake_at=now_due.wake_at)
         if after == seen.stored:
             return False
@@ -140,7 +148,9 @@ class Ticker:
             skip = _Skip("a run of this schedule is unfinished" if is_own else str(full), by_overlap=is_own)
         except WorkflowAlreadyExistsError as problem:
             skip = _Skip(str(problem))
-        except WorkflowError as problem:
+        except ArbiterUnavailableError:
+            raise  # nothing was decided: it stays due
+        except (WorkflowError, FlowError) as problem:
             skip = _Skip(f"{type(problem).__name__}: {problem}")
         else:
             if started.is_new:
@@ -197,10 +207,12 @@ class Ticker:
     async def _lack(self, seen: Seen, note: str) -> bool:
         """Leave a tick to other workers; if none of them takes it, pause the schedule, for everybody to see."""
         now = self._host.clock.elapsed()
-        since = self._lacking_since.setdefault(seen.id, now)
-        if seconds_between(since, now) < PATIENCE:
+        lacking = self._lacking.get(seen.id)
+        if lacking is None or lacking.tick != seen.stored.wake_at:  # others have handled the one before
+            lacking = self._lacking[seen.id] = _Lacking(seen.stored.wake_at, now)
+        if seconds_between(lacking.since, now) < PATIENCE:
             return False
-        del self._lacking_since[seen.id]
+        del self._lacking[seen.id]
         paused = structs.replace(seen.stored, state=pause(seen.stored.state), wake_at=None, note=note, lacks=note)
         if await self._write(seen, paused):
             self._host.emit(SchedulePaused(at=self._host.clock.wall(), schedule=seen.id, note=note))

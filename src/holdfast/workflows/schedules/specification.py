@@ -32,16 +32,14 @@ _SAMPLE_FROM: Final = Instant(1_704_067_200_000_000)  # 2024, a leap year
 _UNBOUND: Final = Raw(b"null")
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """When a schedule fires, and what happens when ticks overlap or were missed.
+class TickOptions(TypedDict, total=False):
+    """When a schedule fires, and what happens when ticks were missed.
 
     Attributes:
         cron: Minute, hour, day of month, month and day of week: ``"0 9 * * mon-fri"``; with a sixth field in front,
             seconds. ``@hourly``, ``@daily``, ``@weekly``, ``@monthly`` and ``@yearly`` as well.
         zone: The time zone of ``cron``, like ``"Europe/Berlin"``; by default UTC.
         every: The time between two ticks, from one second on. The first is one period after the schedule was made.
-        overlap: While a run of this schedule is unfinished, a tick is dropped (``"skip"``, the default), waits its turn
-            (``"queue"``), cancels the run first (``"cancel_running"``), or starts another one (``"allow"``).
         backfill: Whether ticks that nobody was there for are made up for. By default a tick that is more than a second
             late is skipped and counted as missed.
         most_backfilled: How many missed ticks are made up for at most, the oldest first; the rest is counted as missed.
@@ -52,10 +50,20 @@ class ScheduleOptions(TypedDict, total=False):
     cron: str | None
     zone: str | None
     every: Duration | None
-    overlap: Overlap
     backfill: bool
     most_backfilled: int | None
     jitter: Duration | None
+
+
+class ScheduleOptions(TickOptions, total=False):
+    """When a schedule fires, as in :class:`TickOptions`, and what happens when ticks overlap.
+
+    Attributes:
+        overlap: While a run of this schedule is unfinished, a tick is dropped (``"skip"``, the default), waits its turn
+            (``"queue"``), cancels the run first (``"cancel_running"``), or starts another one (``"allow"``).
+    """
+
+    overlap: Overlap
 
 
 KNOWN: Final = frozenset(ScheduleOptions.__annotations__)

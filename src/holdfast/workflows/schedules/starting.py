@@ -52,6 +52,7 @@ async def start_run(
     Raises:
         RunNotFoundError: One of those changes met something else than it expected. Nothing was written.
         WorkflowConcurrencyLimitExceededError: It would have had to wait, and must not. Nothing was written.
+        FlowError: It is a request, and the policy of its action refuses it. Nothing was written.
     """
     asked = Start(
         workflow=workflow,
@@ -61,9 +62,10 @@ async def start_run(
         nominal_at=nominal_at,
         alongside=alongside,
     )
-    lines = standings_of(workflow, asked.packed)
-    if overlap != "allow":
-        lines = (_standing(schedule_id, overlap), *lines)
+    own = () if overlap == "allow" else (_standing(schedule_id, overlap),)
+    if workflow.on_tick is not None:
+        return await workflow.on_tick(asked, own)
+    lines = (*own, *standings_of(workflow, asked.packed))
     return await start_in_lines(host, asked, lines) if lines else await start(host, asked)
 
 

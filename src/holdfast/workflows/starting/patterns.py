@@ -42,10 +42,10 @@ _POSITIONAL: Final = inspect.Parameter.POSITIONAL_ONLY
 
 
 @final
-class Debounce(Generic[P, R]):
+class Debounced(Generic[P, R]):
     """Runs a workflow for the last event of a burst, when it has been quiet for a while.
 
-        reindex_soon = hf.Debounce(reindex, window="5 seconds", max_wait="1 minute")
+        reindex_soon = hf.Debounced(reindex, window="5 seconds", max_wait="1 minute")
 
         async with hf.Engine(url, workflows=[reindex_soon]) as engine:
             run = await reindex_soon.start(engine, "doc-7", "the text of document 7")
@@ -69,11 +69,11 @@ class Debounce(Generic[P, R]):
     """
 
     def __init__(self, workflow: Workflow[P, R], *, window: Duration, max_wait: Duration | None = None) -> None:
-        _checked("Debounce", workflow)
+        _checked("Debounced", workflow)
         length = seconds(window, what="window", minimum=0.001)
         most = None if max_wait is None else seconds(max_wait, what="max_wait", minimum=0.001)
         if most is not None and most < length:
-            raise InvalidWorkflowError("Debounce", "max_wait is shorter than window; it must be at least as long")
+            raise InvalidWorkflowError("Debounced", "max_wait is shorter than window; it must be at least as long")
         self._workflow: Final = workflow
         self.name: Final = f"{workflow.name}.debounce"
         collector = _collector(workflow, self.name, _last)
@@ -99,13 +99,13 @@ class Debounce(Generic[P, R]):
 
 
 @final
-class Batch(Generic[T, R]):
+class Batched(Generic[T, R]):
     """Runs a workflow for many items together: when there are enough of them, or the first has waited long enough.
 
         @hf.workflow
         async def index(ctx: hf.Context, documents: list[Document]) -> int: ...
 
-        index_soon = hf.Batch(index, size=100, window="30 seconds")
+        index_soon = hf.Batched(index, size=100, window="30 seconds")
 
         async with hf.Engine(url, workflows=[index_soon]) as engine:
             run = await index_soon.add(engine, document)
@@ -132,9 +132,9 @@ class Batch(Generic[T, R]):
         size: int,
         window: Duration,
     ) -> None:
-        target = _checked("Batch", workflow)
+        target = _checked("Batched", workflow)
         if type(size) is not int or not 1 <= size <= LARGEST:
-            raise InvalidWorkflowError("Batch", f"size is {size!r:.60}; it must be a whole number from 1 to 10,000")
+            raise InvalidWorkflowError("Batched", f"size is {size!r:.60}; it must be a whole number from 1 to 10,000")
         self._workflow: Final = target
         self.name: Final = f"{target.name}.batch"
         length = seconds(window, what="window", minimum=0.001)

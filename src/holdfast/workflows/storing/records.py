@@ -41,6 +41,7 @@ class Standing(Struct, frozen=True, omit_defaults=True):
         most_waiting: How many may wait in it.
         ttl: Seconds after which one that still waits is cancelled.
         entry: The id of the run's entry; empty: its own. A run that went on as a new one keeps its place.
+        note: What is said about the run in the line.
     """
 
     address: tuple[str, ...]
@@ -51,6 +52,7 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     most_waiting: int | None = None
     ttl: float | None = None
     entry: str = ""
+    note: str = ""
 
 
 class Header(Struct, frozen=True, omit_defaults=True):
@@ -92,6 +94,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
         waits_for: What it waits for, in words.
         admitted: In how many of its lines it holds a place, from the first on.
         ticket: Its ticket in the line in which it waits; None: it does not wait in one.
+        collects: It stands in no line yet, and goes there at ``until``; meanwhile it collects events.
         cancel: Why it is to be cancelled; None: it is not.
         result: What it returned.
         failure: What it raised.
@@ -112,6 +115,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
     waits_for: str = ""
     admitted: int = 0
     ticket: int | None = None
+    collects: bool = False
     cancel: str | None = None
     result: Raw | UnsetType = UNSET
     failure: Failure | None = None

@@ -54,7 +54,7 @@ class Typed(Generic[T]):
         InvalidWorkflowError: Values of that type cannot be stored.
     """
 
-    __slots__ = ("_codec", "what")
+    __slots__ = ("_codec", "annotation", "what")
 
     @overload
     def __init__(self, annotation: type[T], what: str) -> None: ...
@@ -63,6 +63,7 @@ class Typed(Generic[T]):
 
     def __init__(self, annotation: Any, what: str) -> None:
         self._codec: Final = cast("Codec[T]", _codec_for(annotation, what))
+        self.annotation: Final = annotation
         self.what: Final = what
 
     def pack(self, value: T) -> bytes:
@@ -92,17 +93,25 @@ class Typed(Generic[T]):
 
 @final
 class Signature:
-    """What a function takes and returns, as far as it is stored."""
+    """What a function takes and returns, as far as it is stored.
 
-    __slots__ = ("_arguments", "_codec", "_least", "_parameters", "_positional", "name", "result")
+    Attributes:
+        name: What errors call the function.
+        result: How its results are stored.
+        parameters: What it takes.
+        arguments: The same as a struct, with the types that the annotations stand for. What has a default is optional.
+    """
+
+    __slots__ = ("_codec", "_least", "_places", "_positional", "arguments", "name", "parameters", "result")
 
     def __init__(self, name: str, parameters: inspect.Signature, arguments: type[msgspec.Struct], result: Any) -> None:  # noqa: ANN401 -- a type may be no class
         self.name: Final = name
         self.result: Final[Typed[Any]] = Typed(result, f"the result of {name}")
-        self._parameters: Final = parameters
-        self._arguments: Final = arguments
+        self.parameters: Final = parameters
+        self.arguments: Final = arguments
         known = parameters.parameters.values()
         self._positional: Final = tuple(each.name for each in known if each.kind <= each.POSITIONAL_OR_KEYWORD)
+        self._places: Final = tuple((each.name, each.kind is each.POSITIONAL_ONLY) for each in known)
         needed = [each.name for each in known if each.default is each.empty]
         # How many arguments by place are enough; more than there can be if one has to be given by name.
         self._least: Final = len(needed) if {*needed} <= {*self._positional} else len(self._positional) + 1
@@ -116,12 +125,12 @@ class Signature:
             EncodeError: An argument would not come back equal, or is too large.
         """
         if not kwargs and self._least <= len(args) <= len(self._positional):
-            return self._codec.write(self._arguments(**dict(zip(self._positional, args, strict=False))))[0]
+            return self._codec.write(self.arguments(**dict(zip(self._positional, args, strict=False))))[0]
         try:
-            bound = self._parameters.bind(*args, **kwargs)
+            bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise WrongArgumentsError(self.name, str(error)) from None
-        return self._codec.write(self._arguments(**bound.arguments))[0]
+        return self._codec.write(self.arguments(**bound.arguments))[0]
 
     def unpack(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that ``data`` was made from, to call the function with.
@@ -137,11 +146,11 @@ class Signature:
             raise
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for name, parameter in self._parameters.parameters.items():
+        for name, is_positional in self._places:
             value = getattr(found, name)
             if value is msgspec.UNSET:
                 continue
-            if parameter.kind is parameter.POSITIONAL_ONLY:
+            if is_positional:
                 args.append(value)
             else:
                 kwargs[name] = value
@@ -150,14 +159,14 @@ class Signature:
     def bind(self, data: bytes | msgspec.Raw) -> inspect.BoundArguments:
         """Return the arguments that ``data`` was made from, by their places: for functions that name them otherwise."""
         args, kwargs = self.unpack(data)
-        return self._parameters.bind(*args, **kwargs)
+        return self.parameters.bind(*args, **kwargs)
 
     def _refuse_unknown(self, body: bytes) -> None:
         names: set[str] = set()
         with suppress(ValueError, RecursionError):
             names = set(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
-        if unknown := sorted(names - set(self._parameters.parameters)):
-            known = ", ".join(map(repr, self._parameters.parameters)) or "none"
+        if unknown := sorted(names - set(self.parameters.parameters)):
+            known = ", ".join(map(repr, self.parameters.parameters)) or "none"
             raise DecodeError(f"{self.name} has no argument {', '.join(map(ascii, unknown[:5]))}; it takes {known}")
 
 

@@ -10,6 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import RunCancelledError
 from holdfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
+from holdfast.testing.workflows import WorkflowEnvironment
 from holdfast.testing.workflows.mortal_store import Death
 from tests.unit.workflows.schedules.flows import (
     alone,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.events import Event
-    from holdfast.testing.workflows import WorkflowEnvironment
     from holdfast.workflows.schedules.specification import Overlap
 
 
@@ -128,6 +128,17 @@ async def test_a_clock_that_is_set_back_repeats_no_tick() -> None:
         info = await env.client.schedules.get("r")
         assert (len(await runs(env)), info.refused, info.missed) == (info.started, 0, 0)
         assert info.started >= 3
+
+
+async def test_an_engine_without_the_workflow_leaves_tick_after_tick_to_others() -> None:
+    """It pauses a schedule only if nobody takes one and the same tick, not because it has seen one a while ago."""
+    async with WorkflowEnvironment() as env:
+        space = hf.Space(await env.client.space.store.another(), clock=env.clock)
+        async with space, hf.Engine(space, workflows=[report]) as other:
+            await other.schedules.create(hf.Schedule(report, id="r", every="1 minute"))
+            await env.advance("5 minutes")
+            info = await other.schedules.get("r")
+        assert (info.is_paused, info.started) == (False, 5)
 
 
 # --- overlap --------------------------------------------------------------------------------------------------------

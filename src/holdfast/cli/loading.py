@@ -1,4 +1,4 @@
-"""Finding the engine that somebody named on the command line."""
+"""Finding the engine or application that somebody named on the command line."""
 
 from __future__ import annotations
 
@@ -7,29 +7,47 @@ import os
 import sys
 import traceback
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar, final
 
 import click
 
 from holdfast.cli.exits import NOT_LOADED, end
-from holdfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+T = TypeVar("T")
 
 FRAMES = 5
 """How many lines of a traceback are shown: the last ones, where the trouble is."""
 
 
-def load(name: str, folder: str) -> object:
-    """Return what ``module:attribute`` names: an engine, or a function that makes one."""
+@final
+class Wanted(Generic[T]):
+    """What is to be found.
+
+    Args:
+        noun: What it is called, and what its attribute is called if nothing else is said: ``"engine"``.
+        kind: Its class.
+        where: How to name it: ``"shop.flows:engine"``.
+        how: How to make one: ``"hf.Engine(url, workflows=[...])"``.
+    """
+
+    def __init__(self, noun: str, kind: type[T], where: str, how: str) -> None:
+        self.noun, self.kind, self.where, self.how = noun, kind, where, how
+
+
+def load(name: str, folder: str, wanted: Wanted[T]) -> object:
+    """Return what ``module:attribute`` names: what is wanted, or a function that makes it."""
     module_name, _, attribute = name.partition(":")
-    if not module_name or not all(part.isidentifier() for part in [*module_name.split("."), attribute or "engine"]):
-        raise click.UsageError(f"Name the engine as module:attribute, such as shop.flows:engine, not {name!r}.")
+    attribute = attribute or wanted.noun
+    if not module_name or not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        example = f"module:attribute, such as {wanted.where}"
+        raise click.UsageError(f"Name the {wanted.noun} as {example}, not {name!r}.")
     module = _module(module_name, folder)
-    found = getattr(module, attribute or "engine", None)
+    found = getattr(module, attribute, None)
     if found is None:
-        _not_found(module, module_name, attribute or "engine")
+        _not_found(module, module_name, attribute, wanted)
     return found
 
 
@@ -48,25 +66,23 @@ def _module(name: str, folder: str) -> ModuleType:
         _refuse(f"the module {name} cannot be imported", problem)
 
 
-def _not_found(module: ModuleType, name: str, attribute: str) -> NoReturn:
-    engines = sorted(key for key, value in vars(module).items() if isinstance(value, Engine))
-    advice = (
-        f"Did you mean {name}:{engines[0]}?" if engines else "Make one there: engine = hf.Engine(url, workflows=[...])"
-    )
-    end(f"the module {name} has no {attribute}", NOT_LOADED, advice)
+def _not_found(module: ModuleType, name: str, attribute: str, wanted: Wanted[T]) -> NoReturn:
+    there = sorted(key for key, value in vars(module).items() if isinstance(value, wanted.kind))
+    make = f"Make one there: {wanted.noun} = {wanted.how}"
+    end(f"the module {name} has no {attribute}", NOT_LOADED, f"Did you mean {name}:{there[0]}?" if there else make)
 
 
-async def made(found: object, name: str) -> Engine:
-    """Return the engine itself; if it is a function that makes one, call it."""
-    if not isinstance(found, Engine) and callable(found):
+async def made(found: object, name: str, wanted: Wanted[T]) -> T:
+    """Return what is wanted; if a function that makes it was found, call it."""
+    if not isinstance(found, wanted.kind) and callable(found):
         try:
             found = found()
             found = await found if inspect.isawaitable(found) else found
         except Exception as problem:  # noqa: BLE001 -- the user's function may raise anything
-            _refuse(f"{name}() made no engine", problem)
-    if not isinstance(found, Engine):
-        advice = "It must be an hf.Engine, or a function without arguments that returns one."
-        end(f"{name} is no engine but {_described(found)}", NOT_LOADED, advice)
+            _refuse(f"{name}() made no {wanted.noun}", problem)
+    if not isinstance(found, wanted.kind):
+        advice = f"It must be an hf.{wanted.kind.__name__}, or a function without arguments that returns one."
+        end(f"{name} is no {wanted.noun} but {_described(found)}", NOT_LOADED, advice)
     return found
 
 

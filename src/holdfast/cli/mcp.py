@@ -1,0 +1,44 @@
+"""``holdfast mcp``: offer the tools of an application over stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from holdfast.cli.exits import NOT_LOADED, end
+from holdfast.cli.loading import load, made
+from holdfast.cli.serve import APP
+from holdfast.cli.targets import Target
+from holdfast.flows.arrival import Principal
+
+
+@click.command()
+@click.argument("name", metavar="MODULE:APP")
+@click.option("--as", "user", metavar="USER", default="", help="Who calls the tools; nobody by name if not given.")
+@click.option("--role", "roles", metavar="ROLE", multiple=True, help="A role that the user has; may be given again.")
+@click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
+@click.pass_context
+def mcp(context: click.Context, name: str, user: str, roles: tuple[str, ...], app_dir: str) -> None:
+    r"""Offer the tools of an application to the program that starts this one.
+
+    It speaks the Model Context Protocol over stdin and stdout, until stdin ends. MODULE:APP names an hf.App with tools,
+    or a function that returns one. Whoever starts it is trusted: there are no credentials. Tools are called for the
+    tenant of --tenant.
+
+    \b
+    holdfast mcp shop.web:app --as ada --role clerk
+    """
+    target = context.ensure_object(Target)
+    if target.store:
+        raise click.UsageError("The application says which store it works on, so --store means nothing here.")
+    found = load(name, app_dir, APP)
+    asyncio.run(_run(found, name, Principal(target.tenant, user, frozenset(roles))))
+
+
+async def _run(found: object, name: str, principal: Principal) -> None:
+    app = await made(found, name, APP)
+    if not app.toolbox:
+        end(f"{name} has no tools", NOT_LOADED, "Say which there are: hf.App(url, flows=[shop], tools=[shop]).")
+    async with app:
+        await app.serve_tools(principal)

@@ -1,0 +1,348 @@
+"""Errors of flows: declarations that cannot work, and requests that are not run."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from holdfast.errors._root import HoldfastError
+
+
+class FlowError(HoldfastError):
+    """The root of what goes wrong with flows and requests.
+
+    Attributes:
+        status: The HTTP status that says the same.
+    """
+
+    status: ClassVar[int] = 500
+
+
+class InvalidFlowError(FlowError, ValueError):
+    """A flow, an action or a policy was declared in a way that cannot work. Nothing was written; fix the code."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class UnknownActionError(FlowError, LookupError):
+    """There is no such flow here, or it has no such action. Check the names, and that the app was given the flow."""
+
+    status = 404
+
+    def __init__(self, flow: str, action: str, known: tuple[str, ...] = ()) -> None:
+        super().__init__(flow, action, known)
+        self.flow, self.action, self.known = flow, action, known
+
+    def __str__(self) -> str:
+        return f"there is no action {self.action!r} in a flow {self.flow!r}; there is {', '.join(self.known) or 'none'}"
+
+
+class InvalidInputError(FlowError, ValueError):
+    """What was sent is not what the action takes. Nothing was written; correct it and send it again.
+
+    The message names the place in the data, never the data itself.
+    """
+
+    status = 422
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class InvalidArrivalError(FlowError, ValueError):
+    """Who asks, for which session, or with which key cannot be written down. Nothing was; correct what is named."""
+
+    status = 422
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(what, problem)
+        self.what, self.problem = what, problem
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.problem}"
+
+
+class RequestKeyError(FlowError):
+    """The function that gives an action's key failed. Nothing was written and nothing ran; fix the function.
+
+    If it raised, that exception is the cause. It has to return text, or None where nothing is to be arbitrated.
+    """
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.where, self.problem = where, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: the key function {self.problem}"
+
+
+class InvalidRequestKeyError(RequestKeyError, ValueError):
+    """The key that follows from a request is text that cannot be one: empty, too long, or with control characters.
+
+    Nothing was written and nothing ran. If the text comes from the caller's input, the caller has to correct it.
+    """
+
+    status = 422
+
+
+class RequestRejectedError(FlowError):
+    """Another request has the key, and the action's policy is not to wait. Nothing of this one was kept.
+
+    Follow the other by its id, or send this one again when it has ended.
+
+    Attributes:
+        since: Since when the other has the key, by the store's time.
+        holder_is_durable: Whether the other goes on if its process dies. Only then is dropping this one safe.
+    """
+
+    status = 409
+
+    def __init__(
+        self,
+        key: str,
+        request_id: str,
+        since: int = 0,
+        holder_status: str = "running",
+        holder_is_durable: bool = True,  # noqa: FBT001, FBT002 -- pickled errors are restored by position
+    ) -> None:
+        super().__init__(key, request_id, since, holder_status, holder_is_durable)
+        self.key, self.request_id, self.since, self.holder_status = key, request_id, since, holder_status
+        self.holder_is_durable = holder_is_durable
+
+    def __str__(self) -> str:
+        return f"{self.key} is taken by the request {self.request_id!r} ({self.holder_status})"
+
+
+class QueueFullError(FlowError):
+    """So many requests wait for the key already that this one was not added. Send it again after a while.
+
+    Attributes:
+        retry_after: After how many seconds it is worth trying again, as far as can be told.
+    """
+
+    status = 429
+
+    def __init__(self, key: str, waiting: int, retry_after: float) -> None:
+        super().__init__(key, waiting, retry_after)
+        self.key, self.waiting, self.retry_after = key, waiting, retry_after
+
+    def __str__(self) -> str:
+        return f"{self.waiting} requests wait for {self.key} already; try again in {self.retry_after:g} s"
+
+
+class QueueTimeoutError(FlowError, TimeoutError):
+    """The request's turn did not come in time. It never ran and has left the line; it may be sent again."""
+
+    status = 503
+
+    def __init__(self, key: str, seconds: float) -> None:
+        super().__init__(key, seconds)
+        self.key, self.seconds = key, seconds
+
+    def __str__(self) -> str:
+        return f"the turn at {self.key} did not come within {self.seconds:g} s"
+
+
+class WaitsForItselfError(FlowError):
+    """The request would wait for a key that is held by one that waits for it, so neither could ever go on.
+
+    Call the function directly instead, give the inner action another key, or do not wait for its result.
+    """
+
+    status = 409
+
+    def __init__(self, key: str, request_id: str = "") -> None:
+        super().__init__(key, request_id)
+        self.key, self.request_id = key, request_id
+
+    def __str__(self) -> str:
+        return f"it would wait for {self.key}, which is held by one that waits for this request"
+
+
+class RequestSupersededError(FlowError):
+    """A newer request of the same key took this one's place, as the action's policy says. Ask for the newer one's result.
+
+    Attributes:
+        by: The id of the newer request; empty if it is not known.
+    """
+
+    status = 409
+
+    def __init__(self, request_id: str, by: str = "") -> None:
+        super().__init__(request_id, by)
+        self.request_id, self.by = request_id, by
+
+    def __str__(self) -> str:
+        return f"the request {self.request_id!r} was superseded{self.by and f' by {self.by!r}'}"
+
+
+class RequestCancelledError(FlowError):
+    """The request was cancelled before it had ended, so it has no result. ``reason`` says by whom or what."""
+
+    status = 409
+
+    def __init__(self, request_id: str, reason: str = "") -> None:
+        super().__init__(request_id, reason)
+        self.request_id, self.reason = request_id, reason
+
+    def __str__(self) -> str:
+        return f"the request {self.request_id!r} was cancelled{self.reason and f': {self.reason}'}"
+
+
+class RequestFailedError(FlowError):
+    """The action raised. If the exception can be restored it is the cause; otherwise ``problem`` describes it."""
+
+    def __init__(self, request_id: str, problem: str) -> None:
+        super().__init__(request_id, problem)
+        self.request_id, self.problem = request_id, problem
+
+    def __str__(self) -> str:
+        return f"the request {self.request_id!r} failed: {self.problem}"
+
+
+class RequestInterruptedError(FlowError):
+    """The server that ran the request went away before its end was recorded. It may have done part of its work.
+
+    Send it again if doing that part twice is harmless; otherwise find out first what was done.
+    """
+
+    status = 503
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"the request {self.request_id!r} was interrupted; how much of it was done is not known"
+
+
+class RequestNotFoundError(FlowError, LookupError):
+    """There is no request with that id for whoever asks: never, or not any more. Records are kept for an hour."""
+
+    status = 404
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"there is no request {self.request_id!r}"
+
+
+class IdempotencyInFlightError(FlowError):
+    """A request with the same idempotency key has not ended yet. Follow it by its id instead of sending it again."""
+
+    status = 409
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"the request {self.request_id!r} with the same idempotency key has not ended yet"
+
+
+class IdempotencyMismatchError(FlowError, ValueError):
+    """The idempotency key was used before, with another action or other data. Use a new key for a new request."""
+
+    status = 422
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"the request {self.request_id!r} has the same idempotency key and is another one"
+
+
+class ArbiterUnavailableError(FlowError):
+    """Who may run cannot be decided now, because the store does not answer; so the request was not run. Try again."""
+
+    status = 503
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"requests cannot be arbitrated now: {self.problem}"
+
+
+class NotTheSoleServerError(FlowError, RuntimeError):
+    """Another process serves this app already, and ``arbiter="local"`` is for one process only.
+
+    Stop the other one first, or leave ``arbiter`` out: then any number of processes share the lines in the store.
+    """
+
+    status = 503
+
+    def __init__(self, app: str, holder: str = "") -> None:
+        super().__init__(app, holder)
+        self.app, self.holder = app, holder
+
+    def __str__(self) -> str:
+        held = f" ({self.holder})" if self.holder else ""
+        return f'{self.app} is served by another process{held}; stop that one, or leave out arbiter="local"'
+
+
+class TooManyRequestsError(FlowError):
+    """A limit of the app is reached, so the request was refused before anything was done. Try again after a while."""
+
+    status = 429
+
+    def __init__(self, what: str, limit: int, retry_after: float) -> None:
+        super().__init__(what, limit, retry_after)
+        self.what, self.limit, self.retry_after = what, limit, retry_after
+
+    def __str__(self) -> str:
+        return f"there are {self.limit} {self.what} already; try again in {self.retry_after:g} s"
+
+
+class AuthenticationError(FlowError):
+    """Who asks is not known: there are no credentials, or they do not hold. Sign in, and send the request again."""
+
+    status = 401
+
+    def __init__(self, problem: str = "credentials are needed") -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class ForbiddenError(FlowError, PermissionError):
+    """Who asks is known, and may not do this. Somebody who may has to do it, or to give the role that is needed."""
+
+    status = 403
+
+    def __init__(self, what: str, roles: tuple[str, ...] = ()) -> None:
+        super().__init__(what, roles)
+        self.what, self.roles = what, roles
+
+    def __str__(self) -> str:
+        return f"{self.what} needs {' or '.join(map(repr, self.roles)) or 'a permission that is missing'}"
+
+
+class SessionStateError(FlowError, ValueError):
+    """What was done to a session's state does not fit what is there, so nothing of it was kept.
+
+    An increment needs a number, an append a list, and all values have to be JSON-shaped. ``field`` says where.
+    """
+
+    status = 409
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field, self.problem = field, problem
+
+    def __str__(self) -> str:
+        return f"the field {self.field!r} of the session {self.problem}"

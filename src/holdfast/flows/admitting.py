@@ -1,0 +1,197 @@
+"""Taking requests on: which of the three ways each goes, and what is committed with its place.
+
+A caller that waits has its request run in this process. What is answered before it has run is a run of its action's
+workflow. What a policy collects is put into the run of its burst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import structs
+
+from holdfast.errors import ArbiterUnavailableError, RunNotFoundError, StoreBusyError, StoreError
+from holdfast.flows.arbiters.protocol import Beside, JoinsError
+from holdfast.flows.attending import Attended
+from holdfast.flows.bursts import add
+from holdfast.flows.call import Call, name_of, tags_of
+from holdfast.flows.handle import Handle, explain
+from holdfast.flows.idempotency import RacedError, Replay, resolve
+from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
+from holdfast.flows.policies import Batch, Debounce
+from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.viewing import settle
+from holdfast.stores.protocol import Put
+from holdfast.workflows.starting.starting import Start, start
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+    from holdfast.flows.arrival import Arrival, OnDisconnect, Principal
+    from holdfast.flows.records import RequestRecord
+    from holdfast.flows.request import Explanation
+    from holdfast.flows.serving import Server
+    from holdfast.flows.tasks import Task
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.starting.starting import Started
+
+TRIES: Final = 20
+
+
+@final
+class Admitting:
+    """Takes requests on.
+
+    Args:
+        server: Where they run.
+        workflows: The workflows of all actions, by name.
+        find: Returns a handle on a request that is there.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        workflows: Mapping[str, Workflow[..., Any]],
+        find: Callable[[Principal, str], Awaitable[Handle]],
+    ) -> None:
+        self._server, self._workflows, self._find = server, workflows, find
+        self._owners: Final = Owners(server.space)
+
+    async def take_on(self, task: Task, *, here: bool = False) -> Handle:
+        """Take a request on, once for each idempotency key.
+
+        Whoever is not the owner of its session gets no place in its line.
+
+        Raises:
+            ForbiddenError: The session is another user's.
+            IdempotencyInFlightError: The same request was sent before and has not ended.
+            IdempotencyMismatchError: Another request was sent with its idempotency key.
+        """
+        server, arrival = self._server, task.arrival
+        if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
+            await self._check_owner(arrival)
+        if not arrival.idempotency_key:
+            return await self._begin(task, here=here)
+        for _ in range(TRIES):
+            window = task.action.idempotency_window
+            known = await resolve(server.space, task.arrival, task.inputs.packed, window)
+            if isinstance(known, Replay):
+                keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
+                await settle(server.space, keys, known.view)
+                return Handle(server, keys, task.action, known.view.record, is_replay=True)
+            try:
+                return await self._begin(structs.replace(task, id=new_request_id(), claim=known))
+            except RacedError:
+                continue
+        raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+
+    async def _check_owner(self, arrival: Arrival) -> None:
+        if not self._owners.are_known(arrival.principal, arrival.session):
+            await self._owners.claim(arrival.principal, arrival.session)
+
+    async def _begin(self, task: Task, *, here: bool = False) -> Handle:
+        policy = task.action.policy
+        try:
+            if isinstance(policy, Debounce | Batch) and task.address is not None:
+                return await self._collect(task)
+            if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
+                return await self._start(task)
+            return await self._attend(task, here=here)
+        except JoinsError as joins:
+            return await self._joining(task, joins.who.id)
+
+    async def _joining(self, task: Task, request_id: str) -> Handle:
+        """Share the run of another request; an idempotency key stands for that one then."""
+        claim = task.claim
+        if claim is not None:
+            await self._server.update(Beside((claim.key,), lambda _, seen: claim.put_over(request_id, seen)))
+        return await self._find(task.arrival.principal, request_id)
+
+    async def _attend(self, task: Task, *, here: bool) -> Handle:
+        """Run a request here, while its caller waits; if it can be, in the caller's own task as soon as it waits."""
+        server = self._server
+        is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
+        attended = Attended(server, task, is_stored=is_stored)
+        on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
+        explanation = None
+        if not here or is_stored or on_disconnect != "cancel" or task.action.policy.name == "join":
+            entered = server.take(attended)
+            try:
+                if task.address is not None or is_stored:
+                    position = await asyncio.shield(entered)
+                    explanation = await self._explain(task.id, attended.record) if position else None
+            except asyncio.CancelledError:
+                if on_disconnect == "cancel" or not entered.done():
+                    attended.stop("its caller went away")
+                raise
+        return Handle(
+            server,
+            attended.keys,
+            task.action,
+            attended.record,
+            attended=attended,
+            is_new=True,
+            explanation=explanation,
+            on_disconnect=on_disconnect,
+        )
+
+    async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:
+        """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""
+        try:
+            return await explain(self._server, request_id, record)
+        except (StoreError, ArbiterUnavailableError):
+            return None
+
+    async def _start(self, task: Task) -> Handle:
+        """Start a durable request: record, run and place are one commit."""
+        server = self._server
+        keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
+        record = task.record(at, "waiting", durable=True)
+        workflow = self._workflows[name_of(task.action)]
+        changes = [Put(keys.record, REQUESTS.encode_own(record))]
+        changes += [] if task.claim is None else [task.claim.put(task.id, at)]
+        asked = Start(
+            workflow=workflow,
+            packed=workflow.signature.pack((Call.of(task),), {}),
+            run_id=task.id,
+            drive=server.engine.has_room,
+            tags=tags_of(task.arrival.tenant),
+            alongside=tuple(changes),
+        )
+
+        def begin() -> Coroutine[Any, Any, Started]:
+            return start(server.engine.host, asked)
+
+        try:
+            started = await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
+        except RunNotFoundError:
+            raise RacedError from None  # the idempotency key is in use: there is no such run, but there is the key
+        if started.run_id != task.id:  # it shares the run of another one
+            return await self._joining(task, started.run_id)
+        declared = task.action.on_disconnect if task.arrival.attended else "continue"
+        return await self._begun(keys, task, on_disconnect=task.arrival.on_disconnect or declared)
+
+    async def _collect(self, task: Task) -> Handle:
+        """Add a request to a burst."""
+        server = self._server
+        done = await add(server, task, self._workflows[name_of(task.action)])
+        keys = RequestKeys(server.space, task.arrival.tenant, done.run_id)
+        return await self._begun(keys, task, is_new=done.is_new)  # others are in it: it goes on without this one
+
+    async def _begun(
+        self, keys: RequestKeys, task: Task, *, is_new: bool = True, on_disconnect: OnDisconnect = "continue"
+    ) -> Handle:
+        try:
+            record = (await self._server.look(keys)).record
+        except (StoreError, ArbiterUnavailableError):  # it is taken on all the same
+            record = task.record(self._server.now(), "waiting", durable=True)
+        return Handle(
+            self._server,
+            keys,
+            task.action,
+            record,
+            is_new=is_new,
+            explanation=await self._explain(keys.id, record) if record.status == "waiting" else None,
+            on_disconnect=on_disconnect,
+        )

@@ -1,0 +1,65 @@
+"""The task that has a turn: it is cancelled once when it is to stop, and does not stay cancelled because of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, final
+
+from holdfast.errors import RequestCancelledError, RequestInterruptedError, RequestSupersededError
+from holdfast.flows.arbiters.protocol import SUPERSEDED_BY, Stop
+
+
+@final
+class Body:
+    """The task of one ``async with`` block of an arbiter. Make it in the task itself."""
+
+    __slots__ = ("_cancelling", "_is_spared", "_task", "was_cancelled")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        self._task: Final = task
+        self._cancelling: Final = 0 if task is None else task.cancelling()
+        self._is_spared = self.was_cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel it, once, unless it is spared."""
+        if self._task is not None and not self._is_spared and not self.was_cancelled:
+            self.was_cancelled = True
+            self._task.cancel()
+
+    def spare(self) -> None:
+        """Let nothing cancel it here from now on: its work is done, and only its place is still to be given back."""
+        self._is_spared = True
+
+    async def take_back(self, error: BaseException | None) -> asyncio.CancelledError | None:
+        """Undo the cancellation that began here; return it if somebody else has cancelled the task, too."""
+        self._is_spared = True
+        if not self.was_cancelled or self._task is None:
+            return None
+        cancelled = error if isinstance(error, asyncio.CancelledError) else None
+        if cancelled is None:  # it is delivered at the next await, which must not be a part of giving back
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as delivered:
+                cancelled = delivered
+        self.was_cancelled = False
+        return cancelled if self._task.uncancel() > self._cancelling else None
+
+
+def ending_of(
+    request_id: str, stop: Stop | None
+) -> RequestSupersededError | RequestCancelledError | RequestInterruptedError:
+    """Return what a request ends with whose turn is over before it has finished; no stop: its turn was lost."""
+    if stop is None:
+        return RequestInterruptedError(request_id)
+    return RequestSupersededError(request_id, stop.by) if stop.by else RequestCancelledError(request_id, stop.reason)
+
+
+def is_cancellation(error: BaseException | None) -> bool:
+    """Tell whether a block was left because its task was cancelled."""
+    return isinstance(error, asyncio.CancelledError)
+
+
+def reason_of(stop: Stop) -> str:
+    """Return the reason with which a run is cancelled."""
+    return f"{SUPERSEDED_BY}{stop.by}" if stop.by else stop.reason

@@ -1,0 +1,271 @@
+"""The local arbiter: lines in the memory of the sole server of an app, without a round trip to the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+
+from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
+from holdfast.flows.arbiters import abandoned
+from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
+from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
+from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
+from holdfast.flows.arbiters.sole import SoleServer
+from holdfast.space import lines_of
+from holdfast.stores.protocol import Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+
+    from holdfast.flows.arbiters.protocol import Address, Ask, Beside, StopRun
+    from holdfast.space import Space
+    from holdfast.stores.protocol import Decided, Snapshot
+    from holdfast.workflows.storing.records import Standing
+
+T = TypeVar("T")
+
+LISTED: Final = 100
+"""How many of those who wait are listed by a look."""
+
+SLOWEST: Final = 60.0
+"""The longest time, in seconds, after which one that was refused is told to try again."""
+
+AS_LONG_AS_IT_TAKES: Final = Manner(budget=None, most_waiting=None)
+"""How a durable run takes a new place after a crash: it was accepted already."""
+
+
+@final
+class LocalArbiter:
+    """Arbitrates requests in the memory of one process, which holds the app's sole-server lock meanwhile.
+
+    Args:
+        space: Where that lock lies, and what requests commit.
+        app: The name of the app.
+        patience: How many seconds to wait for another server to end, on starting.
+        stop_run: Cancels a durable run, given its id and a reason; without it its step is cancelled.
+    """
+
+    def __init__(
+        self, space: Space, *, app: str = "app", patience: float = 0.0, stop_run: StopRun | None = None
+    ) -> None:
+        self._space, self._stop_run = space, stop_run
+        self._clock: Final = lines_of(space).clock
+        self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
+        self._kept: Final[dict[str, LocalTurn]] = {}
+        self._begun: Final[set[str]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._paces: Final[dict[Address, float]] = {}
+        self.sole: Final = SoleServer(space, app, patience, self._lost)
+
+    @property
+    def is_shared(self) -> bool:
+        """Runs of workflows do not stand in these lines: their steps wait here."""
+        return False
+
+    @property
+    def keys_in_use(self) -> int:
+        """How many lines there are. Nothing is kept of a line that nobody stands in."""
+        return len(self._lines)
+
+    async def __aenter__(self) -> Self:
+        await self.sole.take()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Admit nobody any more, end those who are there, and give the lock back."""
+        for turn in self._turns():
+            turn.lose(ArbiterUnavailableError("this server is shutting down"))
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sole.aclose()
+
+    # --- entering and leaving ------------------------------------------------------------------------------------
+
+    def hold(self, ask: Ask) -> LocalHolding:
+        """Have a turn for the length of a block, see :class:`~holdfast.flows.arbiters.protocol.Arbiter`."""
+        return LocalHolding(self, ask)
+
+    def enter(self, ask: Ask, manner: Manner) -> LocalTurn:
+        """Take a place at once, or raise why there is none; whom it supersedes is asked to stop."""
+        self.sole.check()
+        turn = LocalTurn(self, ask)
+        line = self._lines.get(ask.address)
+        if line is None:
+            line = self._lines[ask.address] = RequestLine()
+            line.enter(turn)
+            turn.begin(self._clock.wall())
+            return turn
+        verdict = line.judge(ask.action, manner)
+        if isinstance(verdict, Refused):
+            holder = verdict.holder
+            raise RequestRejectedError(ask.label, holder.ask.id, holder.since, holder_is_durable=holder.is_durable)
+        if isinstance(verdict, Full):
+            raise QueueFullError(ask.label, verdict.waiting, self._retry_after(ask.address, verdict.waiting))
+        if isinstance(verdict, Joins):
+            raise JoinsError(verdict.other.who)
+        turn.wait(line.enter(turn), self._clock.wall(), manner.budget)
+        self._supersede(turn, verdict.superseded)
+        return turn
+
+    def leave(self, turn: LocalTurn) -> None:
+        """Take a place back. Doing it again, or when others stand in its line, changes nothing."""
+        turn.has_left = True
+        line = self._lines.get(turn.ask.address)
+        if line is None:
+            return
+        if line.holder is turn:
+            self._note_pace(turn)
+        following = line.leave(turn)
+        if following is not None:
+            following.begin(self._clock.wall())
+        if line.is_empty:
+            del self._lines[turn.ask.address]
+            self._paces.pop(turn.ask.address, None)
+
+    def _note_pace(self, turn: LocalTurn) -> None:
+        address, took = turn.ask.address, max(0.0, (self._clock.wall() - turn.since) / 1_000_000)
+        pace = self._paces.get(address)
+        self._paces[address] = took if pace is None else 0.8 * pace + 0.2 * took
+
+    def _retry_after(self, address: Address, waiting: int) -> float:
+        return min(SLOWEST, max(1.0, self._paces.get(address, 0.0) * waiting))
+
+    def _supersede(self, newcomer: LocalTurn, others: Iterable[LocalTurn]) -> None:
+        stop = Stop(by=newcomer.ask.id)
+        for each in others:
+            newcomer.superseded += (Superseded(each.ask.id, each.ask.packed),)
+            each.ask_to_stop(stop)
+            if each.is_at_front and not each.has_left:
+                asyncio.get_running_loop().call_later(newcomer.ask.manner.grace, each.revoke)
+
+    # --- durable runs --------------------------------------------------------------------------------------------
+
+    def standings(self, ask: Ask) -> tuple[Standing, ...]:  # noqa: ARG002 -- as the protocol says
+        """Return no lines: a run's step waits in memory."""
+        return ()
+
+    async def start(self, ask: Ask, begin: Callable[[], Awaitable[T]]) -> T:
+        """Take a place that is kept for the step of a durable run, and start the run."""
+        turn = self.enter(ask, ask.manner)
+        turn.is_durable = True
+        self._kept[ask.id] = turn
+        try:
+            begun = await begin()
+        except BaseException:
+            self.forget(ask.id)
+            raise
+        if ask.id in self._kept:
+            self._begun.add(ask.id)
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look_for_abandoned())
+        return begun
+
+    async def _look_for_abandoned(self) -> None:
+        """Give up places at the front that nobody will come for, as long as there are any that could be."""
+        while self._begun:
+            await asyncio.sleep(abandoned.LOOK_EVERY)
+            waited_for = [each for each in self._begun if self._kept[each].is_at_front]
+            with contextlib.suppress(HoldfastError):  # the next look finds them
+                for run_id in await abandoned.ended_runs(self._space, waited_for):
+                    self.forget(run_id)
+
+    def inside(self, ask: Ask) -> LocalHolding:
+        """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
+        return LocalHolding(self, ask, is_durable=True)
+
+    def kept(self, ask: Ask) -> LocalTurn:
+        """Return the place that was kept for a run's step, or a new one."""
+        turn = self._take_kept(ask.id)
+        if turn is None:
+            turn = self.enter(ask, AS_LONG_AS_IT_TAKES)
+            turn.is_durable = True
+        return turn
+
+    def forget(self, request_id: str) -> None:
+        """Give up a place that was kept for a run's step."""
+        turn = self._take_kept(request_id)
+        if turn is not None:
+            self.leave(turn)
+
+    def _take_kept(self, request_id: str) -> LocalTurn | None:
+        self._begun.discard(request_id)
+        return self._kept.pop(request_id, None)
+
+    # --- stopping and looking ------------------------------------------------------------------------------------
+
+    async def stop(self, address: Address, request_id: str, why: Stop) -> bool:
+        """Ask a request to stop."""
+        turn = self._find(address, request_id)
+        if turn is not None:
+            turn.ask_to_stop(why)
+        return turn is not None
+
+    async def revoke(self, address: Address, request_id: str) -> bool:
+        """Take a request's place away."""
+        turn = self._find(address, request_id)
+        return turn is not None and turn.revoke()
+
+    async def look(self, address: Address) -> Queueing:
+        """Say who has its turn and who waits."""
+        line, at = self._lines.get(address), self._clock.wall()
+        if line is None or line.holder is None:
+            return Queueing(at)
+        waiters = tuple(turn.who for turn, _ in zip(line.waiters, range(LISTED), strict=False))
+        return Queueing(at, line.holder.who, waiters, len(line.waiters), self._paces.get(address, 0.0))
+
+    def _find(self, address: Address, request_id: str) -> LocalTurn | None:
+        line = self._lines.get(address)
+        standing = () if line is None else (line.holder, *line.waiters)
+        return next((each for each in standing if each is not None and each.ask.id == request_id), None)
+
+    def _turns(self) -> list[LocalTurn]:
+        lines = tuple(self._lines.values())
+        return [each for line in lines for each in (line.holder, *line.waiters) if each is not None]
+
+    def _lost(self) -> None:
+        """The lock is lost: nobody who was admitted by it may commit, and nobody new is admitted."""
+        for turn in self._turns():
+            turn.lose(ArbiterUnavailableError("another server may have taken over"))
+
+    # --- the store -----------------------------------------------------------------------------------------------
+
+    async def commit(self, beside: Beside, position: int, turn: LocalTurn) -> Decided[None]:
+        """Commit what a request brings along, as long as it has its place and this process is the sole server."""
+        guard = self.sole.guard
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            if seen.version(guard.key) != guard.expected:
+                raise ArbiterUnavailableError("another server has taken over")
+            turn.check()
+            return Decision(None, (*beside.decide(position, seen), guard))
+
+        return await self._space.update((guard.key, *beside.keys), decide)
+
+    def stop_run(self, turn: LocalTurn, reason: str) -> bool:
+        """Cancel a durable run in the background; tell whether that can be done."""
+        if self._stop_run is not None:
+            self.own(_stop(self._stop_run(turn.ask.id, reason), turn))
+        return self._stop_run is not None
+
+    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` to its end, whoever is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _stop(cancelling: Awaitable[object], turn: LocalTurn) -> None:
+    """Wait until a run was told that it is cancelled; if that fails, at least its step is."""
+    try:
+        await cancelling
+    except HoldfastError:
+        turn.wake()

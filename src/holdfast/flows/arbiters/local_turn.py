@@ -1,0 +1,243 @@
+"""A place in a line in memory: waiting for the turn, having it, and giving it back exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, final
+
+from holdfast.clock import Instant
+from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueTimeoutError, StoreError
+from holdfast.flows.arbiters.body import Body, ending_of, is_cancellation, reason_of
+from holdfast.flows.arbiters.protocol import Stop, Superseded, Who
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from holdfast.flows.arbiters.local import LocalArbiter
+    from holdfast.flows.arbiters.protocol import Ask, Beside
+    from holdfast.keys import RecordKey
+
+
+@final
+class LocalTurn:
+    """One place. It is in the line from :meth:`~LocalArbiter.enter` to :meth:`~LocalArbiter.leave`."""
+
+    __slots__ = (
+        "_arbiter",
+        "_coming",
+        "_deadline",
+        "_timer",
+        "ask",
+        "body",
+        "finishing",
+        "has_left",
+        "is_at_front",
+        "is_durable",
+        "is_lost",
+        "position",
+        "problem",
+        "since",
+        "stop",
+        "superseded",
+    )
+
+    def __init__(self, arbiter: LocalArbiter, ask: Ask) -> None:
+        self._arbiter: Final = arbiter
+        self.ask: Final = ask
+        self.body: Body | None = None
+        self.since = Instant(0)
+        self.position = 0
+        self.superseded: tuple[Superseded, ...] = ()
+        self.stop: Stop | None = None
+        self.problem: HoldfastError | None = None
+        self.finishing: asyncio.Task[None] | None = None
+        self.is_at_front = self.is_durable = self.has_left = self.is_lost = False
+        self._coming: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+
+    @property
+    def action(self) -> str:
+        """Flow and action."""
+        return self.ask.action
+
+    @property
+    def who(self) -> Who:
+        """What others are told of it."""
+        return Who(self.ask.id, self.ask.action, self.since, self.is_durable)
+
+    # --- its place in the line -----------------------------------------------------------------------------------
+
+    def begin(self, at: Instant) -> None:
+        """Have the turn from now on."""
+        self.is_at_front, self.since, self.position = True, at, 0
+        self._settle()
+
+    def wait(self, position: int, at: Instant, budget: float | None) -> None:
+        """Wait from now on, for so many seconds."""
+        loop = asyncio.get_running_loop()
+        self.position, self.since = position, at
+        self._coming = loop.create_future()
+        if budget is not None:
+            self._deadline = loop.time() + budget
+            self._timer = loop.call_at(self._deadline, self._is_late)
+
+    def _is_late(self) -> None:
+        if not self.is_at_front:
+            self._give_up(QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0))
+
+    def _give_up(self, problem: HoldfastError) -> None:
+        """Leave the line without having had the turn."""
+        self.is_lost, self.problem = True, problem
+        self._arbiter.leave(self)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._coming is not None and not self._coming.done():
+            self._coming.set_result(None)
+
+    async def come(self) -> None:
+        """Wait until it has its turn, or raise why it gets none. Whoever does not wait to the end has to leave."""
+        if self._coming is not None:
+            try:
+                await self._coming
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
+            if self._deadline is not None and self._deadline <= asyncio.get_running_loop().time():
+                raise self.problem or QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0)
+        self.check()
+
+    # --- being stopped -------------------------------------------------------------------------------------------
+
+    def ask_to_stop(self, stop: Stop) -> None:
+        """Hear that it is to stop: one that waits leaves the line at once, one that runs is cancelled."""
+        if self.stop is not None or self.has_left or self.finishing is not None:
+            return
+        self.stop = stop
+        if self.ask.on_stop is not None:
+            self.ask.on_stop(stop)
+        self.is_lost = True
+        if not self.is_at_front or self.body is None:
+            self._arbiter.leave(self)
+        if not self.is_durable or not self._arbiter.stop_run(self, reason_of(stop)):
+            self.wake()
+
+    def wake(self) -> None:
+        """Let its task find out that it is to stop. A run's step that has not come yet finds out when it does."""
+        self._settle()
+        if self.is_at_front and self.body is not None:
+            self.body.cancel()
+
+    def revoke(self) -> bool:
+        """Lose the place at once; tell whether it was there. What is being committed by now is not undone."""
+        if self.has_left or self.finishing is not None:
+            return False
+        self.is_lost = True
+        self._arbiter.leave(self)
+        self._settle()
+        if self.body is not None:
+            self.body.cancel()
+        return True
+
+    def lose(self, problem: HoldfastError) -> None:
+        """Hear that this process may no longer admit anybody. One that runs keeps its place until it has ended."""
+        if not self.is_at_front or self.body is None:
+            self._give_up(problem)
+        elif self.finishing is None:
+            self.is_lost = True
+            self.body.cancel()
+
+    def check(self) -> None:
+        """Raise if it must commit nothing any more."""
+        if self.is_lost:
+            raise self.problem or ending_of(self.ask.id, self.stop)
+
+    # --- committing ----------------------------------------------------------------------------------------------
+
+    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+        """Commit changes while it has its turn."""
+        self.check()
+        return await self._commit(beside)
+
+    async def finish(self, beside: Beside | None = None) -> None:
+        """Commit final changes, and leave the line."""
+        self.check()
+        if self.body is not None:
+            self.body.spare()
+        if beside is None:
+            self._arbiter.leave(self)
+            return
+        self.finishing = self._arbiter.own(self._finish(beside))
+        await asyncio.shield(self.finishing)
+
+    async def _finish(self, beside: Beside) -> None:
+        await self._commit(beside)
+        self._arbiter.leave(self)
+
+    async def _commit(self, beside: Beside) -> Mapping[RecordKey, int]:
+        try:
+            return (await self._arbiter.commit(beside, 0, self)).versions
+        except ArbiterUnavailableError as deposed:
+            self.is_lost = True
+            raise ending_of(self.ask.id, self.stop) from deposed
+
+    def leave(self) -> None:
+        """Leave the line: at once, or when what it is committing is committed, or not."""
+        if self.finishing is None or self.finishing.done():
+            self._arbiter.leave(self)
+        else:
+            self.finishing.add_done_callback(self._leave_after)
+
+    def _leave_after(self, finishing: asyncio.Task[None]) -> None:
+        if not finishing.cancelled():
+            finishing.exception()  # nobody is left to hear of it
+        self._arbiter.leave(self)
+
+
+@final
+class LocalHolding:
+    """A turn to be had for the length of an ``async with`` block."""
+
+    __slots__ = ("_arbiter", "_ask", "_is_durable", "_turn")
+
+    def __init__(self, arbiter: LocalArbiter, ask: Ask, *, is_durable: bool = False) -> None:
+        self._arbiter, self._ask, self._is_durable = arbiter, ask, is_durable
+        self._turn: LocalTurn | None = None
+
+    async def __aenter__(self) -> LocalTurn:
+        arbiter, ask = self._arbiter, self._ask
+        turn = self._turn = arbiter.kept(ask) if self._is_durable else arbiter.enter(ask, ask.manner)
+        turn.body = Body()
+        try:
+            if ask.beside is not None and not self._is_durable:
+                await arbiter.commit(ask.beside, turn.position, turn)
+            if not turn.is_at_front and ask.on_waiting is not None:
+                ask.on_waiting(turn.position)
+            await turn.come()
+        except BaseException as error:
+            arbiter.leave(turn)
+            was_stopped = turn.body.was_cancelled and await turn.body.take_back(error) is None
+            if was_stopped and isinstance(error, asyncio.CancelledError):
+                raise (turn.problem or ending_of(ask.id, turn.stop)) from None
+            if isinstance(error, StoreError):
+                raise ArbiterUnavailableError(str(error)) from error
+            raise
+        return turn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        turn = self._turn
+        if turn is None or turn.body is None:
+            return
+        by_us = turn.body.was_cancelled
+        try:
+            others = await turn.body.take_back(error)
+        finally:
+            turn.leave()
+        if others is not None:
+            raise others
+        if turn.is_lost and (error is None or isinstance(error, Exception) or (by_us and is_cancellation(error))):
+            raise (turn.problem or ending_of(self._ask.id, turn.stop)) from error

@@ -1,0 +1,163 @@
+"""Calling an action: what a running request can do, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Raw
+
+from holdfast.clock import later
+from holdfast.flows.records import ONCES, SESSIONS, OnceRecord, SessionRecord, session_key
+from holdfast.flows.request import Request
+from holdfast.flows.session import Session, apply
+from holdfast.stores.protocol import Conflict, Put
+from holdfast.workflows.declaring.definition import as_step
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from holdfast.codec import JsonValue
+    from holdfast.flows.action import Action, Inputs
+    from holdfast.flows.arrival import Address, Arrival
+    from holdfast.flows.records import RequestKeys
+    from holdfast.flows.serving import Server
+    from holdfast.flows.session import Operation
+    from holdfast.keys import RecordKey
+    from holdfast.scope import Scope
+    from holdfast.stores.protocol import Snapshot
+    from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.handle import Run
+    from holdfast.workflows.storing.values import Typed
+
+CHAIN: Final[ContextVar[tuple[Address, ...]]] = ContextVar("holdfast_chain", default=())
+"""The keys that are held by the request that runs, and by those who wait for it."""
+
+ONCE_KEPT: Final = 30 * 86_400.0
+"""Seconds for which the results of calls that are made once are kept: no request is tried for longer."""
+
+
+def session_put(key: RecordKey, operations: tuple[Operation, ...], seen: Snapshot) -> Put:
+    """Return the change that does what was staged to the newest state of a session.
+
+    Raises:
+        SessionStateError: It does not fit what is there.
+    """
+    record = seen.get(key)
+    state = {} if record is None else SESSIONS.decode(record.value).state
+    return Put(key, SESSIONS.encode(SessionRecord(apply(state, operations))), seen.version(key))
+
+
+async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, JsonValue]:
+    key = session_key(scope, tenant, session)
+    record = (await scope.read(key)).get(key)
+    return {} if record is None else SESSIONS.decode(record.value).state
+
+
+@final
+class Calls:
+    """What a request that runs here can do: the :class:`~holdfast.flows.request.Means` of its action.
+
+    Args:
+        server: Where it runs.
+        keys: Its records.
+        arrival: Who asks.
+        emit: Tells those who follow it.
+        keeps: Whether results of :meth:`run_once` are recorded, because it may be run again.
+
+    Attributes:
+        stopping: Why it was asked to stop.
+        session: The state of its conversation.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        keys: RequestKeys,
+        arrival: Arrival,
+        emit: Callable[[str, Any], None],
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self._server, self._keys, self._arrival, self._emit, self._keeps = server, keys, arrival, emit, keeps
+        self._once: Final[dict[str, asyncio.Task[Any]]] = {}
+        self._started = 0
+        self.stopping = ""
+        # Nothing here refers back to itself: what a request needed is freed with it, and not by the garbage collector.
+        self.session: Final = Session(arrival.session, partial(_state_of, server.space, keys.tenant, arrival.session))
+
+    async def run(
+        self, action: Action[..., Any], inputs: tuple[Inputs, ...], *, address: Address | None, attempt: int = 1
+    ) -> Any:  # noqa: ANN401 -- whatever the action returns
+        """Call the action with the last inputs, or with the items of all."""
+        request = Request(
+            self._arrival,
+            id=self._keys.id,
+            session=self.session,
+            means=self,
+            attempt=attempt,
+            inputs=tuple(each.values for each in inputs),
+            address=address,
+        )
+        token = CHAIN.set(request.chain)
+        try:
+            return await action.call(request, inputs)
+        finally:
+            CHAIN.reset(token)
+            self.close()
+
+    def close(self) -> None:
+        """Stop what was begun for it and has not ended."""
+        for each in self._once.values():
+            each.cancel()
+
+    # --- what an action does with its request ---------------------------------------------------------------------
+
+    def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
+        """Tell those who follow it."""
+        self._emit(name, data)
+
+    async def start(
+        self,
+        workflow: Workflow[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        id: str | None,  # noqa: A002 -- the word that users know
+    ) -> Run[Any]:
+        """Start a workflow; the n-th one of a request has an id that follows from the request's."""
+        self._started += 1
+        run_id = f"{self._keys.id}:{self._started}" if id is None else id
+        return await self._server.engine.start(workflow, *args, kwargs=kwargs, id=run_id)
+
+    async def run_once(
+        self, key: str, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:  # noqa: ANN401 -- whatever it returns
+        """Call a function unless it was called before for this request; share the call that is under way."""
+        task = self._once.get(key)
+        if task is None:
+            once = self._call_once(key, as_step(function).signature.result, lambda: function(*args, **kwargs))
+            task = self._once[key] = asyncio.get_running_loop().create_task(once)
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: str, task: asyncio.Task[Any]) -> None:
+        """Let one that failed be called again."""
+        if task.cancelled() or task.exception() is not None:
+            self._once.pop(key, None)
+
+    async def _call_once(self, key: str, typed: Typed[Any], call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 -- whatever it returns
+        space, place = self._server.space, self._keys.once(key)
+        seen = await space.read(place) if self._keeps else None
+        found = None if seen is None else seen.get(place)
+        if found is not None:
+            return typed.unpack(ONCES.decode(found.value).result)
+        packed, restored = typed.pack_and_restore(await call())
+        if seen is not None:
+            record = ONCES.encode_own(OnceRecord(Raw(packed)))
+            answer = await space.commit(Put(place, record, expires_at=later(seen.at, ONCE_KEPT)))
+            winner = answer.current.get(place) if isinstance(answer, Conflict) else None
+            if winner is not None:  # another worker runs this request by now
+                return typed.unpack(ONCES.decode(winner.value).result)
+        return restored

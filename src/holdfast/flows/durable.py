@@ -1,0 +1,255 @@
+"""Durable requests: each is a run of its action's workflow, which has one step.
+
+The run's id is the request's. The step calls the action, and writes down what came of it by itself: the request's
+record with the result, and what was done to the session, in one commit that holds only while this worker drives the run
+and the request has its turn. A step that is run again, because the worker died before it was marked as done, finds that
+record and does nothing. So the action may be called twice if a worker dies, but its outcome counts once.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from msgspec import structs
+
+from holdfast.errors import (
+    EncodeError,
+    QueueTimeoutError,
+    RequestCancelledError,
+    RequestSupersededError,
+    SessionStateError,
+)
+from holdfast.flows.arbiters.protocol import Beside
+from holdfast.flows.call import Call, Input, name_of
+from holdfast.flows.calling import Calls, session_put
+from holdfast.flows.emitting import Journal, last_number
+from holdfast.flows.policies import Batch, Debounce
+from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
+from holdfast.flows.tasks import inputs_of, task_of
+from holdfast.flows.ticking import take_on
+from holdfast.flows.viewing import ended, final_put
+from holdfast.stores.protocol import Check
+from holdfast.workflows.context.current import current_step
+from holdfast.workflows.declaring.definition import Semantics, Step, StepOptions, Workflow
+from holdfast.workflows.starting.collecting import EVENT
+from holdfast.workflows.storing.failures import describe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from holdfast.errors import FlowError
+    from holdfast.flows.action import Action, Inputs
+    from holdfast.flows.arbiters.protocol import Stop, Turn
+    from holdfast.flows.request import Status
+    from holdfast.flows.serving import Server
+    from holdfast.flows.session import Operation
+    from holdfast.keys import RecordKey
+    from holdfast.stores.protocol import Change, Snapshot
+    from holdfast.workflows.context.context import Context
+    from holdfast.workflows.running.activation import Activation
+    from holdfast.workflows.starting.creating import Start, Started
+    from holdfast.workflows.storing.records import Standing
+
+
+def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workflow[..., Any]:
+    """Return the workflow whose runs are the durable requests of an action."""
+
+    async def perform(ctx: Context, calls: list[Call]) -> None:
+        await Performing(server(), action, ctx, calls).run()
+
+    semantics: Semantics = "at_least_once" if action.interrupted == "retry" else "at_most_once"
+    step = Step[..., Any](perform, "run", StepOptions(retry=action.retry, semantics=semantics))
+
+    async def run(ctx: Context, call: Call | None = None) -> None:
+        calls = [call] if call is not None else await _events(ctx)
+        await ctx.step(step, ctx, calls)
+
+    def standings(packed: bytes) -> tuple[Standing, ...]:
+        call = msgspec.json.decode(packed, type=Input).call
+        if call is None or not call.address:
+            return ()
+        return server().arbiter.standings(task_of(action, call, "").ask())
+
+    async def on_tick(asked: Start, lines: tuple[Standing, ...]) -> Started:
+        return await take_on(server(), action, asked, lines)
+
+    return Workflow(
+        run,
+        name=name_of(action),
+        version="",
+        limits=(),
+        timeout=None,
+        replay="warn",
+        raises=(),
+        standings=standings,
+        on_tick=on_tick,
+    )
+
+
+async def _events(ctx: Context) -> list[Call]:
+    """Return what was collected."""
+    calls: list[Call] = []
+    while (event := await ctx.wait_signal(EVENT, timeout=0, default=None)) is not None:
+        calls.append(msgspec.convert(event, Call))
+    return in_order(calls)
+
+
+def in_order(calls: Sequence[Call]) -> list[Call]:
+    """Return calls in the order of their own times: one that was late does not count as newer than it is.
+
+    One whose own time is not known is as new as the newest before it; so without any they stay in order of arrival.
+    """
+    newest, times = float("-inf"), list[float]()
+    for call in calls:
+        times.append(newest if call.at is None else call.at)
+        newest = max(newest, times[-1])
+    return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
+
+
+class _DeposedError(Exception):
+    """Another worker drives the run by now."""
+
+
+@final
+class Performing:
+    """The one step of a durable request, once."""
+
+    def __init__(self, server: Server, action: Action[..., Any], ctx: Context, calls: list[Call]) -> None:
+        self._server, self._action = server, action
+        self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
+        self._last: Final = calls[-1]
+        self._calls = calls
+        self._task: Final = task_of(action, self._last, ctx.run_id)
+        self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
+        self._turn: Turn | None = None
+        self._doing: Calls | None = None
+
+    async def run(self) -> None:
+        """Call the action, and write down what came of it; nothing if that was done before."""
+        record = await self._record()
+        if record is None or record.has_ended:
+            self._server.arbiter.forget(self.keys.id)
+            return
+        problem: Exception | None = None
+        try:
+            async with self._in_turn() as turn:
+                self._turn = turn
+                problem = await self._work(record)
+        except QueueTimeoutError as lost:
+            await self._lose(record, "refused", lost)
+        except RequestSupersededError as lost:
+            await self._lose(record, "superseded", lost)
+        except RequestCancelledError as lost:
+            await self._lose(record, "cancelled", lost)
+        if problem is not None:
+            raise problem
+
+    async def _record(self) -> RequestRecord | None:
+        found = (await self._server.space.read(self.keys.record)).get(self.keys.record)
+        return None if found is None else REQUESTS.decode(found.value)
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncGenerator[Turn | None]:
+        if self._task.address is None:
+            yield None
+            return
+        async with self._server.arbiter.inside(self._task.ask(on_stop=self._told_to_stop)) as turn:
+            yield turn
+
+    def _told_to_stop(self, why: Stop) -> None:
+        if self._doing is not None:
+            self._doing.stopping = why.reason or f"the request {why.by!r} takes its place"
+
+    async def _work(self, record: RequestRecord) -> Exception | None:
+        """Call the action and write down what came of it; return what it raised, if it is to be raised."""
+        server, task, attempt = self._server, self._task, self._attempt()
+        journal = Journal(server.space, self.keys, self._commit, server.now, await last_number(server.space, self.keys))
+        calls = self._doing = Calls(server, self.keys, task.arrival, journal.emit, keeps=True)
+        began = structs.replace(record, started_at=server.now(), attempt=attempt)
+        began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
+        try:
+            inputs = await self._inputs()
+            value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
+            packed = self._action.result.pack(value)
+        except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            return await self._fail(journal, began, problem)
+        await journal.flush()
+        try:
+            await self._finish(ended(began, "completed", server.now(), result=packed), calls.session.operations)
+        except SessionStateError as problem:
+            return await self._fail(journal, began, problem)
+        return None
+
+    async def _fail(self, journal: Journal, record: RequestRecord, problem: Exception) -> Exception:
+        if self._is_final(problem):
+            await journal.flush()
+            failure = describe(problem, self._server.known)
+            await self._finish(ended(record, "failed", self._server.now(), failure=failure), ())
+        return problem
+
+    def _attempt(self) -> int:
+        return current_step().attempt + max(0, self._activation.life.claims - 1)
+
+    async def _inputs(self) -> tuple[Inputs, ...]:
+        """Return what the action is called with: the last, preceded by what it is to see besides."""
+        own = self._action.read
+        policy = self._action.policy
+        if isinstance(policy, Batch) or (isinstance(policy, Debounce) and policy.collapse == "all"):
+            return tuple(own(msgspec.json.encode(call.inputs)) for call in self._calls)
+        superseded = () if self._turn is None else self._turn.superseded
+        return (*await inputs_of(self._server.space, self._task, superseded), self._task.inputs)
+
+    def _is_final(self, problem: Exception) -> bool:
+        """Tell whether the step is not tried again; as the engine decides it."""
+        retry = self._action.retry
+        again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)
+        return not again or isinstance(problem, EncodeError)
+
+    # --- commits -------------------------------------------------------------------------------------------------
+
+    async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
+        beside = self._guarded(self._outcome(record, operations))
+        if self._turn is None:
+            await self._server.update(beside)
+        else:
+            await self._turn.finish(beside)
+
+    async def _commit(self, beside: Beside) -> Mapping[RecordKey, int]:
+        guarded = self._guarded(beside)
+        return await (self._server.update(guarded) if self._turn is None else self._turn.update(guarded))
+
+    def _guarded(self, beside: Beside) -> Beside:
+        """Let changes happen only while this worker drives the run."""
+        claim = self._activation.claim
+        if claim is None:
+            raise _DeposedError
+
+        def decide(position: int, seen: Snapshot) -> Sequence[Change]:
+            if seen.version(claim.key) != claim.fence:
+                raise _DeposedError
+            changes = beside.decide(position, seen)
+            return (*changes, Check(claim.key, claim.fence)) if changes else ()
+
+        return Beside((*beside.keys, claim.key), decide)
+
+    def _outcome(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside:
+        keys, session = self.keys, session_key(self._server.space, self._last.tenant, self._last.session)
+
+        def decide(_: int, seen: Snapshot) -> Sequence[Change]:
+            found = seen.get(keys.record)
+            if found is None or REQUESTS.decode(found.value).has_ended:
+                return ()
+            put = final_put(keys, record, found.version, seen.at)
+            return (put, session_put(session, operations, seen)) if operations else (put,)
+
+        return Beside((keys.record, *((session,) if operations else ())), decide)
+
+    async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
+        """Write down why it has no turn, or has lost it. Its run has nothing more to do."""
+        if isinstance(problem, RequestSupersededError):
+            record = structs.replace(record, by=problem.by)
+        failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
+        over = ended(record, status, self._server.now(), reason=reason, failure=failure)
+        await self._server.update(self._guarded(self._outcome(over, ())))

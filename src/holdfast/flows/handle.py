@@ -1,0 +1,308 @@
+"""A handle on a request: what can be known of it, and done with it, by whoever may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.clock import Instant
+from holdfast.durations import seconds
+from holdfast.errors import HoldfastError, ResultTimeoutError, WaitsForItselfError
+from holdfast.flows.arbiters.protocol import Stop
+from holdfast.flows.calling import CHAIN
+from holdfast.flows.following import follow, follow_memory, until_ended
+from holdfast.flows.keying import label_of
+from holdfast.flows.request import Explanation, RequestInfo
+from holdfast.flows.viewing import look, problem_of, settle, shown_problem
+from holdfast.workflows.starting.sending import cancel as cancel_run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.durations import Duration
+    from holdfast.flows.action import Action
+    from holdfast.flows.arrival import OnDisconnect
+    from holdfast.flows.attending import Attended
+    from holdfast.flows.records import RequestKeys, RequestRecord
+    from holdfast.flows.request import Event, Status
+    from holdfast.flows.serving import Server
+
+
+@final
+class Handle:
+    """A request, as whoever sent it or may ask for it sees it. It may run anywhere.
+
+    Attributes:
+        id: Its id.
+        is_new: Whether the call that returned this handle began it. If not, it was sent before, or shares another
+            one's run.
+        is_replay: Whether it was sent before, with the same idempotency key.
+        explanation: Why it waits, if it did when this handle was made.
+    """
+
+    __slots__ = (
+        "_action",
+        "_attended",
+        "_keys",
+        "_on_disconnect",
+        "_record",
+        "_server",
+        "explanation",
+        "id",
+        "is_new",
+        "is_replay",
+    )
+
+    def __init__(  # noqa: PLR0913 -- what is known of it when it is made
+        self,
+        server: Server,
+        keys: RequestKeys,
+        action: Action[..., Any] | None,
+        record: RequestRecord,
+        *,
+        attended: Attended | None = None,
+        is_new: bool = False,
+        is_replay: bool = False,
+        explanation: Explanation | None = None,
+        on_disconnect: OnDisconnect = "continue",
+    ) -> None:
+        self._server, self._keys, self._action, self._record = server, keys, action, record
+        self._attended: Final = attended
+        self._on_disconnect: Final = on_disconnect
+        self.id: Final = keys.id
+        self.is_new: Final = is_new
+        self.is_replay: Final = is_replay
+        self.explanation: Final = explanation
+
+    def __repr__(self) -> str:
+        return f"<request {self.id} {self.status}>"
+
+    @property
+    def status(self) -> Status:
+        """How it is, if it runs here; otherwise how it was when it was last looked at."""
+        return self._last.status
+
+    @property
+    def position(self) -> int | None:
+        """How many were before it in the line when this handle was made, the one that runs not counted."""
+        return None if self.explanation is None else self.explanation.position
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it goes on when its server dies."""
+        return self._record.durable
+
+    @property
+    def is_taken_on(self) -> bool:
+        """Whether it is certain that it runs or waits for its turn; False if it is run when its result is asked for."""
+        return self._attended is None or self._attended.is_entered
+
+    @property
+    def _last(self) -> RequestRecord:
+        return self._record if self._attended is None else self._attended.record
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever the action returns
+        """Return what the action returned, waiting for its end.
+
+        If the task that waits here is cancelled, because the caller has gone away, the request is cancelled too if its
+        action says so; see ``on_disconnect``.
+
+        Args:
+            timeout: How long to wait at most. The request goes on whether or not anybody waits.
+
+        Raises:
+            RequestFailedError: The action raised; that is the ``__cause__``.
+            RequestCancelledError: It was cancelled.
+            RequestSupersededError: A newer one took its place.
+            RequestInterruptedError: Its server went away.
+            QueueTimeoutError: Its turn did not come in time.
+            WaitsForItselfError: Whoever asks holds the key that it waits for.
+            ResultTimeoutError: It had not ended in time.
+        """
+        record = await self._end(timeout)
+        if self._attended is not None and record.status == "completed":
+            return self._attended.value
+        packed = b"null" if record.result is UNSET else bytes(record.result)
+        return msgspec.json.decode(packed) if self._action is None else self._action.result.unpack(packed)
+
+    async def packed(self, timeout: Duration | None = None) -> bytes:
+        """Return what the action returned as JSON, waiting for its end; see :meth:`result`."""
+        record = await self._end(timeout)
+        return b"null" if record.result is UNSET else bytes(record.result)
+
+    async def _end(self, timeout: Duration | None) -> RequestRecord:
+        """Return how it ended; raise if it has no result."""
+        self._check_chain()
+        try:
+            record = await (self._ended() if timeout is None else self._ended_within(timeout))
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+        self._record = record
+        if record.status == "completed":
+            return record
+        problem = problem_of(self.id, record, self._server.known)
+        cause = None if self._attended is None else self._attended.problem
+        raise problem from (problem.__cause__ if cause is None or type(cause) is type(problem) else cause)
+
+    async def _ended_within(self, timeout: Duration) -> RequestRecord:
+        limit = seconds(timeout, what="timeout")
+        self._begin()
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                return await self._ended()
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise ResultTimeoutError(self.id, limit, self.status) from None
+
+    def _begin(self) -> None:
+        """Run it in a task of its own, if it was left to whoever waits for it."""
+        if self._attended is not None and not self._attended.has_begun:
+            self._server.take(self._attended)
+
+    def _check_chain(self) -> None:
+        address = self._record.address
+        if address and address in CHAIN.get() and not self._last.has_ended:
+            raise WaitsForItselfError(label_of(address), self.id)
+
+    async def _ended(self) -> RequestRecord:
+        attended = self._attended
+        if attended is not None:
+            if not attended.has_begun:
+                await self._server.run_here(attended)
+            record = attended.record if attended.is_over else await asyncio.shield(attended.over)
+            if attended.refusal is not None:
+                raise attended.refusal
+            return record
+        view = await until_ended(self._server.space, self._keys)
+        if view.is_derived:
+            await settle(self._server.space, self._keys, view)
+        return view.record
+
+    def _abandon(self) -> None:
+        """The caller has gone away."""
+        if self._on_disconnect != "cancel" or self._last.has_ended:
+            return
+        reason = "its caller went away"
+        if self._attended is not None:
+            self._attended.stop(reason)
+        else:
+            self._server.own(self._cancel_quietly(reason))
+
+    async def _cancel_quietly(self, reason: str) -> None:
+        try:
+            await self.cancel(reason)
+        except HoldfastError:
+            return
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def info(self) -> RequestInfo:
+        """Return how it is.
+
+        Raises:
+            RequestNotFoundError: It is not known any more.
+        """
+        if self._attended is None:
+            view = await self._server.look(self._keys)
+            if view.is_derived:
+                await settle(self._server.space, self._keys, view)
+            self._record = view.record
+        record = self._last
+        explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
+        return info_of(self.id, record, explanation)
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
+
+        Whoever was cut off asks again with the number of the last event that it has seen: none is missing or doubled.
+
+        Raises:
+            RequestNotFoundError: On iterating: it is not known any more.
+        """
+        attended = self._attended
+        self._begin()
+        if attended is None or attended.is_stored:
+            return follow(self._server.space, self._keys, after)
+        return follow_memory(attended.memory, after, lambda: attended.record if attended.is_over else None)
+
+    # --- stopping it ---------------------------------------------------------------------------------------------
+
+    async def cancel(self, reason: str = "it was asked to") -> None:
+        """Ask it to stop, wherever it waits or runs. One that has ended is left as it is.
+
+        Raises:
+            RequestNotFoundError: It is not known any more.
+        """
+        if self._attended is not None:
+            self._attended.stop(reason)
+            return
+        server = self._server
+        record = (await look(server.space, self._keys)).record
+        if record.has_ended:
+            return
+        if record.durable:
+            await cancel_run(server.engine.host, self.id, reason)
+            server.arbiter.forget(self.id)
+        elif record.address:
+            await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
+        elif record.server:
+            await server.stop_elsewhere(self._keys, record.server, reason)
+
+
+def info_of(request_id: str, record: RequestRecord, explanation: Explanation | None = None) -> RequestInfo:
+    """Return what a record tells, in a form that is safe to show."""
+    is_good = record.status == "completed"
+    problem = None if is_good or not record.has_ended else problem_of(request_id, record)
+    failure = record.failure
+    return RequestInfo(
+        id=request_id,
+        flow=record.flow,
+        action=record.action,
+        status=record.status,
+        user=record.user,
+        session=record.session,
+        transport=record.transport or "local",
+        received_at=record.received_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        attempt=record.attempt,
+        explanation=explanation,
+        result=msgspec.json.decode(record.result) if is_good and record.result is not UNSET else None,
+        error="" if problem is None else shown_problem(record),
+        error_type="" if problem is None else _type_of(problem, failure),
+        error_status=0 if problem is None else getattr(problem, "status", 500),
+        by=record.by,
+        superseded=record.superseded,
+        overlap=record.overlap,
+    )
+
+
+def _type_of(problem: HoldfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
+    return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
+
+
+async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
+    """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
+    if not record.address:
+        return None
+    queue = await server.arbiter.look(record.address)
+    place, holder = queue.position(request_id), queue.holder
+    own = holder is not None and holder.id == request_id
+    return Explanation(
+        key=label_of(record.address),
+        policy=record.policy,
+        holder="" if holder is None or own else holder.id,
+        holder_action="" if holder is None or own else holder.action,
+        holder_status="" if holder is None or own else "running",
+        since=Instant(0) if holder is None else holder.since,
+        position=None if not place else place - 1,
+        waiting=queue.waiting,
+    )

@@ -1,0 +1,125 @@
+"""Whose conversation a session is: the first who uses it has it, and no other user of the tenant gets in.
+
+An id of a session is no credential. It is checked against who asks before a place is taken in its line, so that a
+stranger can neither read a conversation nor keep its owner waiting.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct
+
+from holdfast.codec import Codec
+from holdfast.errors import ForbiddenError, InvalidArrivalError
+from holdfast.flows.arrival import check_id
+from holdfast.stores.protocol import Decision, Put
+
+if TYPE_CHECKING:
+    from holdfast.flows.arrival import Principal
+    from holdfast.keys import RecordKey
+    from holdfast.scope import Scope
+    from holdfast.stores.protocol import Snapshot
+
+SPEAKS_FOR_ITSELF: Final = frozenset({"http", "chat", "mcp"})
+"""The transports whose principal is who talks. What comes by others is said on behalf of many."""
+
+REMEMBERED: Final = 10_000
+"""How many owners a process remembers."""
+
+_RANDOM_BYTES: Final = 16
+_MADE_LENGTH: Final = 2 * _RANDOM_BYTES
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+class OwnerRecord(Struct, frozen=True):
+    """Who has a session. It is kept as long as the session's state: for ever."""
+
+    user: str
+
+
+OWNERS: Final[Codec[OwnerRecord]] = Codec(OwnerRecord, what="the owner of a session")
+
+
+def new_session() -> str:
+    """Return an id for a session that nobody can guess: 128 random bits."""
+    return secrets.token_hex(_RANDOM_BYTES)
+
+
+def is_made_here(session: str) -> bool:
+    """Tell whether an id looks like those that :func:`new_session` makes."""
+    return len(session) == _MADE_LENGTH and _HEX.issuperset(session)
+
+
+def checked_session(principal: Principal, session: str) -> str:
+    """Return an id that a caller chose. Whoever has no name may only use ids that cannot be guessed.
+
+    Raises:
+        InvalidArrivalError: It is empty, too long or not printable, or the caller has no name and the id is not one
+            that was made here.
+    """
+    check_id("the session", session)
+    if not session:
+        raise InvalidArrivalError("the session", "is empty; leave it out to get a new one")
+    if not principal.user and not is_made_here(session):
+        raise InvalidArrivalError("the session", "was not made here; a caller without a name cannot choose its id")
+    return session
+
+
+@final
+class Owners:
+    """Who has which session. An owner never changes, so those that were seen are remembered, as far as there is room.
+
+    Args:
+        scope: Where it is written.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope: Final = scope
+        self._known: Final[OrderedDict[tuple[str, str], str]] = OrderedDict()
+
+    def are_known(self, principal: Principal, session: str) -> bool:
+        """Tell, without asking the store, that a session is somebody's to use."""
+        return self._known.get((principal.tenant, session)) in ("", principal.user)
+
+    async def check(self, principal: Principal, session: str) -> None:
+        """Refuse somebody who is not the owner of a session. One that nobody has is everybody's.
+
+        Raises:
+            ForbiddenError: Another user of the tenant has it.
+        """
+        key = self._key(principal, session)
+        found = (await self._scope.read(key)).get(key)
+        if found is not None:
+            _compare(OWNERS.decode(found.value).user, principal)
+
+    async def claim(self, principal: Principal, session: str) -> None:
+        """Make somebody the owner of a session that has none; refuse if it has another.
+
+        Raises:
+            ForbiddenError: Another user of the tenant has it.
+        """
+        key = self._key(principal, session)
+
+        def decide(seen: Snapshot) -> Decision[str]:
+            found = seen.get(key)
+            if found is None:
+                return Decision(principal.user, (Put(key, OWNERS.encode_own(OwnerRecord(principal.user))),))
+            return Decision(OWNERS.decode(found.value).user)
+
+        owner = (await self._scope.update([key], decide)).answer
+        _compare(owner, principal)
+        self._known[principal.tenant, session] = owner
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _key(self, principal: Principal, session: str) -> RecordKey:
+        return self._scope.key("owner", principal.tenant, session)
+
+
+def _compare(owner: str, principal: Principal) -> None:
+    """Compare the owner with who asks. Of a session whose owner has no name, the id is all there is to know."""
+    if owner not in ("", principal.user):
+        raise ForbiddenError("this session of another user")

@@ -1,0 +1,270 @@
+"""Policies: what happens to a request whose key is taken. Each is a value, checked when it is made.
+
+    hf.Flow("support-chat", concurrency="queue")
+    @chat.action(concurrency=hf.Debounce("500ms", max_wait="5s"))
+    @chat.action(concurrency=hf.Reject(key="user"))
+
+The key says which requests collide, and is part of the policy: ``"session"`` (the default), ``"user"``, ``"tenant"``,
+``"none"``, or a function that takes the :class:`~holdfast.flows.arrival.Arrival` and returns text, or None where
+nothing is to be arbitrated. A request without a key (no session, no user, None) runs at once, as with ``Allow``.
+
+``Queue`` and ``Reject`` look at all requests of a key. The others look at those of the same action, and wait their turn
+behind another action of the key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, cast, final, get_args
+
+from holdfast.durations import seconds
+from holdfast.errors import InvalidFlowError
+from holdfast.flows.options import checked_choice, checked_count, checked_key, checked_shared_key, length
+
+if TYPE_CHECKING:
+    from holdfast.durations import Duration
+    from holdfast.flows.options import Key
+
+Edge: TypeAlias = Literal["trailing", "leading"]
+Collapse: TypeAlias = Literal["last", "all"]
+
+MOST_WAITING: Final = 10_000
+"""How many requests may wait for one key at most."""
+LARGEST_BATCH: Final = 10_000
+
+
+class _Value:
+    """What policies have in common: they are equal if their options are, and show them."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    collects: ClassVar[bool] = False
+
+    def _options(self) -> dict[str, object]:
+        slots: tuple[str, ...] = self.__slots__
+        return {slot: getattr(self, slot) for slot in slots}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__} does not change; make another one")
+        super().__setattr__(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Value) and type(self) is type(other) and self._options() == other._options()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._options().values()))
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._options().items())
+        return f"{type(self).__name__}({options})"
+
+
+@final
+class Allow(_Value):
+    """Requests run side by side, and nothing is arbitrated. That is so if nothing else was declared."""
+
+    __slots__ = ()
+    name = "allow"
+    key: Final = "none"
+
+
+@final
+class Queue(_Value):
+    """One at a time, in the order of arrival: a request waits until those of its key before it have ended.
+
+    Args:
+        key: Which requests collide.
+        max_waiting: How many may wait for one key. The next is refused with
+            :class:`~holdfast.errors.QueueFullError` (429), which says when to try again.
+        timeout: How long one waits for its turn. After that it has left the line, never ran, and ends with
+            :class:`~holdfast.errors.QueueTimeoutError` (503). None: as long as it takes.
+    """
+
+    __slots__ = ("key", "max_waiting", "timeout")
+    name = "queue"
+
+    def __init__(self, *, key: Key = "session", max_waiting: int = 100, timeout: Duration | None = "30s") -> None:
+        self.key: Final = checked_key("Queue", key)
+        self.max_waiting: Final = checked_count("Queue", "max_waiting", max_waiting, MOST_WAITING)
+        self.timeout: Final = None if timeout is None else length("Queue", "timeout", timeout)
+
+
+@final
+class Reject(_Value):
+    """One at a time, and nobody waits: while a request has the key, others are refused.
+
+    They get :class:`~holdfast.errors.RequestRejectedError` (409) with the id of the one that runs, which can be
+    followed instead. Nothing of them is kept.
+
+    Args:
+        key: Which requests collide.
+    """
+
+    __slots__ = ("key",)
+    name = "reject"
+
+    def __init__(self, *, key: Key = "session") -> None:
+        self.key: Final = checked_key("Reject", key)
+
+
+@final
+class Debounce(_Value):
+    """One run for a burst of requests, when it has been quiet for a while. A run that has begun is never cancelled.
+
+    Each request of the burst takes the place of the one before, and all of them get the result of the one run. What
+    arrives while it runs begins the next burst. A request is durable when it is answered, and the last one of a burst
+    is never lost.
+
+    Args:
+        window: How long it has to be quiet.
+        max_wait: How long the first request of a burst waits at most, however many follow.
+        key: Which requests collide.
+        edge: ``"trailing"``: one run after the burst. ``"leading"``: the first request runs at once, and those that
+            follow it within the window become one more run after it.
+        collapse: Which inputs the action sees in ``request.inputs``: only the ``"last"`` ones, or ``"all"`` of the
+            burst, the oldest first. It is called with the last ones in both cases.
+    """
+
+    __slots__ = ("collapse", "edge", "key", "max_wait", "window")
+    name = "debounce"
+    collects = True
+
+    def __init__(
+        self,
+        window: Duration,
+        *,
+        max_wait: Duration | None = None,
+        key: Key = "session",
+        edge: Edge = "trailing",
+        collapse: Collapse = "last",
+    ) -> None:
+        self.window: Final = length("Debounce", "window", window)
+        self.max_wait: Final = None if max_wait is None else length("Debounce", "max_wait", max_wait)
+        if self.max_wait is not None and self.max_wait < self.window:
+            raise InvalidFlowError("Debounce", "max_wait is shorter than window; it must be at least as long")
+        self.key: Final = checked_shared_key("Debounce", key, "no burst to wait for")
+        self.edge: Final = checked_choice("Debounce", "edge", edge, Edge)
+        self.collapse: Final = checked_choice("Debounce", "collapse", collapse, Collapse)
+
+
+@final
+class Restart(_Value):
+    """The newest request of an action wins: the one that runs is cancelled, and the newest starts when it has ended.
+
+    The cancelled one has ``grace`` to end. After that its grant is revoked: whatever it still does, it commits nothing
+    to the session and its result is not kept. Its staged state is dropped in any case. The newest finds the inputs of
+    those it superseded in ``request.inputs``, and they end with :class:`~holdfast.errors.RequestSupersededError`.
+
+    Args:
+        key: Which requests collide.
+        grace: How long a cancelled request has to end.
+    """
+
+    __slots__ = ("grace", "key")
+    name = "restart"
+
+    def __init__(self, *, key: Key = "session", grace: Duration = "5s") -> None:
+        self.key: Final = checked_shared_key("Restart", key, "nothing to restart")
+        self.grace: Final = seconds(grace, what="the grace of Restart")
+
+
+@final
+class Batch(_Value):
+    """One run for many requests: when there are enough of them, or the first has waited long enough.
+
+    The action takes one list besides the request. Each request brings one item of it, is durable when it is answered,
+    and is in exactly one run; all requests of a run get its result.
+
+        @documents.action(concurrency=hf.Batch(100, "30s", key="tenant"))
+        async def index(request: hf.Request, documents: list[Document]) -> int: ...
+
+    Args:
+        size: With how many items it is run at once.
+        window: After how long it is run with fewer.
+        key: Requests with different keys are never in one run.
+    """
+
+    __slots__ = ("key", "size", "window")
+    name = "batch"
+    collects = True
+
+    def __init__(self, size: int, window: Duration, *, key: Key = "session") -> None:
+        self.size: Final = checked_count("Batch", "size", size, LARGEST_BATCH)
+        self.window: Final = length("Batch", "window", window)
+        self.key: Final = checked_shared_key("Batch", key, "nothing to put together")
+
+
+@final
+class Join(_Value):
+    """Requests that arrive while the same action runs for their key share that run and its result.
+
+    Their own inputs are not used. Behind another action of the same key, the first of them waits its turn as in a
+    queue, and the others share its run.
+
+    Args:
+        key: Which requests collide.
+    """
+
+    __slots__ = ("key",)
+    name = "join"
+
+    def __init__(self, *, key: Key = "session") -> None:
+        self.key: Final = checked_shared_key("Join", key, "no run to share")
+
+
+@final
+class Latest(_Value):
+    """The one that runs is finished, and of those of the same action that wait only the newest is kept.
+
+    The others end with :class:`~holdfast.errors.RequestSupersededError`, which names the newer one. A request is
+    durable when it is answered.
+
+    Args:
+        key: Which requests collide.
+    """
+
+    __slots__ = ("key",)
+    name = "latest"
+    collects = True
+
+    def __init__(self, *, key: Key = "session") -> None:
+        self.key: Final = checked_shared_key("Latest", key, "nothing newer")
+
+
+Policy: TypeAlias = Allow | Queue | Reject | Debounce | Restart | Batch | Join | Latest
+"""What happens to a request whose key is taken. ``name`` is its name, and ``key`` says which requests collide.
+
+``collects`` is true of those that answer before anything has run: their requests are always durable.
+"""
+
+POLICIES: Final[dict[str, type[Policy]]] = {kind.name: kind for kind in get_args(Policy)}
+_PLAIN: Final = {kind.name: kind for kind in (Allow, Queue, Reject, Restart, Join, Latest)}
+
+PolicyName: TypeAlias = Literal["allow", "queue", "reject", "restart", "join", "latest"]
+"""The policies that need no options, by name."""
+
+
+def as_policy(given: Policy | PolicyName, where: str) -> Policy:
+    """Return what was declared as a policy: one of them, or the name of one that needs no options.
+
+    Args:
+        given: What was declared.
+        where: The place, as an error names it: ``"flow 'support-chat', action 'respond'"``.
+
+    Raises:
+        InvalidFlowError: It is none. The error lists those that there are.
+    """
+    if isinstance(given, get_args(Policy)):
+        return cast("Policy", given)
+    if isinstance(given, str) and given in _PLAIN:
+        return _PLAIN[given]()
+    raise InvalidFlowError(where, _not_a_policy(given))
+
+
+def _not_a_policy(given: object) -> str:
+    if isinstance(given, str) and given in POLICIES:
+        example = "hf.Debounce('500ms')" if given == "debounce" else "hf.Batch(100, '30s')"
+        return f"the policy {given!r} needs options, for instance {example}"
+    if isinstance(given, type) and given in POLICIES.values():
+        return f"the policy {given.__name__} was given as a class; call it, as in hf.{given.__name__}(...)"
+    return f"{given!r:.60} is no policy; there are {', '.join(map(repr, POLICIES))}, as hf.Queue(...) and so on"

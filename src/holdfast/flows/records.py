@@ -1,0 +1,174 @@
+"""What lies in the store of a request: its record, its events, its session's state, and what speaks for its key.
+
+Every key of this module has the tenant of a principal in it, and there is no other way to one: a request of another
+tenant cannot be named, so it is absent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from holdfast.clock import Instant
+from holdfast.codec import Codec
+from holdfast.flows.arrival import Address
+from holdfast.flows.request import ENDED, Status
+from holdfast.ids import new_id, random_eight
+from holdfast.workflows.storing.failures import Failure
+
+if TYPE_CHECKING:
+    from holdfast.keys import RecordKey
+    from holdfast.scope import Scope
+
+AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
+"""Ends of requests that left nothing behind: another one with the same idempotency key is run."""
+
+KEPT: Final = 3_600.0
+"""Seconds for which a request can be asked about after its end."""
+
+
+def new_request_id() -> str:
+    """Return an id that sorts by time and cannot be guessed: 126 bits of it are random."""
+    return f"{new_id()}-{random_eight().hex()}"
+
+
+class RequestRecord(Struct, frozen=True, omit_defaults=True):
+    """A request, as others see it.
+
+    Attributes:
+        flow: The kind of its flow.
+        action: The name of its action.
+        status: How it is, as far as whoever runs it has written. Of a durable one that has not ended, its run tells.
+        received_at: When it was taken on, by the store's time.
+        started_at: When it began to run; 0: not yet.
+        ended_at: When it ended; 0: not yet.
+        user: Who asked.
+        session: In which conversation.
+        transport: What it came by.
+        durable: It is a run of a workflow, with the same id.
+        attempt: How often it was begun.
+        owner: The presence of the process that runs it; empty if it is durable. If that is gone, it was interrupted.
+        server: Where news for that process is sent: the name of the opening of its space.
+        address: The line of its key; empty: it needs no turn.
+        policy: The name of the policy of its action.
+        reason: Why it ended without a result.
+        result: What it returned.
+        failure: What it raised.
+        by: The request that took its place.
+        superseded: The requests whose place it took.
+        overlap: One of those had not ended when it began.
+        retryable: If it was interrupted, another one with the same idempotency key is run.
+        keep: Seconds for which it is kept after its end.
+        inputs: What it brought, for whoever takes its place; only where its policy hands that over.
+    """
+
+    flow: str
+    action: str
+    status: Status
+    received_at: Instant
+    started_at: Instant = Instant(0)
+    ended_at: Instant = Instant(0)
+    user: str = ""
+    session: str = ""
+    transport: str = ""
+    durable: bool = False
+    attempt: int = 0
+    owner: str = ""
+    server: str = ""
+    address: Address = ()
+    policy: str = ""
+    reason: str = ""
+    result: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    by: str = ""
+    superseded: tuple[str, ...] = ()
+    overlap: bool = False
+    retryable: bool = True
+    keep: float = KEPT
+    inputs: Raw | UnsetType = UNSET
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, as far as was written."""
+        return self.status in ENDED
+
+
+class EventRecord(Struct, frozen=True, omit_defaults=True):
+    """Something that a request told while it ran."""
+
+    name: str
+    at: Instant
+    data: Raw = Raw(b"null")
+
+
+class SessionRecord(Struct, frozen=True):
+    """The state of a session."""
+
+    state: dict[str, Any]
+
+
+class CancelRecord(Struct, frozen=True):
+    """Somebody wants a request to stop that runs in another process."""
+
+    reason: str
+
+
+class OnceRecord(Struct, frozen=True, omit_defaults=True):
+    """What a call returned that a request makes once."""
+
+    result: Raw
+
+
+REQUESTS: Final[Codec[RequestRecord]] = Codec(RequestRecord, what="a request")
+EVENTS: Final[Codec[EventRecord]] = Codec(EventRecord, what="an event")
+SESSIONS: Final[Codec[SessionRecord]] = Codec(SessionRecord, what="the state of a session")
+CANCELS: Final[Codec[CancelRecord]] = Codec(CancelRecord, what="a cancellation")
+ONCES: Final[Codec[OnceRecord]] = Codec(OnceRecord, what="the result of a call")
+
+
+@final
+class RequestKeys:
+    """Where the records of one request of one tenant lie."""
+
+    __slots__ = ("_record", "_scope", "id", "tenant")
+
+    def __init__(self, scope: Scope, tenant: str, request_id: str) -> None:
+        self._scope: Final = scope
+        self.tenant, self.id = tenant, request_id
+        self._record: RecordKey | None = None
+
+    @property
+    def record(self) -> RecordKey:
+        """Where it is written how it is."""
+        if self._record is None:  # requests without a record never ask
+            self._record = self._scope.key("request", self.tenant, self.id)
+        return self._record
+
+    @property
+    def cancel(self) -> RecordKey:
+        """Where it is asked to stop."""
+        return self._scope.key("cancel", self.tenant, self.id)
+
+    @property
+    def events(self) -> RecordKey:
+        """What the keys of all its events begin with."""
+        return self._scope.key("event", self.tenant, self.id)
+
+    def event(self, number: int) -> RecordKey:
+        """Return the key of an event; they sort by their numbers."""
+        return self.events.child(f"{number:012d}")
+
+    def once(self, name: str) -> RecordKey:
+        """Return where the result of a call lies that is made once."""
+        return self._scope.key("onced", self.tenant, self.id, name)
+
+
+def session_key(scope: Scope, tenant: str, session: str) -> RecordKey:
+    """Return where the state of a session lies."""
+    return scope.key("session", tenant, session)
+
+
+def number_of(key: RecordKey) -> int:
+    """Return the number of an event by its key."""
+    return int(key.parts[-1])

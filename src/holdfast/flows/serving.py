@@ -1,0 +1,224 @@
+"""One server of requests: what they need of the process that they run in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import structs
+
+from holdfast.clock import Instant, seconds_between
+from holdfast.errors import HoldfastError
+from holdfast.flows.records import CANCELS, KEPT, CancelRecord, RequestKeys
+from holdfast.flows.viewing import look
+from holdfast.locks.driving.removing import remove
+from holdfast.space import lines_of
+from holdfast.stores.protocol import Conflict, Decision, Put, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from holdfast.flows.arbiters.protocol import Arbiter, Beside
+    from holdfast.flows.attending import Attended
+    from holdfast.flows.viewing import View
+    from holdfast.keys import RecordKey
+    from holdfast.locks.driving.presence import Presence
+    from holdfast.space import Space
+    from holdfast.stores.protocol import Snapshot, Watch
+    from holdfast.workflows.engine import Engine
+    from holdfast.workflows.storing.failures import KnownErrors
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for what hints may have missed."""
+
+REMEMBERED: Final = 10_000
+"""How many requests that have ended here are kept in mind, besides those that lie in the store."""
+
+
+@final
+class Server:
+    """What requests need of the process that they run in.
+
+    Attributes:
+        engine: Drives the durable ones.
+        space: Where everything lies.
+        arbiter: Says who has its turn.
+        is_closing: Nothing more is tried again.
+    """
+
+    def __init__(self, engine: Engine, arbiter: Arbiter) -> None:
+        self.engine, self.arbiter = engine, arbiter
+        self.space: Final[Space] = engine.space
+        self._host: Final = engine.host
+        self._keeper: Final = lines_of(self.space).keeper
+        self._presence: Presence | None = None
+        self._attending: Final = asyncio.Lock()
+        self._requests: Final[dict[tuple[str, str], Attended]] = {}
+        self._ended: Final[OrderedDict[tuple[str, str], Attended]] = OrderedDict()
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self.is_closing = False
+
+    @property
+    def name(self) -> str:
+        """Where news for this process is sent."""
+        return self.space.presence_name
+
+    @property
+    def known(self) -> KnownErrors:
+        """The exceptions that come back as themselves."""
+        return self._host.known
+
+    def now(self) -> Instant:
+        """Return the store's time, as near as this process can tell without asking."""
+        return self._host.now()
+
+    # --- being alive ---------------------------------------------------------------------------------------------
+
+    async def attend(self) -> None:
+        """Make sure that others can tell whether this process lives."""
+        if self._presence is not None and self._presence.left() > 0:
+            return
+        async with self._attending:
+            if self._presence is None or self._presence.left() <= 0:
+                if self._presence is not None:
+                    self._keeper.dismiss(self._presence)
+                self._presence = await self._keeper.attend(self.space.lease)
+
+    @property
+    def owner(self) -> str:
+        """The name of the presence that requests with a record hang on."""
+        return "" if self._presence is None else self._presence.name
+
+    @property
+    def presence_key(self) -> RecordKey:
+        """Where that lies."""
+        opening, _, number = self.owner.rpartition(".")
+        return self.space.key("presence", opening, number)
+
+    # --- the store -----------------------------------------------------------------------------------------------
+
+    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+        """Commit changes, whoever has its turn."""
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            return Decision(None, tuple(beside.decide(0, seen)))
+
+        return (await self.space.update(beside.keys, decide)).versions
+
+    async def look(self, keys: RequestKeys) -> View:
+        """Return how a request is.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request.
+        """
+        view = await look(self.space, keys)
+        if self.arbiter.is_shared or not view.record.address or view.status != "running":
+            return view
+        queue = await self.arbiter.look(view.record.address)  # its step waits for the turn that the run does not
+        if not queue.position(keys.id):
+            return view
+        return structs.replace(view, record=structs.replace(view.record, status="waiting", started_at=Instant(0)))
+
+    # --- the requests that run here --------------------------------------------------------------------------------
+
+    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something to its end, whoever is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def take(self, attended: Attended) -> asyncio.Future[int]:
+        """Run a request here; return what is done once it is certain that it is taken on."""
+        key = (attended.keys.tenant, attended.id)
+        self._requests[key] = attended
+        task, entered = attended.begin()
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._gone(key))
+        return entered
+
+    async def run_here(self, attended: Attended) -> None:
+        """Run a request in the task of its caller."""
+        key = (attended.keys.tenant, attended.id)
+        self._requests[key] = attended
+        try:
+            await attended.run_here()
+        finally:
+            self._gone(key)
+
+    def _gone(self, key: tuple[str, str]) -> None:
+        attended = self._requests.pop(key)
+        if not attended.is_entered or attended.is_stored:
+            return  # it was never taken on, or lies in the store
+        self._ended[key] = attended
+        first = next(iter(self._ended.values()))
+        while len(self._ended) > REMEMBERED or seconds_between(first.record.ended_at, attended.record.ended_at) > KEPT:
+            self._ended.popitem(last=False)
+            first = next(iter(self._ended.values()))
+
+    def find(self, tenant: str, request_id: str) -> Attended | None:
+        """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
+        key = (tenant, request_id)
+        return self._requests.get(key) or self._ended.get(key)
+
+    @property
+    def unfinished(self) -> tuple[Attended, ...]:
+        """The requests that run here."""
+        return tuple(self._requests.values())
+
+    # --- requests that run elsewhere ---------------------------------------------------------------------------------
+
+    async def stop_elsewhere(self, keys: RequestKeys, server: str, reason: str) -> None:
+        """Ask the server that runs a request to stop it."""
+        put = Put(keys.cancel, CANCELS.encode(CancelRecord(reason)))
+        answer = await self.space.commit(put, wake=(Wake(self._mailbox(server), keys.cancel),))
+        assert isinstance(answer, Conflict) or answer.versions  # noqa: S101 -- a conflict: it was asked before
+
+    def _mailbox(self, server: str) -> RecordKey:
+        return self.space.key("server", server)
+
+    async def listen(self) -> None:
+        """Hear from now on what other servers want of this one."""
+        if self._listening is None:
+            watch = self.space.watch(self._mailbox(self.name))
+            await watch.__aenter__()
+            self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+
+    async def _hear(self, watch: Watch) -> None:
+        try:
+            while True:
+                hint = await watch.wait(LOOK_EVERY)
+                if hint is None or not hint.complete:  # one may have been lost
+                    lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
+                    heard = {each.keys.cancel for each in lonely}
+                else:
+                    heard = set(hint.about)
+                for key in heard:
+                    await self._stop(key)
+        finally:
+            await watch.__aexit__(None, None, None)
+
+    async def _stop(self, key: RecordKey) -> None:
+        attended = self.find(*key.parts[-2:])
+        try:
+            record = (await self.space.read(key)).get(key)
+            if record is not None and attended is not None:
+                attended.stop(CANCELS.decode(record.value).reason)
+                await remove(self.space.store, key)
+        except HoldfastError:
+            return
+
+    async def aclose(self) -> None:
+        """Let go of everything; the last thing is that others can tell that this process is gone."""
+        self.is_closing = True
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            self._keeper.dismiss(presence)

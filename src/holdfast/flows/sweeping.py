@@ -1,0 +1,61 @@
+"""Removing what ended requests leave behind besides their records, which go by themselves: the runs of durable ones."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from holdfast.clock import seconds_between
+from holdfast.errors import HoldfastError, RequestNotFoundError, RunNotFoundError, RunUnfinishedError
+from holdfast.flows.call import tenant_in
+from holdfast.flows.records import KEPT, RequestKeys
+from holdfast.flows.viewing import look, settle
+from holdfast.workflows.operating.retention import purge
+from holdfast.workflows.storing.records import ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from holdfast.workflows.engine import Engine
+    from holdfast.workflows.operating.information import RunInfo
+
+EVERY: Final = 600.0
+"""Seconds between two looks for runs that have ended long ago."""
+
+PAGE: Final = 100
+
+
+async def sweep_for_ever(engine: Engine, workflows: Container[str]) -> None:
+    """Sweep now and then."""
+    while True:
+        await asyncio.sleep(EVERY)
+        with suppress(HoldfastError):  # the next round finds what is left
+            await sweep(engine, workflows)
+
+
+async def sweep(engine: Engine, workflows: Container[str], kept: float = KEPT) -> int:
+    """Purge the runs of requests that ended long ago; return how many there were."""
+    after, purged = None, 0
+    while True:
+        page = await engine.list(status=ENDED, limit=PAGE, after=after)
+        for run in page.runs:
+            is_old = seconds_between(run.changed_at, engine.host.now()) >= kept
+            if is_old and run.workflow in workflows:
+                purged += await _purge(engine, run)
+        if page.next is None:
+            return purged
+        after = page.next
+
+
+async def _purge(engine: Engine, run: RunInfo) -> int:
+    """Purge a run; before that its request is written down as ended, so that its record goes as well."""
+    tenant = tenant_in(run.tags)
+    try:
+        if tenant is not None:
+            keys = RequestKeys(engine.space, tenant, run.id)
+            with suppress(RequestNotFoundError):
+                await settle(engine.space, keys, await look(engine.space, keys))
+        return await purge(engine.host, run.id, force=False)
+    except (RunNotFoundError, RunUnfinishedError):
+        return 0

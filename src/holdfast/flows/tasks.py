@@ -1,0 +1,138 @@
+"""A request that was checked, and is to be run."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from holdfast.clock import seconds_between
+from holdfast.flows.action import Action, Inputs
+from holdfast.flows.arbiters.manners import manner_of
+from holdfast.flows.arbiters.protocol import Ask, Manner
+from holdfast.flows.arrival import Address, Arrival
+from holdfast.flows.idempotency import Claim
+from holdfast.flows.keying import label_of
+from holdfast.flows.policies import Restart
+from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.clock import Instant
+    from holdfast.flows.arbiters.protocol import Superseded
+    from holdfast.flows.call import Call
+    from holdfast.flows.request import Status
+    from holdfast.scope import Scope
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """A request that was checked, and is to be run.
+
+    Attributes:
+        id: Its id.
+        action: What to run.
+        arrival: Who asks, and how.
+        inputs: What with.
+        address: The line in which it needs a turn; None: it needs none.
+        claim: Its idempotency key, if it has one.
+    """
+
+    id: str
+    action: Action[..., Any]
+    arrival: Arrival
+    inputs: Inputs
+    address: Address | None = None
+    claim: Claim | None = None
+
+    @property
+    def name(self) -> str:
+        """Flow and action."""
+        return f"{self.action.flow}.{self.action.name}"
+
+    def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
+        """Return its first record."""
+        arrival, action = self.arrival, self.action
+        if action.policy.name == "restart":
+            more["inputs"] = Raw(self.inputs.packed)
+        if self.claim is not None:
+            more["keep"] = self.claim.keep
+        return RequestRecord(
+            arrival.flow,
+            arrival.action,
+            status,
+            at,
+            user=arrival.user,
+            session=arrival.session,
+            transport=arrival.transport,
+            address=self.address or (),
+            policy=action.policy.name,
+            retryable=action.interrupted == "retry",
+            **more,
+        )
+
+    def first_record(self, at: Instant) -> RequestRecord:
+        """Return its record before it is known whether it has to wait; without a key it runs at once."""
+        if self.address is not None:
+            return self.record(at, "waiting")
+        return self.record(at, "running", started_at=at, attempt=1)
+
+    def succeeding(self, record: RequestRecord, superseded: Sequence[Superseded]) -> RequestRecord:
+        """Return the record of one that has begun, with those whose place it took.
+
+        One that had to wait for as long as they had to end has taken it by force, and they may still be at work.
+        """
+        if not superseded:
+            return record
+        policy = self.action.policy
+        waited = seconds_between(record.received_at, record.started_at)
+        overlap = isinstance(policy, Restart) and waited >= policy.grace
+        return structs.replace(record, superseded=tuple(each.id for each in superseded), overlap=overlap)
+
+    def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
+        """Return what an arbiter is asked."""
+        address = self.address or ()
+        return Ask(
+            id=self.id,
+            address=address,
+            label=label_of(address),
+            action=self.name,
+            manner=_manner_of(self.action),
+            packed=self.inputs.packed,
+            **more,
+        )
+
+
+def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
+    """Return the request that a call stands for."""
+    packed = msgspec.json.encode(call.inputs)
+    return Task(
+        id=request_id,
+        action=action,
+        arrival=call.arrival,
+        inputs=action.read(packed),
+        address=call.address or None,
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _manner_of(action: Action[..., Any]) -> Manner:
+    """Return how the requests of an action behave in a line; actions are told apart faster than policies."""
+    return manner_of(action.policy)
+
+
+async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) -> list[Inputs]:
+    """Return what those brought whose place a request has taken, as far as it can still be found out."""
+    found: list[Inputs] = []
+    for each in superseded:
+        packed = each.packed
+        if packed is None:
+            key = RequestKeys(scope, task.arrival.tenant, each.id).record
+            record = (await scope.read(key)).get(key)
+            raw = UNSET if record is None else REQUESTS.decode(record.value).inputs
+            packed = None if raw is UNSET else bytes(raw)
+        if packed is not None:
+            found.append(task.action.read(packed))
+    return found

@@ -1,0 +1,211 @@
+"""How a request is: read from its record, from its run if it is durable, and from whether its server still lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET, Raw, Struct, structs
+
+from holdfast.clock import Instant, later
+from holdfast.errors import (
+    QueueTimeoutError,
+    RequestCancelledError,
+    RequestFailedError,
+    RequestInterruptedError,
+    RequestNotFoundError,
+    RequestSupersededError,
+    StepInterruptedError,
+)
+from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
+from holdfast.flows.keying import label_of
+from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
+from holdfast.locks.driving.presence import PRESENCES
+from holdfast.stores.protocol import Put
+from holdfast.workflows.limiting.waiting import late_reason
+from holdfast.workflows.storing.failures import KnownErrors, describe, name_of, restore
+from holdfast.workflows.storing.records import HEADERS, LIVES, Life, RunKeys
+
+if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError
+    from holdfast.flows.request import Status
+    from holdfast.scope import Scope
+    from holdfast.stores.protocol import Snapshot
+    from holdfast.workflows.storing.failures import Failure
+    from holdfast.workflows.storing.records import Header
+
+KNOWN: Final = KnownErrors()
+"""The exceptions of Python and of Holdfast, which is all that this module makes."""
+
+_BY_FAILURE: Final[dict[str, Status]] = {
+    name_of(StepInterruptedError): "interrupted",
+    name_of(RequestInterruptedError): "interrupted",
+    name_of(RequestSupersededError): "superseded",
+    name_of(RequestCancelledError): "cancelled",
+}
+
+
+class View(Struct, frozen=True):
+    """A request as it was at one moment.
+
+    Attributes:
+        record: What is written of it; if it has ended, how.
+        version: The version of that record.
+        at: When, by the store's time.
+        life: Its run, if it is durable and has one.
+        is_derived: The record does not say yet how it has ended.
+    """
+
+    record: RequestRecord
+    version: int
+    at: Instant
+    life: Life | None = None
+    is_derived: bool = False
+
+    @property
+    def status(self) -> Status:
+        """How it is."""
+        return self.record.status
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over."""
+        return self.record.has_ended
+
+
+async def look(scope: Scope, keys: RequestKeys) -> View:
+    """Return how a request is.
+
+    Raises:
+        RequestNotFoundError: The tenant has no such request.
+    """
+    run = RunKeys(scope, keys.id)
+    seen = await scope.read(keys.record, run.life, run.header)
+    found = seen.get(keys.record)
+    if found is None:
+        raise RequestNotFoundError(keys.id)
+    record = REQUESTS.decode(found.value)
+    if record.has_ended:
+        return View(record, found.version, seen.at)
+    if record.durable:
+        return _of_run(record, found.version, seen, run)
+    if record.owner and not await is_present(scope, record.owner):
+        return await _interrupted(scope, keys, seen)
+    return View(record, found.version, seen.at)
+
+
+async def _interrupted(scope: Scope, keys: RequestKeys, before: Snapshot) -> View:
+    """Return how a request is whose server is gone: it may have written the end just before it went."""
+    seen = await scope.read(keys.record)
+    found = seen.get(keys.record)
+    if found is None:
+        raise RequestNotFoundError(keys.id)
+    record = REQUESTS.decode(found.value)
+    if record.has_ended or found.version != before.version(keys.record):
+        return View(record, found.version, seen.at)
+    failure = describe(RequestInterruptedError(keys.id), KNOWN)
+    over = ended(record, "interrupted", seen.at, reason="its server went away", failure=failure)
+    return View(over, found.version, seen.at, is_derived=True)
+
+
+async def is_present(scope: Scope, name: str) -> bool:
+    """Tell whether the process behind a presence is still taken for alive."""
+    opening, _, number = name.rpartition(".")
+    key = scope.key("presence", opening, number)
+    record = (await scope.read(key)).get(key)
+    return record is not None and not scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+
+
+def ended(
+    record: RequestRecord,
+    status: Status,
+    at: Instant,
+    *,
+    reason: str = "",
+    result: bytes | None = None,
+    failure: Failure | None = None,
+) -> RequestRecord:
+    """Return the record of a request that ends."""
+    raw = UNSET if result is None else Raw(result)
+    return structs.replace(record, status=status, ended_at=at, reason=reason, result=raw, failure=failure)
+
+
+def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instant) -> Put:
+    """Return the change that writes down how a request has ended; the record goes by itself after a while."""
+    return Put(keys.record, REQUESTS.encode_own(record), version, expires_at=later(at, record.keep))
+
+
+async def settle(scope: Scope, keys: RequestKeys, view: View) -> None:
+    """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing."""
+    if view.is_derived and view.has_ended:
+        await scope.commit(final_put(keys, view.record, view.version, view.at))  # refused: somebody else has done it
+
+
+# --- durable requests -----------------------------------------------------------------------------------------------
+
+
+def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -> View:
+    found, header = seen.get(run.life), seen.get(run.header)
+    if found is None:
+        over = ended(record, "cancelled", seen.at, reason="its run was removed")
+        return View(over, version, seen.at, is_derived=True)
+    life = LIVES.decode(found.value)
+    if not life.has_ended:
+        status: Status = "running" if life.claims else "waiting"
+        began = life.changed_at if life.claims else Instant(0)
+        shown = structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=life.cancel or "")
+        return View(shown, version, seen.at, life)
+    over = _ended_run(record, life, None if header is None else HEADERS.decode(header.value))
+    return View(over, version, seen.at, life, is_derived=True)
+
+
+def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> RequestRecord:
+    """Return the record of a request whose run ended without writing it: it never began, or was ended by force."""
+    at = life.changed_at
+    if life.status == "completed":
+        return ended(record, "completed", at, result=b"null" if life.result is UNSET else bytes(life.result))
+    if life.status == "failed":
+        status = "failed" if life.failure is None else _BY_FAILURE.get(life.failure.type, "failed")
+        return ended(record, status, at, failure=life.failure)
+    if header is not None and header.lines and not life.claims and life.cancel == late_reason(header, life):
+        seconds = next((each.ttl for each in header.lines if each.ttl is not None), 0.0)
+        late = QueueTimeoutError(label_of(record.address), seconds)
+        return ended(record, "refused", at, reason=str(late), failure=describe(late, KNOWN))
+    reason = life.cancel or "it was stopped"
+    if reason.startswith(SUPERSEDED_BY):
+        by = structs.replace(record, by=reason.removeprefix(SUPERSEDED_BY))
+        return ended(by, "superseded", at, reason=reason)
+    return ended(record, "cancelled", at, reason=reason)
+
+
+# --- what its caller is told ----------------------------------------------------------------------------------------
+
+
+def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOWN) -> HoldfastError:
+    """Return the exception that tells a caller why a request has no result."""
+    cause = None if record.failure is None else restore(record.failure, known)
+    if isinstance(cause, QueueTimeoutError | RequestSupersededError | RequestInterruptedError) and _is_told(record):
+        return cause
+    match record.status:
+        case "cancelled":
+            return RequestCancelledError(request_id, record.reason)
+        case "superseded":
+            return RequestSupersededError(request_id, record.by)
+        case "interrupted":
+            return RequestInterruptedError(request_id)
+        case _:
+            told = record.reason if record.failure is None else f"{record.failure.type}: {record.failure.message}"
+            problem = RequestFailedError(request_id, told)
+            problem.__cause__ = cause
+            return problem
+
+
+def _is_told(record: RequestRecord) -> bool:
+    """Tell whether what stopped the request says itself how it ended."""
+    return record.status in ("refused", "superseded", "interrupted")
+
+
+def shown_problem(record: RequestRecord) -> str:
+    """Return in words why a request has no result. What an action said in its exception is not for strangers."""
+    if record.failure is None or record.reason:
+        return record.reason
+    return f"the action raised {record.failure.type.rpartition('.')[2]}"

@@ -1,0 +1,257 @@
+"""The application: flows over HTTP, and whatever else brings requests in, behind one door."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+
+from holdfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraError
+from holdfast.flows.call import name_of
+from holdfast.flows.dispatch import Dispatcher
+from holdfast.flows.flow import Flows
+from holdfast.transports.chat.declaring import checked_chats
+from holdfast.transports.limits import AppLimits
+from holdfast.transports.mcp.tools import Toolbox
+from holdfast.workflows.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+    from types import ModuleType
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from holdfast.durations import Duration
+    from holdfast.events import Hook
+    from holdfast.flows.arrival import Arrival, Principal
+    from holdfast.flows.flow import Flow
+    from holdfast.space import Space
+    from holdfast.transports.authentication import Authenticate
+    from holdfast.transports.chat.declaring import Chat
+    from holdfast.transports.mcp.serving import ToolEndpoint
+    from holdfast.transports.mcp.tools import Toolable
+    from holdfast.transports.seam import Handle
+    from holdfast.transports.webhooks.declaring import Webhook
+    from holdfast.workflows.engine import Runnable
+    from holdfast.workflows.schedules.specification import Schedule
+
+GRACE: Final = 10.0
+"""Seconds that requests under way have to end when the application closes."""
+
+
+@final
+class App:
+    """An ASGI application that serves flows. ``holdfast serve module:app`` runs it, and so does any ASGI server.
+
+        app = hf.App("sqlite:///holdfast.db", flows=[chat], authenticate=hf.BearerTokens({...}))
+
+    Without ``authenticate``, it answers to its own machine only.
+
+    Args:
+        store: Which store, as in :func:`holdfast.open`; or an engine that is not open yet, for more options.
+        flows: What it serves.
+        workflows: What actions start, besides; only with a store.
+        webhooks: Deliveries that it takes.
+        chats: The flows that people talk to.
+        tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
+        schedules: Of its actions, see :meth:`Action.schedule <holdfast.flows.action.Action.schedule>`; and of
+            workflows, as in :class:`~holdfast.Engine`, only with a store.
+        authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens`. It is asked
+            before anything else is read, for every address but those of webhooks, which are signed, and ``/health``.
+        arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
+            and decides in memory, without asking the store; a second one refuses to start.
+        hosts: The names that it is served under; requests for others are refused. By default any.
+        origins: Pages besides its own that may use it from a browser, such as ``"https://example.com"``.
+        limits: How much it takes on.
+        name: What it is called, in its description and as the sole server of its store.
+        version: Which version of it this is, in its description.
+        namespace: As in :func:`holdfast.open`; only with a store.
+        hooks: Told what happens; only with a store.
+        grace: How long requests under way have to end when it closes.
+
+    Raises:
+        InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+    """
+
+    def __init__(  # noqa: PLR0913 -- keyword options
+        self,
+        store: str | Engine,
+        *,
+        flows: Iterable[Flow],
+        workflows: Iterable[Runnable] = (),
+        webhooks: Iterable[Webhook] = (),
+        chats: Iterable[Chat] = (),
+        tools: Iterable[Toolable] = (),
+        schedules: Iterable[Schedule] = (),
+        authenticate: Authenticate | None = None,
+        arbiter: Literal["shared", "local"] = "shared",
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        limits: AppLimits | None = None,
+        name: str = "app",
+        version: str = "1",
+        namespace: str = "default",
+        hooks: Iterable[Hook] = (),
+        grace: Duration = GRACE,
+    ) -> None:
+        self.flows: Final = Flows(flows)
+        of_actions, of_workflows = _sorted_out(schedules, self.flows)
+        self._engine: Final = (
+            Engine(store, workflows=workflows, schedules=of_workflows, namespace=namespace, hooks=hooks)
+            if isinstance(store, str)
+            else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
+        )
+        self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name)
+        self.name, self.limits, self.grace = name, limits or AppLimits(), grace
+        self.is_guarded: Final = authenticate is not None
+        self.closing: Final = asyncio.Event()
+        self._is_open = False
+        building = _building()
+        known = _checked(tuple(webhooks), self.flows)
+        self.toolbox: Final = Toolbox(tools, self.flows)
+        self._tools: Final[ToolEndpoint | None] = building.tools_of(self, self.toolbox) if self.toolbox else None
+        self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), self._tools, version)
+        self._door: Final[ASGIApp] = building.behind_the_door(
+            self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
+        )
+
+    def __repr__(self) -> str:
+        return f"<App {self.name!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, WebSocket or lifespan, as ASGI says."""
+        await self._door(scope, receive, send)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store, and begin to serve. A server does so by itself; see also :func:`lifespan`."""
+        self.closing.clear()
+        await self._dispatcher.open()
+        self._is_open = True
+        if self._tools is not None:
+            await self._tools.open()
+
+    async def aclose(self) -> None:
+        """Let requests under way end, and close the store. It can be opened again."""
+        self.drain()
+        self._is_open = False
+        if self._tools is not None:
+            await self._tools.aclose()
+        await self._dispatcher.aclose(grace=self.grace)
+
+    def drain(self) -> None:
+        """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
+        self.closing.set()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _host: object = None) -> AsyncGenerator[None]:
+        """Open it, and close it in the end: what a server does around everything else."""
+        async with self:
+            yield
+
+    # --- what endpoints ask it for -------------------------------------------------------------------------------
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Where every request goes; refused while the application is not open."""
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher
+
+    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> Handle:
+        """Take a request on."""
+        return await self.dispatcher.dispatch(arrival, here=here)
+
+    async def find(self, principal: Principal, request_id: str) -> Handle:
+        """Return a request by its id."""
+        return await self.dispatcher.find(principal, request_id)
+
+    @property
+    def space(self) -> Space:
+        """The space that it serves from; refused while it is not open."""
+        return self.dispatcher.engine.space
+
+    async def serve_tools(self, principal: Principal) -> None:
+        """Serve its tools over stdin and stdout, to whoever has started this process: what ``holdfast mcp`` does.
+
+        Args:
+            principal: For whom tools are called; there are no credentials.
+        """
+        building = _building()
+        await building.tools_over_stdio(self, self.toolbox, principal)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it takes requests: it is open, and not about to close."""
+        return self._is_open and not self.closing.is_set()
+
+
+def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
+    """Return the ``lifespan`` of a FastAPI or Starlette application that applications of ours are mounted in.
+
+    Those do not open what is mounted in them:
+
+        api = FastAPI(lifespan=hf.lifespan(app))
+        api.mount("/flows", app)
+    """
+
+    @contextlib.asynccontextmanager
+    async def run(_host: object) -> AsyncGenerator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for app in apps:
+                await stack.enter_async_context(app)
+            yield
+
+    return run
+
+
+def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engine:
+    """Refuse what has to be said to the engine itself."""
+    named = [name for name, value in given.items() if tuple(value)]
+    if named or namespace != "default":
+        problem = f"{', '.join(named) or 'namespace'} cannot be given beside an engine; give it to the engine"
+        raise InvalidFlowError("App", problem)
+    return engine
+
+
+def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
+    """Return the schedules of actions, and those of workflows."""
+    names = {name_of(action) for action in flows.actions}
+    given = tuple(schedules)
+    return [each for each in given if each.workflow in names], [each for each in given if each.workflow not in names]
+
+
+def _checked(webhooks: tuple[Webhook, ...], flows: Flows) -> tuple[Webhook, ...]:
+    """Refuse two webhooks with one address, and webhooks whose deliveries would go nowhere."""
+    seen: set[str] = set()
+    for each in webhooks:
+        if each.name in seen:
+            raise InvalidFlowError(each.where, "there are two with this name")
+        seen.add(each.name)
+        for action in each.actions:
+            if action not in flows.actions:
+                raise InvalidFlowError(each.where, f"{action.where} is of no flow that the app was given")
+    return webhooks
+
+
+def _building() -> ModuleType:
+    """Return what needs the libraries of the web, which are an extra."""
+    try:
+        from holdfast.transports import building  # noqa: PLC0415 -- hf.App can be named without them
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] != "starlette":
+            raise
+        raise MissingExtraError("serving flows", "holdfast[serve]") from problem
+    return building

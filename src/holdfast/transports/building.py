@@ -1,0 +1,110 @@
+"""Putting an application together: its routes behind its door."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route, Router
+
+from holdfast.errors import MissingExtraError
+from holdfast.flows.arrival import Principal
+from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
+from holdfast.transports.chat.routes import chat_routes
+from holdfast.transports.gate import Gate
+from holdfast.transports.http import REQUEST
+from holdfast.transports.limits import Rooms
+from holdfast.transports.routing import (
+    HEALTH,
+    Direct,
+    document_route,
+    flow_routes,
+    health_route,
+    nothing_here,
+    webhook_path,
+    webhook_routes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
+    from holdfast.transports.app import App
+    from holdfast.transports.authentication import Authenticate
+    from holdfast.transports.chat.declaring import Chat
+    from holdfast.transports.mcp.serving import ToolEndpoint
+    from holdfast.transports.mcp.tools import Toolbox
+    from holdfast.transports.webhooks.declaring import Webhook
+
+CORS_HEADERS: Final = ("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION)
+CORS_SHOWN: Final = ("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST)
+
+
+def tools_of(app: App, toolbox: Toolbox) -> ToolEndpoint:
+    """Return what serves tools over HTTP."""
+    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits)
+    return endpoint
+
+
+async def tools_over_stdio(app: App, toolbox: Toolbox, principal: Principal) -> None:
+    """Serve tools over stdin and stdout."""
+    await _serving().serve_stdio(app.name, toolbox, app, principal)
+
+
+def _serving() -> ModuleType:
+    """Return what serves tools, which needs one more library."""
+    try:
+        from holdfast.transports.mcp import serving  # noqa: PLC0415 -- an extra of its own
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise MissingExtraError("serving tools", "holdfast[mcp]") from problem
+    return serving
+
+
+def routes_of(
+    app: App, webhooks: Sequence[Webhook], chats: Sequence[Chat], tools: ToolEndpoint | None, version: str
+) -> list[BaseRoute]:
+    """Return all routes of an application."""
+    rooms = Rooms(app.limits)
+    return [
+        *flow_routes(app, app.flows, app.limits, rooms, app.closing),
+        *webhook_routes(app, webhooks, app.limits, rooms),
+        *chat_routes(chats, app, space=lambda: app.space, limits=app.limits, rooms=rooms, closing=app.closing),
+        *([] if tools is None else [Route("/mcp", tools)]),
+        document_route(app.name, version, app.flows, is_guarded=app.is_guarded),
+        health_route(lambda: app.is_well),
+    ]
+
+
+def behind_the_door(
+    app: App,
+    routes: Sequence[BaseRoute],
+    webhooks: Sequence[Webhook],
+    *,
+    authenticate: Authenticate | None,
+    hosts: Sequence[str],
+    origins: Sequence[str],
+) -> ASGIApp:
+    """Return what a server calls: it lets in whoever is known."""
+    router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
+    gate = Gate(
+        Direct(router, routes, app.flows),
+        authenticate=authenticate,
+        hosts=hosts,
+        origins=origins,
+        open_paths={HEALTH, *map(webhook_path, webhooks)},
+        nobody=Principal(),
+    )
+    if not origins:
+        return gate
+    return CORSMiddleware(
+        gate,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=CORS_HEADERS,
+        expose_headers=CORS_SHOWN,
+    )

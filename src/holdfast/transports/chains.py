@@ -1,0 +1,52 @@
+"""Which keys are held by those who wait for a request, as a header: so nobody waits for itself across servers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import InvalidHeaderError
+
+if TYPE_CHECKING:
+    from holdfast.flows.arrival import Address
+    from holdfast.flows.request import Request
+
+HEADER: Final = "Holdfast-Chain"
+LONGEST: Final = 8_192
+MOST: Final = 32
+"""How many requests may wait for each other in a row."""
+
+_CHAIN: Final = msgspec.json.Decoder(tuple[tuple[str, ...], ...])
+
+
+def chain_headers(request: Request) -> dict[str, str]:
+    """Return the header that an action sends along when it calls another Holdfast application and waits.
+
+    With it, a request that would wait for a key that one of its callers holds is refused at once, with
+    :class:`~holdfast.errors.WaitsForItselfError`, and does not wait for its time to run out.
+    """
+    if not request.chain:
+        return {}
+    return {HEADER: base64.urlsafe_b64encode(msgspec.json.encode(request.chain)).decode()}
+
+
+def read_chain(header: str) -> tuple[Address, ...]:
+    """Return what a header says.
+
+    Raises:
+        InvalidHeaderError: It says nothing that can be read.
+    """
+    if not header:
+        return ()
+    if len(header) > LONGEST:
+        raise InvalidHeaderError(HEADER, f"has more than {LONGEST} characters")
+    try:
+        chain = _CHAIN.decode(base64.b64decode(header.encode(), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error, RecursionError):
+        raise InvalidHeaderError(HEADER, "was not made by chain_headers()") from None
+    if len(chain) > MOST:
+        raise InvalidHeaderError(HEADER, f"names more than {MOST} keys")
+    return chain

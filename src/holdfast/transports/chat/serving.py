@@ -1,0 +1,68 @@
+"""What all connections to one chat share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from holdfast.flows.ownership import Owners, checked_session, new_session
+from holdfast.transports.chat.guests import Guests, who_is
+from holdfast.transports.chat.posting import Party
+from holdfast.transports.gate import PRINCIPAL
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from starlette.requests import HTTPConnection
+
+    from holdfast.flows.arrival import Principal
+    from holdfast.scope import Scope
+    from holdfast.transports.chat.declaring import Chat
+    from holdfast.transports.chat.guests import Who
+    from holdfast.transports.limits import AppLimits, Room
+    from holdfast.transports.seam import Dispatching
+
+
+@final
+class Serving:
+    """One chat of an application.
+
+    Args:
+        chat: What was declared.
+        dispatching: Where requests go.
+        space: Returns where conversations lie, while the application is open.
+        limits: Of the application.
+        room: Counts the open streams of all chats.
+        closing: Set when the application closes.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        dispatching: Dispatching,
+        space: Callable[[], Scope],
+        limits: AppLimits,
+        room: Room,
+        closing: asyncio.Event,
+    ) -> None:
+        self.chat, self._dispatching, self._space = chat, dispatching, space
+        self.limits, self.room, self.closing = limits, room, closing
+        self.guests: Final = Guests(chat.limits)
+
+    async def party(self, connection: HTTPConnection, session: str) -> Party:
+        """Return who talks in which session; a new one if none is named.
+
+        Raises:
+            InvalidArrivalError: The id of the session cannot be one.
+            ForbiddenError: It is somebody else's.
+        """
+        principal: Principal = connection.scope[PRINCIPAL]
+        space = self._space()
+        if session:
+            await Owners(space).check(principal, checked_session(principal, session))
+        return Party(self.chat, self._dispatching, space, principal, session or new_session())
+
+    def who(self, connection: HTTPConnection) -> Who:
+        """Return what is counted as one user."""
+        address = "" if connection.client is None else connection.client.host
+        return who_is(connection.scope[PRINCIPAL], address)

@@ -1,0 +1,155 @@
+"""The one door of an application: whoever is not known does not get in, whatever they ask for."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, final
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from holdfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
+from holdfast.transports.authentication import identify
+from holdfast.transports.headers import headers_of
+from holdfast.transports.loopback import host_of, is_local
+from holdfast.transports.problems import problem_response
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from holdfast.flows.arrival import Principal
+    from holdfast.transports.authentication import Authenticate
+    from holdfast.transports.headers import Headers
+
+PRINCIPAL: Final = "holdfast.principal"
+"""Where an endpoint finds in the scope who asks."""
+
+SECURITY: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_NOT_GUARDED: Final = "without authentication, this application serves its own machine only; see authenticate="
+_log: Final = logging.getLogger("holdfast.transports")
+
+
+@final
+class Gate:
+    """Lets in what comes to the right host, from a trusted page, with credentials that hold; refuses all the rest.
+
+    It stands before the router, so a route cannot be forgotten. Without ``authenticate``, it lets in what comes from
+    this machine.
+
+    Args:
+        app: What is behind it.
+        authenticate: Says who asks.
+        hosts: The names that the application is served under; ``*.example.com`` stands for all below it.
+        origins: The pages besides its own that may use it.
+        open_paths: The paths that take no credentials, each in full. They look after themselves.
+        nobody: Who asks if there is no ``authenticate``.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authenticate: Authenticate | None,
+        hosts: Collection[str],
+        origins: Collection[str],
+        open_paths: Collection[str],
+        nobody: Principal,
+    ) -> None:
+        self._app, self._authenticate, self._nobody = app, authenticate, nobody
+        self._hosts: Final = frozenset(host.lower() for host in hosts if not host.startswith("*."))
+        self._below: Final = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
+        self._origins: Final = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._open_paths: Final = frozenset(open_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request or WebSocket in, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        answer, scope = _Answer(send), {**scope}
+        try:
+            scope[PRINCIPAL] = await self._admitted(scope)
+            await self._app(scope, receive, answer)
+        except FlowError as problem:
+            await answer.refuse(problem, scope, receive)
+        except Exception as problem:
+            _log.exception("a request failed")
+            if answer.has_begun:
+                raise
+            await answer.refuse(problem, scope, receive)
+
+    async def _admitted(self, scope: Scope) -> Principal:
+        headers = headers_of(scope)
+        self._check_host(headers.get("host", ""))
+        self._check_origin(headers)
+        if route_path(scope) in self._open_paths:
+            return self._nobody
+        if self._authenticate is None:
+            if not is_local(scope):
+                raise AuthenticationError(_NOT_GUARDED)
+            return self._nobody
+        principal = await identify(self._authenticate, HTTPConnection(scope))
+        if principal is None:
+            raise AuthenticationError
+        return principal
+
+    def _check_host(self, header: str) -> None:
+        if not self._hosts and not self._below:
+            return
+        host = host_of(header)
+        if host not in self._hosts and not (self._below and host.endswith(self._below)):
+            raise WrongHostError(host)
+
+    def _check_origin(self, headers: Headers) -> None:
+        origin = headers.get("origin")
+        if origin is None or origin.lower() in self._origins:
+            return
+        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+            raise WrongOriginError(origin)
+
+
+@final
+class _Answer:
+    """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
+
+    __slots__ = ("_send", "has_begun")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            self.has_begun = True
+            headers = list(message.get("headers", ()))
+            if not headers or headers[-1] is not SECURITY[-1]:  # most answers bring them along
+                known = {name for name, _ in headers}
+                headers.extend(pair for pair in SECURITY if pair[0] not in known)
+            message["headers"] = headers
+        elif message["type"] in ("websocket.accept", "websocket.close"):
+            self.has_begun = True
+        await self._send(message)
+
+    async def refuse(self, problem: Exception, scope: Scope, receive: Receive) -> None:
+        """Answer with a problem; a WebSocket that cannot be answered is closed."""
+        if self.has_begun:
+            return
+        if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+            await problem_response(problem)(scope, receive, self)
+        else:
+            await self({"type": "websocket.close", "code": 1008, "reason": ""})
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path below where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path

@@ -1,0 +1,1 @@
+"""Actions as tools of language models, over the Model Context Protocol."""

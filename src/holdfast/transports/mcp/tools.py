@@ -1,0 +1,80 @@
+"""Which actions are tools, and what a model is told about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+from holdfast.errors import InvalidFlowError
+from holdfast.flows.flow import Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcp.types import Tool
+
+    from holdfast.flows.action import Action
+    from holdfast.flows.arrival import Principal
+    from holdfast.flows.flow import Flows
+
+Toolable: TypeAlias = "Flow | Action[..., Any]"
+"""A flow, all of whose actions are tools, or one action."""
+
+LONGEST: Final = 128
+"""Characters of a tool's name."""
+
+
+@final
+class Toolbox:
+    """The tools of an application, by name.
+
+    Raises:
+        InvalidFlowError: Two have one name, one is too long, or an action is of no flow that the application has.
+    """
+
+    def __init__(self, given: Iterable[Toolable], flows: Flows) -> None:
+        self._actions: Final[dict[str, Action[..., Any]]] = {}
+        for each in given:
+            for action in each.actions.values() if isinstance(each, Flow) else (each,):
+                self._add(action, flows)
+
+    def __bool__(self) -> bool:
+        return bool(self._actions)
+
+    def _add(self, action: Action[..., Any], flows: Flows) -> None:
+        name = name_of(action)
+        if action not in flows.actions:
+            raise InvalidFlowError(action.where, "it cannot be a tool: its flow is none of the app's")
+        if self._actions.setdefault(name, action) is not action or len(name) > LONGEST:
+            raise InvalidFlowError(action.where, f"as a tool it would be called {name!r}, which is taken or too long")
+
+    def find(self, name: str, principal: Principal) -> Action[..., Any] | None:
+        """Return a tool that a principal may use. One that they may not is not there."""
+        action = self._actions.get(name)
+        return action if action is not None and _may(principal, action) else None
+
+    def shown_to(self, principal: Principal) -> list[Tool]:
+        """Return what a principal may use."""
+        return [_tool(name, action) for name, action in self._actions.items() if _may(principal, action)]
+
+
+def name_of(action: Action[..., Any]) -> str:
+    """Return the name of an action as a tool. Models take letters, digits, ``_`` and ``-`` only."""
+    return f"{action.flow}__{action.name}"
+
+
+def _may(principal: Principal, action: Action[..., Any]) -> bool:
+    return not action.roles or not action.roles.isdisjoint(principal.roles)
+
+
+def _tool(name: str, action: Action[..., Any]) -> Tool:
+    from mcp.types import Tool  # noqa: PLC0415 -- the library is an extra
+
+    schema = action.output_schema()
+    definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    wrapped = {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
+    return Tool(
+        name=name,
+        description=action.description or None,
+        input_schema=action.input_schema(),
+        output_schema=wrapped,
+    )

@@ -1,0 +1,100 @@
+"""Errors as answers: RFC 9457 problem details that say what happened, why, and what to do next."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.errors import (
+    EngineNotOpenError,
+    FlowError,
+    InvalidFlowError,
+    RequestFailedError,
+    RequestKeyError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY: Final = 1.0
+"""Seconds after which to come back where an error does not say."""
+
+_WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAN_BE_SENT_AGAIN: Final = frozenset({429, 503})
+_KEPT_BACK: Final = (RequestFailedError, RequestKeyError, InvalidFlowError)
+
+
+def problem_response(error: BaseException, request_id: str = "", headers: Mapping[str, str] | None = None) -> Response:
+    """Return an error as the answer to whoever asked."""
+    facts = problem_of(error, request_id)
+    told = dict(headers or {}) | {"Cache-Control": "no-store"}
+    if (seconds := facts.get("retryAfter")) is not None:
+        told["Retry-After"] = str(math.ceil(seconds))
+    if facts["status"] == HTTPStatus.UNAUTHORIZED:
+        told["WWW-Authenticate"] = "Bearer"
+    return Response(msgspec.json.encode(facts), facts["status"], told, MEDIA_TYPE)
+
+
+def plain_problem(kind: str, title: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer that needs no error to say what it says."""
+    facts = {"type": f"urn:holdfast:{kind}", "title": title, "status": status}
+    return Response(msgspec.json.encode(facts), status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
+    """Return what an answer says about an error. What was not written for callers is not shown to them."""
+    status = status_of(error)
+    if not _is_for_callers(error):
+        return _hidden(status, request_id, is_action=isinstance(error, RequestFailedError))
+    title, advice = _words(type(error))
+    facts: dict[str, Any] = {"type": f"urn:holdfast:{_name(type(error))}", "title": title, "status": status}
+    facts |= {"detail": str(error)}
+    if advice:
+        facts["next"] = advice
+    if known := request_id or getattr(error, "request_id", ""):
+        facts["requestId"] = known
+    if status in _CAN_BE_SENT_AGAIN:
+        facts["retryAfter"] = getattr(error, "retry_after", RETRY)
+    return facts
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status that says what an error says."""
+    if isinstance(error, FlowError):
+        return error.status
+    return 503 if isinstance(error, StoreError | EngineNotOpenError) else 500
+
+
+def _is_for_callers(error: BaseException) -> bool:
+    return isinstance(error, FlowError) and not isinstance(error, _KEPT_BACK)
+
+
+def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:
+    """Return an answer that shows nothing of what went wrong inside: the log has it."""
+    kind, title = ("request-failed", "The action failed") if is_action else ("internal", "Something went wrong here")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        kind, title = "unavailable", "The store does not answer now, so nothing was started"
+    facts: dict[str, Any] = {"type": f"urn:holdfast:{kind}", "title": title, "status": status}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        facts |= {"next": "Send the request again after a while.", "retryAfter": RETRY}
+    return facts | ({"requestId": request_id} if request_id else {})
+
+
+def _words(kind: type[BaseException]) -> tuple[str, str]:
+    """Return what an error is, and what to do next: the first sentence of its docstring, and the rest of it."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:")[0]
+    text = " ".join(text.replace("``", "").split())
+    title, _, advice = text.partition(". ")
+    return title.rstrip("."), advice
+
+
+def _name(kind: type[BaseException]) -> str:
+    return _WORD.sub("-", kind.__name__.removesuffix("Error")).lower()

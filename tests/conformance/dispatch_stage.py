@@ -1,0 +1,145 @@
+"""A flow for the tests of dispatchers: actions that begin, tell so, and end when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, final
+
+import holdfast as hf
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.flows.handle import Handle
+    from holdfast.flows.policies import Policy
+
+SOON: Final = 15.0
+"""How long anything may take at most that ought to happen at once, in seconds."""
+
+ANN: Final = hf.Principal("acme", "ann")
+
+
+POLICIES: Final[dict[str, Policy]] = {
+    "free": hf.Allow(),
+    "queued": hf.Queue(max_waiting=3),
+    "hasty": hf.Queue(timeout="60ms"),
+    "rejected": hf.Reject(),
+    "restarted": hf.Restart(grace="10s"),
+    "joined": hf.Join(),
+    "latest": hf.Latest(),
+    "debounced": hf.Debounce("250ms", collapse="all"),
+    "capped": hf.Debounce("200ms", max_wait="300ms"),
+    "leading": hf.Debounce("500ms", edge="leading"),
+}
+"""The actions that work as a test says, by the policy that they have."""
+
+
+@final
+class Stage:
+    """What the actions of one test do, and what they have done.
+
+    Attributes:
+        begun: The names of those that have begun, in order.
+        ended: The names of those that came to their end.
+        seen: The inputs that each has seen, by name.
+        most: How many ran at a time, at most.
+        nest: What the action ``nested`` does.
+    """
+
+    def __init__(self) -> None:
+        self.begun: Final[list[str]] = []
+        self.ended: Final[list[str]] = []
+        self.seen: Final[dict[str, tuple[Any, ...]]] = {}
+        self.most = self._now = 0
+        self._held: Final[dict[str, asyncio.Event]] = {}
+        self._news: Final[defaultdict[str, asyncio.Event]] = defaultdict(asyncio.Event)
+        self.failures: Final[dict[str, int]] = {}
+        self.calls: Final[list[str]] = []
+        self.nest: Callable[[hf.Request, str], Awaitable[str]] = self._work
+        self.flow: Final = self._flow()
+
+    def _flow(self) -> hf.Flow:
+        flow = hf.Flow("chat")
+
+        async def work(request: hf.Request, name: str) -> str:
+            return await self._work(request, name)
+
+        for action, policy in POLICIES.items():
+            flow.action(name=action, concurrency=policy)(work)
+
+        @flow.action(concurrency=hf.Batch(3, "10s"))
+        async def batched(request: hf.Request, names: list[str]) -> list[str]:
+            await self._work(request, "+".join(names))
+            return names
+
+        @flow.action(concurrency="queue", retry=hf.Retry(attempts=3, delay=0.01))
+        async def retried(request: hf.Request, name: str) -> str:
+            await request.run_once("charge", self._charge, name)
+            return await self._work(request, name)
+
+        @flow.action(concurrency="queue")
+        async def nested(request: hf.Request, name: str) -> str:
+            return await self.nest(request, name)
+
+        return flow
+
+    async def _charge(self, name: str) -> str:
+        self.calls.append(name)
+        return name
+
+    async def _work(self, request: hf.Request, name: str) -> str:
+        self.begun.append(name)
+        self.seen[name] = request.inputs
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            request.emit({"began": name})
+            if request.session_id:
+                request.session.append("names", name)
+            self._news[f"begun {name}"].set()
+            if name in self._held:
+                await self._held[name].wait()
+            if self.failures.get(name, 0):
+                self.failures[name] -= 1
+                raise ValueError(name)
+        finally:
+            self._now -= 1
+        self.ended.append(name)
+        self._news[f"ended {name}"].set()
+        return f"did {name}"
+
+    # --- what tests say ------------------------------------------------------------------------------------------
+
+    def hold(self, *names: str) -> None:
+        """Let those not end before :meth:`release`."""
+        for name in names:
+            self._held[name] = asyncio.Event()
+
+    def release(self, *names: str) -> None:
+        """Let those end."""
+        for name in names:
+            self._held[name].set()
+
+    async def until_begun(self, name: str) -> None:
+        """Wait until that one has begun."""
+        async with asyncio.timeout(SOON):
+            await self._news[f"begun {name}"].wait()
+
+    async def until_ended(self, name: str) -> None:
+        """Wait until that one has ended."""
+        async with asyncio.timeout(SOON):
+            await self._news[f"ended {name}"].wait()
+
+
+def arrival(action: str, name: str, *, durable: bool = False, **more: Any) -> hf.Arrival:
+    """Return a request of ann's in her one session."""
+    inputs = more.pop("inputs", {"names" if action == "batched" else "name": name})
+    more.setdefault("session", "s-1")
+    more.setdefault("principal", ANN)
+    return hf.Arrival(flow="chat", action=action, inputs=inputs, attended=not durable, **more)
+
+
+async def result(handle: Handle) -> Any:
+    """Return what a request came to, soon."""
+    return await handle.result(timeout=SOON)

@@ -1,0 +1,106 @@
+"""Both arbiters keep the same promises: in the memory of the sole server, and on every kind of store."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast as hf
+from holdfast.flows.arbiters.local import LocalArbiter
+from holdfast.flows.arbiters.shared import SharedArbiter
+from holdfast.space import Space
+from holdfast.stores import GroupedStore
+from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.stores.opening import open_store
+from tests.conformance.arbiter_visits import fresh_name
+from tests.conformance.arbiters import ArbiterContract
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.conformance.arbiters import Pair
+
+
+class TestLocalArbiter(ArbiterContract):
+    """One server, with its lines in memory."""
+
+    @pytest.fixture
+    async def space(self) -> AsyncIterator[Space]:
+        """A space in memory."""
+        async with hf.open("memory://", namespace=fresh_name()) as space:
+            yield space
+
+    @pytest.fixture
+    async def arbiters(self, space: Space) -> AsyncIterator[Pair]:
+        """The same one twice. Nothing is left of any line."""
+        async with LocalArbiter(space) as arbiter:
+            yield arbiter, arbiter
+            assert arbiter.keys_in_use == 0
+
+
+class Shared(ArbiterContract):
+    """Two servers on one store."""
+
+    @pytest.fixture
+    async def spaces(self) -> AsyncIterator[tuple[Space, Space]]:
+        """A space of each."""
+        memory = Memory()
+        async with Space(GroupedStore(MemoryBackend(memory))) as one, Space(GroupedStore(MemoryBackend(memory))) as two:
+            yield one, two
+
+    @pytest.fixture
+    def space(self, spaces: tuple[Space, Space]) -> Space:
+        """The first."""
+        return spaces[0]
+
+    @pytest.fixture
+    async def arbiters(self, spaces: tuple[Space, Space]) -> AsyncIterator[Pair]:
+        """One on each space."""
+        async with SharedArbiter(spaces[0]) as one, SharedArbiter(spaces[1]) as two:
+            yield one, two
+
+
+class TestSharedInMemory(Shared):
+    """On the store in memory."""
+
+
+class _AtUrl(Shared):
+    @pytest.fixture
+    async def spaces(self, url: str) -> AsyncIterator[tuple[Space, Space]]:
+        """Two spaces on the store at a URL, in a namespace of their own."""
+        namespace = fresh_name()
+        async with AsyncExitStack() as stack:
+            one, two = [
+                await stack.enter_async_context(Space(await open_store(url), namespace=namespace)) for _ in range(2)
+            ]
+            yield one, two
+
+
+class TestSharedOnSqlite(_AtUrl):
+    """On a file."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        """A file of the test's own."""
+        return f"sqlite:///{tmp_path}/store.db"
+
+
+class TestSharedOnPostgresql(_AtUrl):
+    """On a server."""
+
+    @pytest.fixture
+    def url(self, postgresql_url: str) -> str:
+        """The shared server."""
+        return f"{postgresql_url}?schema=conformance"
+
+
+class TestSharedOnRedis(_AtUrl):
+    """On a server."""
+
+    @pytest.fixture
+    def url(self, redis_url: str) -> str:
+        """The shared server."""
+        return redis_url

@@ -1,0 +1,34 @@
+"""The flow that processes serve in these tests; what an action does is heard and told by the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import holdfast as hf
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+def flow_of(work: Callable[[hf.Request, str], Awaitable[str]]) -> hf.Flow:
+    """Return a flow whose actions all do the same, each by a policy of its own."""
+    flow = hf.Flow("chat")
+
+    @flow.action(concurrency=hf.Queue(timeout="60s"))
+    async def queued(request: hf.Request, name: str) -> str:
+        return await work(request, name)
+
+    @flow.action(concurrency=hf.Queue(timeout="60s"), interrupted="fail")
+    async def delicate(request: hf.Request, name: str) -> str:
+        return await work(request, name)
+
+    @flow.action(concurrency=hf.Debounce("100ms"))
+    async def debounced(request: hf.Request, name: str) -> str:
+        return await work(request, name)
+
+    return flow
+
+
+async def nothing(request: hf.Request, name: str) -> str:
+    """Do nothing: whoever only sends requests does not run them."""
+    return f"{request.id}{name}"

@@ -1,0 +1,104 @@
+"""Arbiters that are wrong, each in the way of some real one: the very code, with one piece of it replaced."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from holdfast.flows.arbiters import shared_turn
+from holdfast.flows.arbiters.line import RequestLine
+from holdfast.flows.arbiters.local import LocalArbiter
+from holdfast.flows.arbiters.local_turn import LocalTurn
+from holdfast.flows.arbiters.shared import SharedArbiter
+from holdfast.flows.arbiters.shared_turn import SharedTurn
+from holdfast.locks.driving.requests import Along
+from holdfast.stores.protocol import Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.flows.arbiters.protocol import Beside, Stop
+    from holdfast.keys import RecordKey
+    from holdfast.stores.protocol import Snapshot
+
+
+def leaving_in_any_case(beside: Beside | None) -> Along:
+    """Commit the end of a request, whoever has the turn by now."""
+
+    def decide(_: Any, seen: Snapshot) -> Any:
+        return (() if beside is None else tuple(beside.decide(0, seen))), ()
+
+    return Along(() if beside is None else beside.keys, decide)
+
+
+async def update_without_guard(turn: SharedTurn, beside: Beside) -> Mapping[RecordKey, int]:
+    """Look first and commit then, as if nothing could happen in between."""
+    turn.check()
+    space = turn._arbiter.space
+    return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
+
+
+async def stop_whoever_is_there(arbiter: SharedArbiter, entries: Any) -> None:
+    """Take a word for one entry for a word to whoever is on the same key here by now."""
+    for stop in (await arbiter.words.read(entries)).values():
+        for turn in list(arbiter._here.values()):
+            turn.ask_to_stop(stop)
+            turn.cancel()
+
+
+async def commit_without_guard(arbiter: LocalArbiter, beside: Beside, position: int, turn: LocalTurn) -> Any:
+    """Trust in being the sole server."""
+    turn.check()
+    return await arbiter._space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(position, seen))))
+
+
+def leave_without_handing_over(line: RequestLine[Any], entrant: Any) -> Any:
+    """Free the key, and let whoever comes first have it."""
+    if line.holder is entrant:
+        line.holder = None
+    else:
+        line.waiters.pop(entrant, None)
+
+
+def free_a_taken_place(arbiter: LocalArbiter, turn: LocalTurn) -> None:
+    """Give a place back by its key: whoever has it by now."""
+    line = arbiter._lines.get(turn.ask.address)
+    if line is not None and line.holder is not None:
+        _leave(arbiter, line.holder)
+    _leave(arbiter, turn)
+
+
+_leave: Final = LocalArbiter.leave
+
+
+def keep_committing(turn: LocalTurn, stop: Stop) -> None:
+    """Ask one to stop without telling that its work counts for nothing any more."""
+    turn.stop = stop
+    if turn.ask.on_stop is not None:
+        turn.ask.on_stop(stop)
+    if not turn.is_at_front:
+        turn.is_lost = True
+        turn._arbiter.leave(turn)
+    turn.wake()
+
+
+MUTANTS: Final[dict[str, tuple[bool, tuple[tuple[Any, str, Any], ...]]]] = {
+    "the end of a request is not fenced": (False, ((shared_turn, "_leaving", leaving_in_any_case),)),
+    "a commit of a turn is not fenced": (False, ((SharedTurn, "update", update_without_guard),)),
+    "a stop reaches whoever has the key": (False, ((SharedArbiter, "_pass_on", stop_whoever_is_there),)),
+    "the sole server does not guard its commits": (True, ((LocalArbiter, "commit", commit_without_guard),)),
+    "a key is freed before it is handed over": (True, ((RequestLine, "leave", leave_without_handing_over),)),
+    "a place is given back by its key": (True, ((LocalArbiter, "leave", free_a_taken_place),)),
+    "one that is asked to stop goes on committing": (True, ((LocalTurn, "ask_to_stop", keep_committing),)),
+}
+"""By name: whether it is the local arbiter, and what is replaced."""
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Run with one mutant."""
+    with ExitStack() as stack:
+        for target, attribute, replacement in MUTANTS[name][1]:
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield

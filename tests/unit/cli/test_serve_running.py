@@ -1,0 +1,17 @@
+"""What ``holdfast serve`` listens with."""
+
+from __future__ import annotations
+
+import socket
+
+from holdfast.cli.serve_running import _listening
+
+
+def test_a_connection_sends_at_once_what_it_is_given() -> None:
+    """An answer is written in two parts: the second must not wait until the caller has confirmed the first."""
+    with (
+        _listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,0 +1,167 @@
+"""Policies: values that are checked when they are made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import InvalidDurationError, InvalidFlowError
+from holdfast.flows.policies import POLICIES, as_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.flows.policies import Policy
+
+WHERE = "flow 'support-chat', action 'respond'"
+MAKE: dict[str, Callable[..., Policy]] = {
+    "queue": hf.Queue,
+    "reject": hf.Reject,
+    "debounce": lambda **options: hf.Debounce("1s", **options),
+    "restart": hf.Restart,
+    "batch": lambda **options: hf.Batch(10, "1s", **options),
+    "join": hf.Join,
+    "latest": hf.Latest,
+}
+
+
+async def slow_key(_: hf.Arrival) -> str:
+    """Return a key too late."""
+    return "x"
+
+
+def test_a_policy_is_what_its_options_say() -> None:
+    """Lengths of time can be written in every way, and equal policies are equal and hash alike."""
+    written = hf.Debounce("500ms", max_wait=timedelta(seconds=5))
+
+    assert written == hf.Debounce(0.5, max_wait="5 seconds")
+    assert hash(written) == hash(hf.Debounce(0.5, max_wait="5 seconds"))
+    assert written != hf.Debounce("500ms", max_wait="6s")
+    assert hf.Reject() != hf.Join()
+
+
+def test_a_policy_does_not_change() -> None:
+    """Flows and actions share it."""
+    with pytest.raises(AttributeError, match="Queue does not change"):
+        cast("Any", hf.Queue()).timeout = 5
+
+
+def test_a_policy_shows_its_options() -> None:
+    """In a debugger it can be seen what was declared."""
+    assert repr(hf.Queue(key="user")) == "Queue(key='user', max_waiting=100, timeout=30.0)"
+
+
+@pytest.mark.parametrize("name", ["allow", "queue", "reject", "restart", "join", "latest"])
+def test_a_policy_without_options_can_be_given_by_its_name(name: str) -> None:
+    """``"queue"`` is ``hf.Queue()``."""
+    assert as_policy(cast("Any", name), WHERE) == cast("Any", POLICIES[name])()
+
+
+@pytest.mark.parametrize(("name", "example"), [("debounce", r"hf\.Debounce"), ("batch", r"hf\.Batch")])
+def test_a_policy_that_needs_options_is_not_taken_by_its_name(name: str, example: str) -> None:
+    """The error shows how it is written."""
+    with pytest.raises(InvalidFlowError, match=f"action 'respond'.*needs options.*{example}"):
+        as_policy(cast("Any", name), WHERE)
+
+
+@pytest.mark.parametrize("given", ["queued", "", 3, {"policy": "queue"}, None])
+def test_what_is_no_policy_is_refused_with_a_list_of_those_there_are(given: object) -> None:
+    """The error names the place, and all eight."""
+    with pytest.raises(InvalidFlowError, match="action 'respond'") as refused:
+        as_policy(cast("Any", given), WHERE)
+    assert [name for name in POLICIES if f"'{name}'" not in str(refused.value)] == []
+
+
+def test_a_policy_that_was_not_called_is_refused_with_the_fix() -> None:
+    """``concurrency=hf.Queue`` lacks its brackets."""
+    with pytest.raises(InvalidFlowError, match=r"given as a class; call it, as in hf\.Queue"):
+        as_policy(cast("Any", hf.Queue), WHERE)
+
+
+@pytest.mark.parametrize("form", ["session", "user", "tenant"])
+@pytest.mark.parametrize("name", MAKE)
+def test_every_policy_takes_every_form_of_key(name: str, form: str) -> None:
+    """Which requests collide is chosen apart from what happens then."""
+    assert MAKE[name](key=form).key == form
+    assert callable(MAKE[name](key=lambda arrival: arrival.user).key)
+
+
+@pytest.mark.parametrize("key", ["sessions", "", "*", None, 3, ("session",)])
+@pytest.mark.parametrize("name", MAKE)
+def test_an_unknown_form_of_key_is_refused_with_a_list_of_those_there_are(name: str, key: object) -> None:
+    """Not at the first request."""
+    with pytest.raises(InvalidFlowError, match="'session', 'user', 'tenant', 'none', or a function"):
+        MAKE[name](key=key)
+
+
+@pytest.mark.parametrize("name", ["debounce", "restart", "batch", "join", "latest"])
+def test_a_policy_that_means_nothing_without_a_key_refuses_to_have_none(name: str) -> None:
+    """There would be nothing to collapse, restart or share, and ``Allow`` says so better."""
+    with pytest.raises(InvalidFlowError, match=r"without a key there is no.*use hf\.Allow"):
+        MAKE[name](key="none")
+
+
+@pytest.mark.parametrize("name", ["queue", "reject"])
+def test_queue_and_reject_may_have_no_key(name: str) -> None:
+    """Then nothing is arbitrated, as with ``Allow``."""
+    assert MAKE[name](key="none").key == "none"
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"), [(slow_key, "async"), (lambda: "x", "one argument"), (lambda _a, _b: "x", "one argument")]
+)
+def test_a_function_that_cannot_give_a_key_is_refused(key: Any, problem: str) -> None:
+    """It has to be a plain function of the arrival."""
+    with pytest.raises(InvalidFlowError, match=problem):
+        hf.Queue(key=key)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hf.Queue(max_waiting=0),
+        lambda: hf.Queue(max_waiting=10_001),
+        lambda: hf.Queue(max_waiting=cast("Any", True)),
+        lambda: hf.Queue(max_waiting=cast("Any", 1.5)),
+        lambda: hf.Batch(0, "1s"),
+        lambda: hf.Batch(cast("Any", "10"), "1s"),
+        lambda: hf.Debounce("5s", max_wait="1s"),
+        lambda: hf.Debounce("5s", edge=cast("Any", "both")),
+        lambda: hf.Debounce("5s", collapse=cast("Any", "first")),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Policy]) -> None:
+    """Sizes are whole numbers in their limits, and choices are among those there are."""
+    with pytest.raises(InvalidFlowError):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: hf.Queue(timeout="soon"), "timeout of Queue"),
+        (lambda: hf.Queue(timeout=0), "timeout of Queue"),
+        (lambda: hf.Debounce(0), "window of Debounce"),
+        (lambda: hf.Debounce("1s", max_wait="-1s"), "max_wait of Debounce"),
+        (lambda: hf.Batch(10, "month"), "window of Batch"),
+        (lambda: hf.Restart(grace=-1), "grace of Restart"),
+    ],
+)
+def test_a_length_of_time_that_makes_no_sense_is_refused(make: Callable[[], Policy], what: str) -> None:
+    """The error says which one."""
+    with pytest.raises(InvalidDurationError, match=what):
+        make()
+
+
+def test_a_wait_without_end_and_no_grace_at_all_can_be_chosen() -> None:
+    """``timeout=None`` waits as long as it takes, and ``grace=0`` revokes at once."""
+    assert hf.Queue(timeout=None).timeout is None
+    assert hf.Restart(grace=0).grace == 0
+
+
+def test_what_is_answered_before_it_has_run_is_collected() -> None:
+    """Those three policies make their requests durable, and no other does."""
+    assert {name for name, kind in POLICIES.items() if kind.collects} == {"debounce", "batch", "latest"}

@@ -1,0 +1,291 @@
+"""Applications as a whole: declared, opened, served and closed, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route, WebSocketRoute
+
+import holdfast as hf
+from holdfast.errors import InvalidFlowError, NotTheSoleServerError
+from holdfast.transports.webhooks import Unsigned
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
+shop = hf.Flow("shop", concurrency="queue")
+seen: list[str] = []
+
+
+@shop.action
+async def buy(request: hf.Request, item: str) -> str:
+    """Buy something."""
+    request.emit({"item": item})
+    return f"{item} for {request.user or 'somebody'}"
+
+
+@shop.action(durable=True)
+async def ship(request: hf.Request, parcel: dict[str, str]) -> str:
+    """Ship something, whatever happens."""
+    del request
+    seen.append(parcel["to"])
+    return parcel["to"]
+
+
+@shop.action
+async def fail(request: hf.Request) -> None:
+    """Fail."""
+    raise ValueError(request.id)
+
+
+@shop.action(concurrency=hf.Reject())
+async def hold(request: hf.Request) -> None:
+    """Keep the key until somebody cancels it."""
+    request.emit("held")
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A store of our own."""
+    return f"sqlite:///{tmp_path}/app.db"
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client on this machine."""
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def served(url: str, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve the shop."""
+    async with hf.App(url, flows=[shop], **options) as app, client_of(app) as client:
+        yield client
+
+
+@pytest.mark.parametrize("arbiter", ["shared", "local"])
+async def test_an_action_is_called_over_http(url: str, arbiter: str) -> None:
+    """From the declaration to the answer."""
+    async with served(url, arbiter=arbiter) as client:
+        answer = await client.post("/flows/shop/buy", json={"item": "tea"}, headers={"Holdfast-Session": "s"})
+        wrong = await client.post("/flows/shop/buy", json={"item": 7})
+        extra = await client.post("/flows/shop/buy", json={"item": "tea", "canary": 1})
+        nothing = await client.post(
+            "/flows/shop/buy", content=b"not json", headers={"content-type": "application/json"}
+        )
+        failed = await client.post("/flows/shop/fail")
+    assert (answer.status_code, answer.json()) == (200, "tea for somebody")
+    assert [wrong.status_code, extra.status_code, nothing.status_code] == [422, 422, 422]
+    assert failed.status_code == 500
+
+
+async def test_a_durable_request_is_followed_to_its_end(url: str) -> None:
+    """202 and an address; there is the status, and the events, and then nothing more."""
+    async with served(url) as client:
+        accepted = await client.post("/flows/shop/ship", json={"parcel": {"to": "Ada"}})
+        events = await client.get(f"{accepted.headers['location']}/events")
+        status = (await client.get(accepted.headers["location"])).json()
+    assert accepted.status_code == 202
+    assert '"status":"completed"' in events.text
+    assert (status["status"], status["result"]) == ("completed", "Ada")
+
+
+async def test_a_repeated_key_replays_the_answer(url: str) -> None:
+    """And another body under the same key is refused."""
+    async with served(url) as client:
+        key = {"Idempotency-Key": "k-1"}
+        first = await client.post("/flows/shop/buy", json={"item": "tea"}, headers=key)
+        again = await client.post("/flows/shop/buy", json={"item": "tea"}, headers=key)
+        other = await client.post("/flows/shop/buy", json={"item": "milk"}, headers=key)
+    assert (first.json(), again.json()) == ("tea for somebody", "tea for somebody")
+    assert (first.headers["holdfast-request"], again.headers.get("idempotency-replayed")) == (
+        again.headers["holdfast-request"],
+        "true",
+    )
+    assert other.status_code == 422
+
+
+@pytest.mark.parametrize("arbiter", ["shared", "local"])
+async def test_a_taken_key_names_who_has_it(url: str, arbiter: str) -> None:
+    """409 with the id of the other, which can be looked at and cancelled."""
+    session = {"Holdfast-Session": "s"}
+    async with served(url, arbiter=arbiter) as client:
+        holding = await client.post("/flows/shop/hold", headers=session | {"Prefer": "respond-async"})
+        refused = await client.post("/flows/shop/hold", headers=session)
+        holder = refused.json()["requestId"]
+        await client.delete(f"/requests/{holder}")
+        await client.get(f"/requests/{holder}/events")  # until it has ended
+        status = (await client.get(f"/requests/{holder}")).json()["status"]
+    assert (refused.status_code, holder) == (409, holding.json()["requestId"])
+    assert status == "cancelled"
+
+
+async def test_a_webhook_is_run_once(url: str) -> None:
+    """However often it is delivered: accepted, then duplicate."""
+    seen.clear()
+    webhook = hf.Webhook("parcels", Unsigned(), to=ship)
+    async with served(url, webhooks=[webhook]) as client:
+        answers = [
+            await client.post("/webhooks/parcels", json={"to": "Bob"}, headers={"webhook-id": "1"}) for _ in range(3)
+        ]
+        await client.get(f"/requests/{answers[0].json()['requestId']}/events")
+        late = await client.post("/webhooks/parcels", json={"to": "Bob"}, headers={"webhook-id": "1"})
+    assert [answer.status_code for answer in [*answers, late]] == [202, 200, 200, 200]
+    assert late.json() == {"status": "duplicate", "requestId": answers[0].json()["requestId"]}
+    assert seen == ["Bob"]
+
+
+@contextlib.asynccontextmanager
+async def lived(app: ASGIApp) -> AsyncIterator[list[str]]:
+    """Do what a server does around everything else; tell what the application says to that."""
+    asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    said: asyncio.Queue[Any] = asyncio.Queue()
+    living = asyncio.ensure_future(app({"type": "lifespan", "asgi": {}, "state": {}}, asked.get, said.put))
+    asked.put_nowait({"type": "lifespan.startup"})
+    told = [(await said.get())["type"]]
+    yield told
+    asked.put_nowait({"type": "lifespan.shutdown"})
+    told.append((await said.get())["type"])
+    await living
+
+
+async def test_a_server_opens_and_closes_it(url: str) -> None:
+    """As ASGI's lifespan says; before and after it serves nothing."""
+    app = hf.App(url, flows=[shop])
+    async with client_of(app) as client:
+        assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 503
+        assert (await client.get("/health")).status_code == 503
+        async with lived(app) as told:
+            assert (await client.get("/health")).status_code == 200
+            assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 200
+        assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 503
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+async def test_it_can_be_mounted_in_another_application(url: str) -> None:
+    """Which opens it with its own lifespan; addresses are those below the mount."""
+    app = hf.App(url, flows=[shop])
+    outer = Starlette(lifespan=hf.lifespan(app))
+    outer.mount("/api", app)
+    async with outer.router.lifespan_context(outer), client_of(outer) as client:
+        answer = await client.post("/api/flows/shop/ship", json={"parcel": {"to": "Ada"}})
+        assert answer.headers["location"].startswith("/api/requests/")
+        assert (await client.get(answer.headers["location"])).status_code == 200
+        assert (await client.get("/api/health")).status_code == 200
+
+
+async def test_a_second_process_cannot_decide_in_memory_too(url: str) -> None:
+    """With ``arbiter="local"`` one serves; the other refuses to start and says what to do."""
+    async with hf.App(url, flows=[shop], arbiter="local"):
+        with pytest.raises(NotTheSoleServerError, match="arbiter"):
+            await hf.App(url, flows=[shop], arbiter="local").open()
+
+
+async def test_pages_that_were_named_may_use_it_from_a_browser(url: str) -> None:
+    """They are told so when they ask; others are not."""
+    tokens = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
+    async with served(url, authenticate=tokens, origins=["https://app.example"]) as client:
+        ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+        allowed = await client.options("/flows/shop/buy", headers=ask | {"Origin": "https://app.example"})
+        refused = await client.options("/flows/shop/buy", headers=ask | {"Origin": "https://evil.example"})
+        headers = {"Origin": "https://app.example", "Authorization": "Bearer t"}
+        answer = await client.post("/flows/shop/buy", json={"item": "tea"}, headers=headers)
+    assert (allowed.status_code, refused.status_code) == (200, 400)
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert answer.json() == "tea for ada"
+
+
+@shop.action
+async def append_message(request: hf.Request, text: str) -> None:
+    """Keep a message."""
+
+
+@shop.action
+async def respond(request: hf.Request, text: str) -> str:
+    """Answer a message."""
+    del request
+    return text
+
+
+def _ways(routes: list[BaseRoute], above: str = "") -> list[tuple[str, str]]:
+    """Return all ways into an application: the kind of connection, and a path that leads there."""
+    ways: list[tuple[str, str]] = []
+    for route in routes:
+        path = above + getattr(route, "path", "")
+        if isinstance(route, Mount):
+            ways += [("http", f"{path}/x"), *_ways(list(route.routes), path)]
+        else:
+            assert isinstance(route, Route | WebSocketRoute), "a kind of route that this test does not know"
+            ways.append(("websocket" if isinstance(route, WebSocketRoute) else "http", path))
+    return [(kind, re.sub(r"[{}]|:path", "", path)) for kind, path in ways]
+
+
+async def test_every_way_into_an_application_needs_credentials(url: str) -> None:
+    """HTTP, WebSockets, streams, pages and tools: whatever there is, by whatever it is asked for."""
+    tokens = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
+    chats, hooks = [hf.Chat(shop)], [hf.Webhook("parcels", Unsigned(), to=ship)]
+    async with hf.App(url, flows=[shop], chats=chats, tools=[shop], webhooks=hooks, authenticate=tokens) as app:
+        ways = _ways(app.routes)
+        assert {kind for kind, _ in ways} == {"http", "websocket"}
+        for kind, path in ways:
+            if path in ("/health", "/webhooks/parcels"):
+                continue
+            for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS") if kind == "http" else ("",):
+                assert await _status(app, kind, path, method) == 401, (method, path)
+
+
+async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    extensions: dict[str, Any] = {"websocket.http.response": {}}
+    scope = {"type": kind, "method": method, "path": path, "query_string": b"", "headers": [], "extensions": extensions}
+    await app(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"webhooks": [hf.Webhook("a", Unsigned(), to=ship), hf.Webhook("a", Unsigned(), to=ship)]},
+        {"flows": [], "webhooks": [hf.Webhook("a", Unsigned(), to=ship)]},
+        {"arbiter": "nobody"},
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
+    """Before anything is opened."""
+    with pytest.raises(InvalidFlowError):
+        hf.App("memory://", **({"flows": [shop]} | options))
+
+
+def test_what_an_engine_has_cannot_be_given_beside_it() -> None:
+    """It would be said twice."""
+    with pytest.raises(InvalidFlowError, match="workflows"):
+        hf.App(hf.Engine("memory://"), flows=[shop], workflows=[hf.workflow(ship.function)])
+
+
+def test_naming_it_needs_no_library_of_the_web() -> None:
+    """``from holdfast import *`` loads none; making one does."""
+    code = "import sys; from holdfast import *; print(bool({'starlette', 'uvicorn'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
