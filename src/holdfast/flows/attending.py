@@ -331,7 +331,7 @@ class Attended:
             if self._entered is not None:
                 self._entered.set_exception(problem)
                 self._entered.exception()  # whoever asked may have gone
-            self._close(self._ended_by(problem))
+            self._close(self._ended("refused"))  # which nobody will read
             return
         record = self._ended_by(problem)
         if self.is_stored:

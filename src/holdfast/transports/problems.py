@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,6 +89,7 @@ def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:
     return facts | ({"requestId": request_id} if request_id else {})
 
 
+@lru_cache(maxsize=256)
 def _words(kind: type[BaseException]) -> tuple[str, str]:
     """Return what an error is, and what to do next: the first sentence of its docstring, and the rest of it."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:")[0]
@@ -96,5 +98,6 @@ def _words(kind: type[BaseException]) -> tuple[str, str]:
     return title.rstrip("."), advice
 
 
+@lru_cache(maxsize=256)
 def _name(kind: type[BaseException]) -> str:
     return _WORD.sub("-", kind.__name__.removesuffix("Error")).lower()
