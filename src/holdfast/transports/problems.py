@@ -55,8 +55,8 @@ def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
     status = status_of(error)
     if not _is_for_callers(error):
         return _hidden(status, request_id, is_action=isinstance(error, RequestFailedError))
-    title, advice = _words(type(error))
-    facts: dict[str, Any] = {"type": f"urn:holdfast:{_name(type(error))}", "title": title, "status": status}
+    title, advice = _words(type(error).__doc__ or "")
+    facts: dict[str, Any] = {"type": f"urn:holdfast:{_name(type(error).__name__)}", "title": title, "status": status}
     facts |= {"detail": str(error)}
     if advice:
         facts["next"] = advice
@@ -90,14 +90,14 @@ def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _words(kind: type[BaseException]) -> tuple[str, str]:
+def _words(docstring: str) -> tuple[str, str]:
     """Return what an error is, and what to do next: the first sentence of its docstring, and the rest of it."""
-    text = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:")[0]
+    text = inspect.cleandoc(docstring).partition("\n\nAttributes:")[0]
     text = " ".join(text.replace("``", "").split())
     title, _, advice = text.partition(". ")
     return title.rstrip("."), advice
 
 
 @lru_cache(maxsize=256)
-def _name(kind: type[BaseException]) -> str:
-    return _WORD.sub("-", kind.__name__.removesuffix("Error")).lower()
+def _name(kind: str) -> str:
+    return _WORD.sub("-", kind.removesuffix("Error")).lower()
