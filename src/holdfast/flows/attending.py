@@ -13,16 +13,15 @@ from msgspec import UNSET, structs
 
 from holdfast.errors import (
     HoldfastError,
-    QueueTimeoutError,
     RequestCancelledError,
     RequestInterruptedError,
-    RequestSupersededError,
     SessionStateError,
 )
 from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, Memory
+from holdfast.flows.ending import ended_by, write_end
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of
 from holdfast.flows.viewing import ended, final_put
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 1.0
 """Seconds that a caller waits until it is written that its request has ended without a result."""
-
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 2.0
-"""Seconds between two tries to write that: doubled from the first to the longest."""
 
 CLOSING: Final = "its server is closing"
 
@@ -186,6 +181,9 @@ class Attended:
                 self._close(self._ended_by(self._why_stopped()))
             self._turn, self._journal = None, self.memory  # which refer to this request
         return None
+
+    def _ended_by(self, problem: BaseException) -> RequestRecord:
+        return ended_by(self.record, problem, self._server.now(), self._server.known)
 
     def _why_stopped(self) -> HoldfastError:
         if self._calls.stopping == CLOSING:
@@ -333,11 +331,12 @@ class Attended:
             if self._entered is not None:
                 self._entered.set_exception(problem)
                 self._entered.exception()  # whoever asked may have gone
-            self._close(self._ended_by(problem))
+            self._close(self._ended("refused"))  # which nobody will read
             return
         record = self._ended_by(problem)
         if self.is_stored:
-            writing = self._server.own(self._write_end(record))  # however long that takes, and whoever is cancelled
+            # However long that takes, and whoever is cancelled.
+            writing = self._server.own(write_end(self._server, self.keys, record))
             await asyncio.wait({writing}, timeout=PATIENCE)
             record = writing.result() if writing.done() else record
         if record.status == "completed":  # it was written, and the answer got lost
@@ -345,48 +344,6 @@ class Attended:
         else:
             self.problem = self.problem or problem
         self._close(record)
-
-    def _ended_by(self, problem: BaseException) -> RequestRecord:
-        failure, reason = describe(problem, self._server.known), str(problem)
-        match problem:
-            case RequestSupersededError():
-                by = structs.replace(self.record, by=problem.by)
-                return ended(by, "superseded", self._server.now(), reason=reason, failure=failure)
-            case RequestCancelledError():
-                return self._ended("cancelled", reason=problem.reason)
-            case RequestInterruptedError():
-                return self._ended("interrupted", reason=reason, failure=failure)
-            case QueueTimeoutError():
-                return self._ended("refused", reason=reason, failure=failure)
-            case _:
-                return self._ended("failed", failure=failure)
-
-    async def _write_end(self, record: RequestRecord) -> RequestRecord:
-        """Write the end of one that has no turn any more, and return what is written then.
-
-        While the store does not answer it is tried again. If this server closes before that, its end will tell.
-        """
-        there = [record]
-
-        def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-            found = seen.get(self.keys.record)
-            there[:] = [record if found is None else REQUESTS.decode(found.value)]
-            if found is None or there[0].has_ended:
-                return ()
-            there[:] = [record]
-            return (final_put(self.keys, record, found.version, seen.at),)
-
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                await self._server.update(Beside((self.keys.record,), decide))
-            except HoldfastError:
-                if self._server.is_closing:
-                    return record
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                return there[0]
 
     def _close(self, record: RequestRecord) -> None:
         self.record, self.is_over = record, True
