@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHARE = 0.3
+SHARE = 0.2
 """How much of its time box a repeating test gets in ``make test``: all of them, and the servers, share 15 minutes."""
 
 PROVE = os.environ.get("HOLDFAST_PROVE", "") not in ("", "0")

@@ -18,7 +18,7 @@ from tests.sizes import PROVE, Tally, tallies
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SECONDS = 60.0
+SECONDS = 40.0
 """How long the contract may take on all servers together, in each process that tests run in."""
 
 _tally = Tally("contracts on servers", 0)

@@ -52,7 +52,8 @@ def url(tmp_path: Path) -> str:
 async def pair(office: Office, url: str) -> AsyncIterator[tuple[Worker, Worker]]:
     """Two workers on one store."""
     async with AsyncExitStack() as stack:
-        yield tuple([Worker(await stack.enter_async_context(office.app(url))) for _ in range(2)])  # type: ignore[misc] # two
+        one, two = [Worker(await stack.enter_async_context(office.app(url))) for _ in range(2)]
+        yield one, two
         office.let_go.set()
 
 
