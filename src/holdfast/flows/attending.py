@@ -66,6 +66,7 @@ class Attended:
         entered: Done once it is certain that it is taken on, or why it is not.
         over: Done when it has ended.
         is_stored: Whether others can see it.
+        sharers: The other users who share its run, if nothing of it is stored.
     """
 
     def __init__(self, server: Server, task: Task, *, is_stored: bool) -> None:
@@ -73,6 +74,7 @@ class Attended:
         self._server, self._task = server, task
         self.keys: Final = RequestKeys(server.space, task.arrival.tenant, task.id)
         self.is_stored: Final = is_stored
+        self.sharers: Final[set[str]] = set()
         self.record = task.first_record(server.now())
         self.value: Any = None
         self.problem: BaseException | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
 
 from msgspec import structs
@@ -203,7 +204,7 @@ class Dispatcher:
 
     def _admitting(self, server: Server) -> Admitting:
         if self._admits is None:
-            self._admits = Admitting(server, self._workflows, self.find)
+            self._admits = Admitting(server, self._workflows, partial(self._handle, server))
         return self._admits
 
     def _serving(self) -> Server:
@@ -261,20 +262,27 @@ class Dispatcher:
         return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
-        """Return a handle on a request of the principal's tenant.
+        """Return a handle on a request that a principal may see.
+
+        Those are the requests that it has sent, those of its sessions, and those whose run it shares because a policy
+        has put its own with them. A principal with the role ``"operator"`` may see all requests of its tenant.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request, or not any more; whether another one has is not told.
+            RequestNotFoundError: There is none, or not any more, or it is not the principal's to see; which of these is
+                not told.
         """
-        return await self._handle(self._serving(), principal, request_id)
+        server = self._serving()
+        handle = await self._handle(server, principal.tenant, request_id)
+        handle.may_cancel = await self._admitting(server).seeing.may_cancel(principal, handle)
+        return handle
 
-    async def _handle(self, server: Server, principal: Principal, request_id: str) -> Handle:
-        attended = server.find(principal.tenant, request_id)
+    async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
+        attended = server.find(tenant, request_id)
         if attended is not None:
             return Handle(server, attended.keys, attended.action, attended.record, attended=attended)
         if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_ID or not request_id.isascii():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
-        keys = RequestKeys(server.space, principal.tenant, request_id)
+        keys = RequestKeys(server.space, tenant, request_id)
         view = await server.look(keys)
         return Handle(server, keys, self._action_of(view.record.flow, view.record.action), view.record)
 
@@ -285,7 +293,7 @@ class Dispatcher:
         """Say why a request waits: who has its key, since when, and its place; None: it does not.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request.
+            RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         return (await self.info(principal, request_id)).explanation
 
@@ -293,7 +301,7 @@ class Dispatcher:
         """Return how a request is.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request.
+            RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         return await (await self.find(principal, request_id)).info()
 
@@ -301,7 +309,8 @@ class Dispatcher:
         """Ask a request to stop, wherever it waits or runs.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request.
+            ForbiddenError: Another user has sent it, and the principal shares its run only.
+            RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         await (await self.find(principal, request_id)).cancel(reason)
 
