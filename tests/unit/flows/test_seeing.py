@@ -121,7 +121,7 @@ async def test_whoever_shares_a_run_may_follow_it_and_not_cancel_it(dispatcher: 
     with pytest.raises(RequestNotFoundError):
         await dispatcher.find(NOBODY, handle.id)
     gate["acme"].set()
-    assert await asyncio.gather(result(handle), result(found)) == ["done", "done"]
+    assert [await result(handle), await result(found)] == ["done", "done"]
 
 
 async def test_whoever_is_in_a_batch_may_follow_it(dispatcher: Dispatcher) -> None:

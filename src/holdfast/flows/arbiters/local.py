@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
@@ -12,6 +13,7 @@ from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop,
 from holdfast.flows.arbiters.sole import SoleServer
 from holdfast.space import lines_of
 from holdfast.stores.protocol import Decision
+from holdfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -28,6 +30,9 @@ LISTED: Final = 100
 
 SLOWEST: Final = 60.0
 """The longest time, in seconds, after which one that was refused is told to try again."""
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks whether runs that others wait for still live."""
 
 AS_LONG_AS_IT_TAKES: Final = Manner(budget=None, most_waiting=None)
 """How a durable run takes a new place after a crash: it was accepted already."""
@@ -52,6 +57,7 @@ class LocalArbiter:
         self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
         self._kept: Final[dict[str, LocalTurn]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._looking: asyncio.Task[None] | None = None
         self._paces: Final[dict[Address, float]] = {}
         self.sole: Final = SoleServer(space, app, patience, self._lost)
 
@@ -74,6 +80,8 @@ class LocalArbiter:
 
     async def aclose(self) -> None:
         """Admit nobody any more, end those who are there, and give the lock back."""
+        if self._looking is not None:
+            self._looking.cancel()
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("this server is shutting down"))
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,10 +158,32 @@ class LocalArbiter:
         turn.is_durable = True
         self._kept[ask.id] = turn
         try:
-            return await begin()
+            begun = await begin()
         except BaseException:
             self.forget(ask.id)
             raise
+        turn.is_begun = True
+        self._look_after_kept()
+        return begun
+
+    def keep(self, turn: LocalTurn) -> None:
+        """Keep the place of a run whose step is to come again."""
+        self._kept[turn.ask.id], turn.is_begun = turn, True
+        self._look_after_kept()
+
+    def _look_after_kept(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._give_up_ended())
+
+    async def _give_up_ended(self) -> None:
+        """Give up the places of runs that were ended from outside: their steps never come."""
+        while self._kept:
+            await asyncio.sleep(LOOK_EVERY)
+            in_the_way = [each for each in self._kept.values() if each.is_at_front or each.has_left]
+            for turn in in_the_way:
+                with suppress(HoldfastError):  # the next look finds out
+                    if turn.is_begun and await _is_over(self._space, turn.ask.id):
+                        self.forget(turn.ask.id)
 
     def inside(self, ask: Ask) -> LocalHolding:
         """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
@@ -243,3 +273,10 @@ async def _stop(cancelling: Awaitable[object], turn: LocalTurn) -> None:
         await cancelling
     except HoldfastError:
         turn.wake()
+
+
+async def _is_over(space: Space, run_id: str) -> bool:
+    """Tell whether a run has ended, or is not there any more."""
+    life = RunKeys(space, run_id).life
+    found = (await space.read(life)).get(life)
+    return found is None or LIVES.decode(found.value).has_ended
