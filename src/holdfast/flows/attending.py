@@ -85,6 +85,7 @@ class Attended:
         emit = self._emit if is_stored else self.memory.emit
         self._calls: Final = Calls(server, self.keys, task.arrival, emit)
         self._turn: Turn | None = None
+        self._may_be_written = False
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -208,7 +209,9 @@ class Attended:
             record = self._task.record(seen.at, status, owner=server.owner, server=server.name, **begins)
             self.record = record
             put = Put(keys.record, REQUESTS.encode_own(record))
-            return (put, *(() if claim is None else claim.put_over(keys.id, seen)))
+            changes = (put, *(() if claim is None else claim.put_over(keys.id, seen)))
+            self._may_be_written = True
+            return changes
 
         return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
 
@@ -261,13 +264,14 @@ class Attended:
         return await server.update(Beside((*beside.keys, guard), decide))
 
     async def _end_otherwise(self, problem: BaseException) -> None:
-        """Write down that it ended without a result, if it was taken on at all."""
+        """Write down that it ended without a result, if it was taken on, or that may be so."""
         self._calls.close()
         if not self.entered.done():
             self.entered.set_exception(problem)
             self.entered.exception()  # whoever asked may have gone
-            self._close(self._ended_by(problem))
-            return
+            if not self._may_be_written:
+                self._close(self._ended_by(problem))
+                return
         record = self._ended_by(problem)
         if self.is_stored:
             writing = self._server.own(self._write_end(record))  # however long that takes, and whoever is cancelled
