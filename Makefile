@@ -9,7 +9,7 @@ PYTHON ?=
 export PYTHON
 
 DEV := .venv
-RUN := .cache/envs/run
+DEMO := .cache/envs/demo
 DOCS := .cache/envs/docs
 COMPILE := tools/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header --generate-hashes
 
@@ -30,8 +30,8 @@ help: ## show this list
 		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(RUN)/.ready ## watch tasks and processes contend for keys, under 30 seconds
-	@$(RUN)/bin/python examples/demo.py
+demo: $(DEMO)/.ready ## watch tasks, processes and a support chat at work, under 30 seconds; KEEP=1 serves on
+	@$(DEMO)/bin/python examples/demo.py $(if $(KEEP),--serve)
 
 ##@ Work
 
@@ -112,7 +112,8 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade requirements/uv.in --output-file requirements/uv.txt
 	@$(COMPILE) --upgrade requirements/build.in --output-file requirements/build.txt
 	@$(COMPILE) --upgrade pyproject.toml --output-file requirements/run.txt
-	@$(COMPILE) --upgrade pyproject.toml --group test --constraint requirements/run.txt --output-file requirements/test.txt
+	@$(COMPILE) --upgrade pyproject.toml --extra serve --constraint requirements/run.txt --output-file requirements/demo.txt
+	@$(COMPILE) --upgrade pyproject.toml --group test --constraint requirements/demo.txt --output-file requirements/test.txt
 	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
 	@$(COMPILE) --upgrade --no-deps requirements/services.in --output-file requirements/services.txt
@@ -129,7 +130,7 @@ clean: ## remove everything that make has made
 
 $(DEV)/.ready: requirements/dev.txt pyproject.toml
 	$(call environment,$(DEV),requirements/dev.txt)
-$(RUN)/.ready: requirements/run.txt pyproject.toml
-	$(call environment,$(RUN),requirements/run.txt)
+$(DEMO)/.ready: requirements/demo.txt pyproject.toml
+	$(call environment,$(DEMO),requirements/demo.txt)
 $(DOCS)/.ready: requirements/docs.txt pyproject.toml
 	$(call environment,$(DOCS),requirements/docs.txt)

@@ -1,4 +1,4 @@
-"""The order workflow of the last scene, and the processes that drive it."""
+"""The order workflow of the sixth scene, and the processes that drive it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last scene: orders are fulfilled by a workflow; its worker is killed in the middle of a step."""
+"""The sixth scene: orders are fulfilled by a workflow; its worker is killed in the middle of a step."""
 
 from __future__ import annotations
 

@@ -6,12 +6,14 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -26,7 +28,7 @@ from demonstration import processes
 
 read = processes.read_ledger
 processes.read_ledger = lambda path: read(path) | {"Z/1": 0}
-sys.argv = ["demo.py", "--quick", "--json"]
+sys.argv = ["demo.py", "--quick", "--json", "--only", "store"]
 sys.exit(demo.main())
 """
 
@@ -41,7 +43,7 @@ def write(self, name, fence):
     return True
 
 FencedLedger.write = write
-sys.argv = ["demo.py", "--quick", "--json"]
+sys.argv = ["demo.py", "--quick", "--json", "--only", "takeover"]
 sys.exit(demo.main())
 """
 
@@ -58,16 +60,17 @@ print(screen.paint("text", "bold") if screen.live else "not a terminal")
 
 def run(command: list[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run something with a temporary folder of its own, outside of a terminal."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(EXAMPLES)}
+    path = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": path}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
 
 
 def run_on_a_terminal(columns: int) -> tuple[int, str]:
-    """Run the demonstration on a terminal; return its exit code and what it wrote."""
+    """Run the first part of the demonstration on a terminal; return its exit code and what it wrote."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "COLUMNS"}}
-    process = subprocess.Popen(DEMO, stdout=theirs, env={**environment, "TERM": "xterm"})
+    process = subprocess.Popen([*DEMO, "--only", "tasks"], stdout=theirs, env={**environment, "TERM": "xterm"})
     os.close(theirs)
     written = b""
     while True:
@@ -84,7 +87,7 @@ def run_on_a_terminal(columns: int) -> tuple[int, str]:
 
 def test_without_a_terminal_it_prints_plain_lines_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """In a log there are no control codes and no long lines, and the temporary folder is empty afterwards."""
-    answer = run(DEMO, tmp_path)
+    answer = run([*DEMO, "--only", "tasks", "--only", "support"], tmp_path)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "\x1b" not in answer.stdout
     assert max(map(len, answer.stdout.splitlines())) <= 80
@@ -94,7 +97,7 @@ def test_without_a_terminal_it_prints_plain_lines_and_leaves_nothing_behind(tmp_
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """What ``--json`` prints."""
+    """What ``--json`` prints for all of it."""
     return run([*DEMO, "--json"], tmp_path_factory.mktemp("demo"))
 
 
@@ -130,6 +133,31 @@ def test_it_shows_a_killed_holder_followed_and_late_writers_refused(
     assert kept["Whoever has lost a lock cannot write any more."]
     assert 0 < report["figures"]["takeover_after_kill_ms"] < 2000
     assert 0 < report["figures"]["takeover_after_stop_s"] < 2
+
+
+def test_it_serves_a_chat_that_answers_in_order_and_a_webhook_that_runs_once(
+    summary: subprocess.CompletedProcess[str],
+) -> None:
+    """Of a burst of messages all but the first wait, and of three deliveries one runs."""
+    report = reported(summary)
+    kept = {finding["promise"]: finding["kept"] for finding in report["findings"]}
+    assert kept["Answers in one conversation are given one by one, in order."]
+    assert kept["A webhook that fires twice runs once."]
+    assert report["figures"]["messages_waited"] >= 1
+
+
+def test_told_so_it_keeps_serving_until_it_is_interrupted(tmp_path: Path) -> None:
+    """The address that it prints is served, and Ctrl-C ends it in good order."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [*DEMO, "--only", "support", "--serve"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+        assert demo.stdout is not None
+        address = next(line for line in demo.stdout if line.startswith("Talk to it at")).split()[4]
+        with urlopen(address, timeout=10) as page:  # noqa: S310 -- what the demonstration says on this machine
+            assert b"<html" in page.read().lower()
+        os.kill(demo.pid, signal.SIGINT)
+        assert demo.wait(timeout=20) == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_broken_promise_is_its_exit_code(tmp_path: Path) -> None:

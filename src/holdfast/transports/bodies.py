@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
 from holdfast.errors import BodyTooLargeError, BodyTooSlowError, UnsupportedBodyError
 from holdfast.offload import Lane
+from holdfast.transports.alarms import Alarm
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -34,11 +36,38 @@ async def read_body(headers: Headers, receive: Receive, limit: int, time: float)
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
         raise BodyTooLargeError(limit)
+    task = asyncio.current_task()
+    if task is None:
+        return await _received(receive, limit, time)
+    slow = _Slow(task)
+    off = _alarm(time).set(slow.stop)
     try:
-        async with asyncio.timeout(time):
-            return await _received(receive, limit, time)
-    except TimeoutError:
-        raise BodyTooSlowError(time) from None
+        return await _received(receive, limit, time)
+    except asyncio.CancelledError:
+        if slow.was_stopped and task.uncancel() <= slow.before:
+            raise BodyTooSlowError(time) from None
+        raise
+    finally:
+        off()
+
+
+_alarm: Final = lru_cache(maxsize=16)(Alarm)
+
+
+@final
+class _Slow:
+    """Who reads a body, and is stopped if that takes too long."""
+
+    __slots__ = ("_task", "before", "was_stopped")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task: Final = task
+        self.before: Final = task.cancelling()
+        self.was_stopped = False
+
+    def stop(self) -> None:
+        self.was_stopped = True
+        self._task.cancel()
 
 
 async def _received(receive: Receive, limit: int, time: float) -> bytes:

@@ -13,8 +13,10 @@ from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.chat.routes import chat_routes
 from holdfast.transports.gate import Gate
 from holdfast.transports.http import REQUEST
+from holdfast.transports.limits import Rooms
 from holdfast.transports.routing import (
     HEALTH,
+    Direct,
     document_route,
     flow_routes,
     health_route,
@@ -67,10 +69,11 @@ def routes_of(
     app: App, webhooks: Sequence[Webhook], chats: Sequence[Chat], tools: ToolEndpoint | None, version: str
 ) -> list[BaseRoute]:
     """Return all routes of an application."""
+    rooms = Rooms(app.limits)
     return [
-        *flow_routes(app, app.flows, app.limits, app.closing),
-        *webhook_routes(app, webhooks, app.limits),
-        *chat_routes(chats, app, space=lambda: app.space, limits=app.limits, closing=app.closing),
+        *flow_routes(app, app.flows, app.limits, rooms, app.closing),
+        *webhook_routes(app, webhooks, app.limits, rooms),
+        *chat_routes(chats, app, space=lambda: app.space, limits=app.limits, rooms=rooms, closing=app.closing),
         *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=app.is_guarded),
         health_route(lambda: app.is_well),
@@ -89,7 +92,7 @@ def behind_the_door(
     """Return what a server calls: it lets in whoever is known."""
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(
-        router,
+        Direct(router, routes, app.flows),
         authenticate=authenticate,
         hosts=hosts,
         origins=origins,

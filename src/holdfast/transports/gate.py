@@ -74,9 +74,9 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        answer, scope = _Answer(send), {**scope}
         try:
-            scope = {**scope, PRINCIPAL: await self._admitted(scope)}
+            scope[PRINCIPAL] = await self._admitted(scope)
             await self._app(scope, receive, answer)
         except FlowError as problem:
             await answer.refuse(problem, scope, receive)
@@ -112,7 +112,7 @@ class Gate:
         origin = headers.get("origin")
         if origin is None or origin.lower() in self._origins:
             return
-        if origin == "null" or urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
             raise WrongOriginError(origin)
 
 

@@ -10,11 +10,11 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
+from holdfast.transports.alarms import Alarm
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from holdfast.transports.bodies import read_body
 from holdfast.transports.gate import PRINCIPAL
 from holdfast.transports.headers import headers_of
-from holdfast.transports.limits import Room
 from holdfast.transports.problems import problem_response
 from holdfast.transports.showing import as_json, shown_handle, shown_info
 from holdfast.transports.sse import EventStream, written
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
     from holdfast.flows.flow import Flows
     from holdfast.flows.request import Event
-    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching, Handle
 
 REQUEST: Final = "Holdfast-Request"
@@ -36,25 +36,32 @@ WATCH_AFTER: Final = 0.05
 """Seconds after which it is looked at whether a caller is still there. Most requests have ended by then."""
 
 GONE: Final = "the caller went away"
+_REQUEST: Final = REQUEST.lower().encode()
+_NO_STREAM: Final = contextlib.nullcontext()
+_NOT_KEPT: Final = (b"cache-control", b"no-store")
+_REPLAYED: Final = (b"idempotency-replayed", b"true")
 
 
 @final
 class Calling:
     """``POST /flows/{flow}/{action}``."""
 
-    def __init__(self, dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> None:
+    def __init__(
+        self, dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+    ) -> None:
         self._dispatching, self._flows, self._limits, self._closing = dispatching, flows, limits, closing
-        self._open: Final = Room("requests", limits.requests)
-        self._streams: Final = Room("streams", limits.streams)
+        self._open, self._streams = rooms.requests, rooms.streams
+        self._watching: Final = Alarm(WATCH_AFTER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take one call."""
+        """Take one call. Whether there is room for its stream is known before anything is done."""
         try:
-            with self._open:
-                answer = await self._answer(scope, receive)
+            with self._streams if _is_stream(scope) else _NO_STREAM:
+                with self._open:
+                    answer = await self._answer(scope, receive)
+                await answer(scope, receive, send)
         except TooManyRequestsError as problem:
-            answer = problem_response(problem)
-        await answer(scope, receive, send)
+            await problem_response(problem)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp:
         headers, path = headers_of(scope), scope["path_params"]
@@ -65,16 +72,16 @@ class Calling:
             is_later = preference.is_async or action.durable or action.policy.collects
             principal: Principal = scope[PRINCIPAL]
             arrival = await arrival_of(action, headers, body, principal, attended=not is_later)
-            handle = await self._dispatching.dispatch(arrival)
+            handle = await self._dispatching.dispatch(arrival, here=not is_later and not _is_stream(scope))
         except HoldfastError as problem:
             return problem_response(problem)
         if is_later:
             return await self._later(scope, handle, preference)
-        if "text/event-stream" in headers.get("accept", ""):
+        if _is_stream(scope):
             return self._streamed(action, handle)
         return await self._ended(action, handle, receive)
 
-    async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> Response:
+    async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> ASGIApp:
         """Answer before it has ended, unless the caller asked to wait and it ends in time."""
         wait = min(preference.wait or 0.0, self._limits.wait)
         if wait:
@@ -82,18 +89,16 @@ class Calling:
                 return await _result(handle, wait)
         return accepted(scope, handle, is_asked_for=preference.is_async)
 
-    async def _ended(self, action: Action[..., Any], handle: Handle, receive: Receive) -> Response:
+    async def _ended(self, action: Action[..., Any], handle: Handle, receive: Receive) -> ASGIApp:
         """Wait until it has ended. A caller that goes away is noticed, if it matters."""
         if action.on_disconnect != "cancel" or not handle.is_new:
             return await _result(handle)
         watching: list[asyncio.Task[None]] = []
-        timer = asyncio.get_running_loop().call_later(
-            WATCH_AFTER, lambda: watching.append(asyncio.ensure_future(_watch(handle, receive)))
-        )
+        off = self._watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
         try:
             return await _result(handle)
         finally:
-            timer.cancel()
+            off()
             if watching:
                 watching[0].cancel()
                 await asyncio.wait(watching)
@@ -104,13 +109,16 @@ class Calling:
         async def send_events(scope: Scope, receive: Receive, send: Send) -> None:
             stream = EventStream(_all(handle.events()), self._limits.heartbeat, self._closing, _told(handle))
             try:
-                with self._streams:
-                    await stream(scope, receive, send)
+                await stream(scope, receive, send)
             finally:
                 if stream.was_cut_off and action.on_disconnect == "cancel" and handle.is_new:
                     await handle.cancel(GONE)
 
         return send_events
+
+
+def _is_stream(scope: Scope) -> bool:
+    return "text/event-stream" in headers_of(scope).get("accept", "")
 
 
 async def _watch(handle: Handle, receive: Receive) -> None:
@@ -119,14 +127,37 @@ async def _watch(handle: Handle, receive: Receive) -> None:
     await handle.cancel(GONE)
 
 
-async def _result(handle: Handle, wait: float | None = None) -> Response:
+async def _result(handle: Handle, wait: float | None = None) -> ASGIApp:
     try:
         packed = await handle.packed(wait)
     except ResultTimeoutError:
         raise
     except HoldfastError as problem:
-        return problem_response(problem, handle.id, _told(handle))
-    return Response(packed, 200, _told(handle), "application/json")
+        return problem_response(problem, handle.id, _told(handle)) if handle.is_taken_on else problem_response(problem)
+    return _Result(packed, handle)
+
+
+@final
+class _Result:
+    """The most frequent answer, as bytes: what an action returned."""
+
+    __slots__ = ("_body", "_headers")
+
+    def __init__(self, body: bytes, handle: Handle) -> None:
+        self._body = body
+        self._headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+            (_REQUEST, handle.id.encode("latin-1")),
+            _NOT_KEPT,
+        ]
+        if handle.is_replay:
+            self._headers.append(_REPLAYED)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- as ASGI says
+        """Send it."""
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await send({"type": "http.response.body", "body": self._body})
 
 
 def _told(handle: Handle) -> dict[str, str]:
@@ -146,9 +177,9 @@ def accepted(scope: Scope, handle: Handle, *, is_asked_for: bool = False) -> Res
 class Following:
     """``GET /requests/{id}``, ``GET /requests/{id}/events`` and ``DELETE /requests/{id}``."""
 
-    def __init__(self, dispatching: Dispatching, limits: AppLimits, closing: asyncio.Event) -> None:
+    def __init__(self, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, closing: asyncio.Event) -> None:
         self._dispatching, self._limits, self._closing = dispatching, limits, closing
-        self._streams: Final = Room("streams", limits.streams)
+        self._streams: Final = rooms.streams
 
     async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell where a request stands."""

@@ -70,6 +70,17 @@ class Room:
         self.open -= 1
 
 
+@final
+class Rooms:
+    """What is open in an application, whatever it came by."""
+
+    __slots__ = ("requests", "streams")
+
+    def __init__(self, limits: AppLimits) -> None:
+        self.requests: Final = Room("requests", limits.requests)
+        self.streams: Final = Room("streams", limits.streams)
+
+
 def _count(what: str, given: int) -> int:
     if type(given) is not int or given < 1:
         raise InvalidFlowError("AppLimits", f"{what} is {given!r:.60}; it must be a whole number, at least 1")

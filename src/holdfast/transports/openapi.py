@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from holdfast.flows.arrival import LONGEST_ID
 from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.chains import HEADER as CHAIN
 from holdfast.transports.problems import MEDIA_TYPE
@@ -15,13 +16,17 @@ if TYPE_CHECKING:
 
 SCHEMAS: Final = "#/components/schemas"
 _TEXT: Final = {"type": "string"}
+_NAME: Final = {"type": "string", "maxLength": LONGEST_ID, "pattern": "^[ -~]*$"}
+_NUMBER: Final = {"type": "string", "pattern": "^[0-9]{1,15}$"}
 _ANSWERS: Final = {
+    "400": "A header cannot be read",
     "401": "There are no credentials, or they do not hold",
     "403": "The caller may not do this",
     "408": "The body did not arrive in time",
     "409": "Another request has the key, or took this one's place",
     "413": "The body is too large",
     "415": "The body is not JSON",
+    "421": "It is not served under that name",
     "422": "The inputs do not fit, or the idempotency key was used for something else",
     "429": "Too many requests wait already",
     "500": "The action failed",
@@ -86,7 +91,7 @@ def _operation(action: Action[..., Any], schemas: dict[str, Any]) -> dict[str, A
     operation: dict[str, Any] = {
         "operationId": name,
         "tags": [action.flow],
-        "parameters": [_header(SESSION), _header(IDEMPOTENCY_KEY), _header("Prefer"), _header(CHAIN)],
+        "parameters": [_header(SESSION, _NAME), _header(IDEMPOTENCY_KEY, _NAME), _header("Prefer"), _header(CHAIN)],
         "requestBody": {"required": bool(taken.get("required")), "content": {"application/json": {"schema": taken}}},
         "responses": answers | _problems("404", *_ANSWERS),
     }
@@ -97,7 +102,7 @@ def _following() -> dict[str, Any]:
     one: dict[str, Any] = {"name": "id", "in": "path", "required": True, "schema": _TEXT}
     known = _answer("Where it stands", _ref("Request"))
     stream = {"description": "Its events", "content": {"text/event-stream": {"schema": _TEXT}}}
-    problems = _problems("400", "401", "404", "429", "503")
+    problems = _problems("400", "401", "403", "404", "421", "429", "503")
     return {
         "/requests/{id}": {
             "parameters": [one],
@@ -108,7 +113,7 @@ def _following() -> dict[str, Any]:
             "parameters": [one],
             "get": {
                 "operationId": "follow",
-                "parameters": [_header("Last-Event-ID"), {"name": "after", "in": "query", "schema": _TEXT}],
+                "parameters": [_header("Last-Event-ID", _NUMBER), {"name": "after", "in": "query", "schema": _NUMBER}],
                 "responses": {"200": stream, "204": {"description": "There is nothing more to come"}} | problems,
             },
         },
@@ -136,7 +141,7 @@ def _renamed(part: Any, owner: str) -> Any:  # noqa: ANN401 -- any part of a sch
 
 def _problems(*statuses: str) -> dict[str, Any]:
     content = {MEDIA_TYPE: {"schema": _ref("Problem")}}
-    known = _ANSWERS | {"404": "There is nothing by that name", "400": "A header cannot be read"}
+    known = _ANSWERS | {"404": "There is nothing by that name"}
     return {status: {"description": known[status], "content": content} for status in sorted(statuses)}
 
 
@@ -148,5 +153,5 @@ def _ref(name: str) -> dict[str, Any]:
     return {"$ref": f"{SCHEMAS}/{name}"}
 
 
-def _header(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "header", "schema": _TEXT}
+def _header(name: str, schema: dict[str, Any] = _TEXT) -> dict[str, Any]:
+    return {"name": name, "in": "header", "schema": schema}

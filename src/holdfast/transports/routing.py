@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from holdfast.transports.gate import route_path
 from holdfast.transports.http import Calling, Following
 from holdfast.transports.openapi import describe
 from holdfast.transports.problems import plain_problem
@@ -20,27 +21,62 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from holdfast.flows.flow import Flows
-    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching
     from holdfast.transports.webhooks.declaring import Webhook
 
+CALLS: Final = "/flows/{flow}/{action}"
 HEALTH: Final = "/health"
 JSON: Final = "application/json"
 
 
-def flow_routes(dispatching: Dispatching, flows: Flows, limits: AppLimits, closing: asyncio.Event) -> list[BaseRoute]:
+def flow_routes(
+    dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+) -> list[BaseRoute]:
     """Return the routes of actions, and of requests by their ids."""
-    following = Following(dispatching, limits, closing)
+    following = Following(dispatching, limits, rooms, closing)
     return [
-        Route("/flows/{flow}/{action}", _by_method(POST=Calling(dispatching, flows, limits, closing))),
+        Route(CALLS, _by_method(POST=Calling(dispatching, flows, limits, rooms, closing))),
         Route("/requests/{id}", _by_method(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
         Route("/requests/{id}/events", _by_method(GET=following.follow)),
     ]
 
 
-def webhook_routes(dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits) -> list[BaseRoute]:
+@final
+class Direct:
+    """Leads calls of actions, which are nearly all that comes, where the router would lead them; all else to it.
+
+    Args:
+        router: Knows all routes.
+        routes: Those of actions among them.
+        flows: What can be called.
+    """
+
+    def __init__(self, router: ASGIApp, routes: Iterable[BaseRoute], flows: Flows) -> None:
+        self._router: Final = router
+        found = [each.endpoint for each in routes if isinstance(each, Route) and each.path == CALLS]
+        self._known: Final[dict[str, tuple[ASGIApp, dict[str, str]]]] = {
+            CALLS.format(**names): (endpoint, names)
+            for endpoint in found
+            for names in ({"flow": each.flow, "action": each.name} for each in flows.actions)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lead one request on."""
+        known = self._known.get(route_path(scope)) if scope["type"] == "http" else None
+        if known is None:
+            await self._router(scope, receive, send)
+            return
+        endpoint, scope["path_params"] = known
+        await endpoint(scope, receive, send)
+
+
+def webhook_routes(
+    dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits, rooms: Rooms
+) -> list[BaseRoute]:
     """Return the routes of webhooks."""
-    return [Route(webhook_path(each), _by_method(POST=WebhookEndpoint(each, dispatching, limits))) for each in webhooks]
+    endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, rooms) for each in webhooks}
+    return [Route(path, _by_method(POST=endpoint)) for path, endpoint in endpoints.items()]
 
 
 def webhook_path(webhook: Webhook) -> str:

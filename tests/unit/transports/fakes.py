@@ -15,7 +15,7 @@ from holdfast.flows.arrival import Principal
 from holdfast.flows.flow import Flow, Flows
 from holdfast.flows.request import Event, Explanation, Request, RequestInfo
 from holdfast.transports.gate import Gate
-from holdfast.transports.limits import AppLimits
+from holdfast.transports.limits import AppLimits, Rooms
 from holdfast.transports.routing import (
     HEALTH,
     document_route,
@@ -60,6 +60,7 @@ class FakeHandle:
 
     explanation: Explanation | None = None
     position: int | None = None
+    is_taken_on = True
 
     def __init__(self, request_id: str, arrival: Arrival, *, is_new: bool = True) -> None:
         self.id, self.arrival, self.is_new, self.is_replay = request_id, arrival, is_new, not is_new
@@ -130,8 +131,9 @@ class FakeDispatching:
         self.result: object = "done"
         self.came = asyncio.Event()
 
-    async def dispatch(self, arrival: Arrival) -> FakeHandle:
-        """Take a request on."""
+    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> FakeHandle:
+        """Take a request on, and run it at once wherever that is."""
+        assert arrival.attended or not here
         self.arrivals.append(arrival)
         if self.refusal is not None:
             raise self.refusal
@@ -166,9 +168,10 @@ class Served:
     ) -> None:
         self.dispatching, self.closing = FakeDispatching(), asyncio.Event()
         limits, flows, webhooks = limits or AppLimits(), Flows([chat]), tuple(webhooks)
+        rooms = Rooms(limits)
         self.routes = [
-            *flow_routes(self.dispatching, flows, limits, self.closing),
-            *webhook_routes(self.dispatching, webhooks, limits),
+            *flow_routes(self.dispatching, flows, limits, rooms, self.closing),
+            *webhook_routes(self.dispatching, webhooks, limits, rooms),
             document_route("test", "1", flows, is_guarded=authenticate is not None),
             health_route(lambda: not self.closing.is_set()),
         ]

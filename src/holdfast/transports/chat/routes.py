@@ -18,7 +18,6 @@ from holdfast.transports.chat.feed import Feed
 from holdfast.transports.chat.frames import accepted_body, checked_message, read_message
 from holdfast.transports.chat.serving import Serving
 from holdfast.transports.chat.sockets import ROOM, Talk
-from holdfast.transports.limits import Room
 from holdfast.transports.problems import problem_response
 from holdfast.transports.showing import as_json
 from holdfast.transports.sse import EventStream
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.scope import Scope
     from holdfast.transports.chat.declaring import Chat
-    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching
 
     Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -57,6 +56,7 @@ def chat_routes(
     *,
     space: Callable[[], Scope],
     limits: AppLimits,
+    rooms: Rooms,
     closing: asyncio.Event,
 ) -> list[BaseRoute]:
     """Return the routes of chats.
@@ -66,11 +66,13 @@ def chat_routes(
         dispatching: Where requests go.
         space: Returns where conversations lie, while the application is open.
         limits: Of the application.
+        rooms: What is open in it.
         closing: Set when the application closes: connections are let go, and come back with how far they have read.
     """
-    room = Room("streams", limits.streams)
     return [
-        route for chat in chats for route in _routes(chat, Serving(chat, dispatching, space, limits, room, closing))
+        route
+        for chat in chats
+        for route in _routes(chat, Serving(chat, dispatching, space, limits, rooms.streams, closing))
     ]
 
 

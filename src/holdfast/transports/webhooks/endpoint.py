@@ -18,6 +18,7 @@ from holdfast.errors import (
     IdempotencyInFlightError,
     InvalidInputError,
     RequestRejectedError,
+    TooManyRequestsError,
     UnsupportedBodyError,
 )
 from holdfast.flows.arrival import Arrival
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from holdfast.flows.action import Action
-    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching
     from holdfast.transports.webhooks.declaring import Webhook
     from holdfast.transports.webhooks.signing import Verified
@@ -55,15 +56,20 @@ class WebhookEndpoint:
     """The ASGI application behind ``POST /webhooks/{name}``."""
 
     def __init__(
-        self, webhook: Webhook, dispatching: Dispatching, limits: AppLimits, clock: Clock = SYSTEM_CLOCK
+        self, webhook: Webhook, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._webhook, self._dispatching, self._clock = webhook, dispatching, clock
+        self._open: Final = rooms.requests
         self._limit: Final = webhook.max_body or limits.body
         self._time: Final = webhook.body_time or limits.body_time
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one delivery."""
-        response = await self._answer(scope, receive)
+        try:
+            with self._open:
+                response = await self._answer(scope, receive)
+        except TooManyRequestsError as problem:
+            response = problem_response(problem)
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:

@@ -119,6 +119,15 @@ def test_one_changed_byte_is_refused(verifier: Verifier, headers: dict[str, str]
 
 
 @pytest.mark.parametrize(("verifier", "headers", "body", "time"), PUBLISHED)
+def test_a_signature_has_to_fit_to_its_end(verifier: Verifier, headers: dict[str, str], body: bytes, time: int) -> None:
+    """One that only begins well, or goes on too long, is none."""
+    [name] = [name for name in headers if "signature" in name]
+    whole = headers[name].partition(",v0=")[0]
+    for other in (whole[:-4], f"{whole[:-4]}0000", f"{whole}0"):
+        assert verifier.verify(headers | {name: other}, body, at(time)) == Refused("mismatch")
+
+
+@pytest.mark.parametrize(("verifier", "headers", "body", "time"), PUBLISHED)
 def test_no_header_may_be_missing_or_odd(verifier: Verifier, headers: dict[str, str], body: bytes, time: int) -> None:
     """Without its headers, or with nonsense in them, a delivery is refused, and nothing is raised."""
     signed = [name for name in headers if name not in {"x-github-delivery", "x-github-event"}]
