@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
+PATIENCE: Final = 5.0
+"""Seconds that those have at the end who do not stop when they are told to. Then they are left to themselves."""
+
 REMEMBERED: Final = 10_000
 """How many requests that have ended here are kept in mind, besides those that lie in the store."""
 
@@ -210,7 +213,7 @@ class Server:
         if listening is not None:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = self._tasks and (await asyncio.wait(self._tasks, timeout=PATIENCE))[1]
         presence, self._presence = self._presence, None
-        if presence is not None:
+        if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
             self._keeper.dismiss(presence)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 import holdfast as hf
 from holdfast.errors import IdempotencyInFlightError
+from holdfast.flows import dispatch, serving
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from holdfast.flows.arrival import Arrival
-    from holdfast.flows.dispatch import Dispatcher
+    from holdfast.flows.dispatch import ArbiterKind, Dispatcher
 
 
 async def sent_again(dispatcher: Dispatcher, sent: Arrival) -> str:
@@ -43,3 +45,29 @@ async def test_a_request_whose_caller_went_away_is_not_in_flight_for_ever(action
             stage.release(f"first {steps}")
             await result(first)
             assert await sent_again(dispatcher, sent) == f"did {steps}"
+
+
+@pytest.mark.parametrize("kind", ["shared", "local"])
+async def test_an_action_that_does_not_stop_does_not_keep_its_server(
+    kind: ArbiterKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a while; then the server closes without it."""
+    monkeypatch.setattr(dispatch, "GRACE", 0.02)
+    monkeypatch.setattr(serving, "PATIENCE", 0.02)
+    flow, begun, enough = hf.Flow("stubborn"), asyncio.Event(), asyncio.Event()
+
+    @flow.action
+    async def go_on(request: hf.Request) -> None:
+        del request
+        begun.set()
+        while not enough.is_set():
+            with suppress(asyncio.CancelledError):
+                await enough.wait()
+
+    async with asyncio.timeout(SOON):
+        async with hf.Dispatcher("memory://", [flow], arbiter=kind) as dispatcher:
+            handle = await dispatcher.dispatch(hf.Arrival(flow="stubborn", action="go_on"))
+            await begun.wait()
+            await dispatcher.aclose(grace=0)
+        enough.set()
+        assert await handle.result() is None
