@@ -32,6 +32,10 @@ kill -9; recorded step; at-most-once; transaction; any step happens exactly once
 succeeded at once; costs no memory; signal; one id; changed code; histories; kills its workers; start limit;
 lock of a run; clean up; tick; purged
 """
+QUESTIONS_ABOUT_REQUESTS = """
+runs at a time; order of arrival; superseded; not arbitrated; second server; kill -9; last event; idempotency key;
+follows a request; done to a session; another tenant; itself; one commit; credentials; first user; webhook
+"""
 OVERVIEW = re.compile(r"^\| \[(?P<promise>.+?)\]\(#\S+\) \| (?P<marks>.+) \|$", re.MULTILINE)
 SECTION = re.compile(r"^## (?P<promise>.+)\n(?P<body>(?:(?!^## ).*\n?)*)", re.MULTILINE)
 CELL = re.compile(r"^\| (?P<where>[^|]+) \| (?P<mark>[✔✖]) \| (?P<why>.+) \|$", re.MULTILINE)
@@ -129,4 +133,12 @@ def test_the_table_of_workflows_answers_the_questions_that_matter() -> None:
     """Crashes, repetition, ownership, waiting, news, changed code, limits and schedules: all are there."""
     promises = " ".join(name for name, cells in sections().items() if len(cells) == len(WHERE_LOCKS)).lower()
     for question in QUESTIONS_ABOUT_WORKFLOWS.split(";"):
+        assert question.strip() in promises
+
+
+def test_the_table_of_requests_answers_the_questions_that_matter() -> None:
+    """Collisions, order, crashes, repetition, following, tenants, credentials and signatures: all are there."""
+    cells_of = sections().items()
+    promises = " ".join(name for name, cells in cells_of if cells[0]["where"] == WHERE_REQUESTS[0]).lower()
+    for question in QUESTIONS_ABOUT_REQUESTS.split(";"):
         assert question.strip() in promises

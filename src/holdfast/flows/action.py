@@ -87,6 +87,10 @@ class Action(Generic[P, R]):
         self.signature: Final = checked_signature(where, function)
         self._takes: Final = item_signature(where, self.signature) if isinstance(policy, Batch) else self.signature
         self._defaults: Final = defaults_of(self._takes)
+        known = self.signature.parameters.parameters.values()
+        self._is_called_by_name: Final = self._takes is self.signature and all(
+            each.kind is not each.POSITIONAL_ONLY for each in known
+        )
         chosen = settled(where, policy, options)
         self.durable: Final = chosen.durable
         self.retry: Final = chosen.retry
@@ -144,6 +148,13 @@ class Action(Generic[P, R]):
             return self.signature.unpack(packed[-1])
         [name] = self.signature.parameters.parameters
         return (), {name: [self._takes.unpack(each)[1][name] for each in packed]}
+
+    def call(self, request: Request, inputs: tuple[Inputs, ...]) -> Coroutine[Any, Any, R]:
+        """Call the function with the inputs of all requests of its run."""
+        if self._is_called_by_name:  # they were read when they were checked
+            return self.function(request, **inputs[-1].values)
+        args, kwargs = self.arguments(*(each.packed for each in inputs))
+        return self.function(request, *args, **kwargs)
 
     def check_roles(self, roles: frozenset[str]) -> None:
         """Refuse a principal who has none of the roles that the action needs.

@@ -61,7 +61,7 @@ class Admitting:
         self._owners: Final = Owners(server.space)
         self.seeing: Final = Seeing(server.space, self._owners)
 
-    async def take_on(self, task: Task) -> Handle:
+    async def take_on(self, task: Task, *, here: bool = False) -> Handle:
         """Take a request on, once for each idempotency key.
 
         Whoever is not the owner of its session gets no place in its line.
@@ -75,7 +75,7 @@ class Admitting:
         if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
             await self._check_owner(arrival)
         if not arrival.idempotency_key:
-            return await self._begin(task)
+            return await self._begin(task, here=here)
         for _ in range(TRIES):
             window = task.action.idempotency_window
             known = await resolve(server.space, task.arrival, task.inputs.packed, window)
@@ -93,14 +93,14 @@ class Admitting:
         if not self._owners.are_known(arrival.principal, arrival.session):
             await self._owners.claim(arrival.principal, arrival.session)
 
-    async def _begin(self, task: Task) -> Handle:
+    async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy
         try:
             if isinstance(policy, Debounce | Batch) and task.address is not None:
                 return await self._collect(task)
             if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
                 return await self._start(task)
-            return await self._attend(task)
+            return await self._attend(task, here=here)
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
 
@@ -118,20 +118,21 @@ class Admitting:
         await self.seeing.share(principal, handle)
         return handle
 
-    async def _attend(self, task: Task) -> Handle:
-        """Run a request here, while its caller waits."""
+    async def _attend(self, task: Task, *, here: bool) -> Handle:
+        """Run a request here, while its caller waits; if it can be, in the caller's own task as soon as it waits."""
         server = self._server
         is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
         attended = Attended(server, task, is_stored=is_stored)
-        server.take(attended)
         on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
         explanation = None
-        if task.address is not None or is_stored:
+        if not here or is_stored or on_disconnect != "cancel" or task.action.policy.name == "join":
+            entered = server.take(attended)
             try:
-                place = await asyncio.shield(attended.entered)
-                explanation = await self._explain(task.id, attended.record) if place.position else None
+                if task.address is not None or is_stored:
+                    position = await asyncio.shield(entered)
+                    explanation = await self._explain(task.id, attended.record) if position else None
             except asyncio.CancelledError:
-                if on_disconnect == "cancel" or not attended.entered.done():
+                if on_disconnect == "cancel" or not entered.done():
                     attended.stop("its caller went away")
                 raise
         return Handle(

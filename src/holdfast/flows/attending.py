@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from holdfast.errors import (
     HoldfastError,
@@ -19,6 +19,7 @@ from holdfast.errors import (
     RequestSupersededError,
     SessionStateError,
 )
+from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, Memory
@@ -50,12 +51,6 @@ LONGEST_PAUSE: Final = 2.0
 CLOSING: Final = "its server is closing"
 
 
-class Place(Struct, frozen=True):
-    """Where a request stands that was taken on: 0 has its turn, 1 is the next."""
-
-    position: int
-
-
 @final
 class Attended:
     """One request that runs here.
@@ -63,30 +58,56 @@ class Attended:
     Attributes:
         record: How it is.
         value: What it returned.
-        entered: Done once it is certain that it is taken on, or why it is not.
-        over: Done when it has ended.
+        refusal: Why it was not taken on.
+        is_entered: It is certain that it is taken on.
+        is_over: It has ended.
         is_stored: Whether others can see it.
-        sharers: The other users who share its run, if nothing of it is stored.
+        sharers: The other users who share its run, if there are any and nothing of it is stored.
     """
 
+    __slots__ = (
+        "_body",
+        "_calls",
+        "_entered",
+        "_journal",
+        "_may_be_written",
+        "_over",
+        "_running",
+        "_server",
+        "_task",
+        "_turn",
+        "is_entered",
+        "is_over",
+        "is_stored",
+        "keys",
+        "memory",
+        "problem",
+        "record",
+        "refusal",
+        "sharers",
+        "value",
+    )
+
     def __init__(self, server: Server, task: Task, *, is_stored: bool) -> None:
-        loop = asyncio.get_running_loop()
         self._server, self._task = server, task
         self.keys: Final = RequestKeys(server.space, task.arrival.tenant, task.id)
         self.is_stored: Final = is_stored
-        self.sharers: Final[set[str]] = set()
+        self.sharers: set[str] | None = None
         self.record = task.first_record(server.now())
         self.value: Any = None
         self.problem: BaseException | None = None
-        self.entered: Final[asyncio.Future[Place]] = loop.create_future()
-        self.over: Final[asyncio.Future[RequestRecord]] = loop.create_future()
+        self.refusal: BaseException | None = None
+        self.is_entered = self.is_over = False
+        self._entered: asyncio.Future[int] | None = None
+        self._over: asyncio.Future[RequestRecord] | None = None
         self.memory: Final = Memory()
         self._journal: Memory | Journal = self.memory
         emit = self._emit if is_stored else self.memory.emit
         self._calls: Final = Calls(server, self.keys, task.arrival, emit)
         self._turn: Turn | None = None
         self._may_be_written = False
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[Any] | None = None
+        self._body: Body | None = None
 
     @property
     def id(self) -> str:
@@ -98,15 +119,57 @@ class Attended:
         """What it runs."""
         return self._task.action
 
-    def begin(self) -> asyncio.Task[None]:
-        """Begin to run it."""
-        self._running = asyncio.get_running_loop().create_task(self._run())
-        return self._running
+    @property
+    def has_begun(self) -> bool:
+        """Whether it runs, or did."""
+        return self._running is not None or self._body is not None
+
+    @property
+    def over(self) -> asyncio.Future[RequestRecord]:
+        """Done when it has ended."""
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+            if self.is_over:
+                self._over.set_result(self.record)
+        return self._over
+
+    def begin(self) -> tuple[asyncio.Task[Any], asyncio.Future[int]]:
+        """Begin to run it; what is returned besides is done once it is certain that it is taken on, or why it is not.
+
+        It tells where it stands then: 0 has its turn, 1 is the next.
+        """
+        loop = asyncio.get_running_loop()
+        self._entered = loop.create_future()
+        self._running = loop.create_task(self._run())
+        return self._running, self._entered
+
+    async def run_here(self) -> None:
+        """Run it in the task of its caller, which saves making one; if the caller is cancelled, so is the request.
+
+        Raises:
+            CancelledError: Somebody has cancelled the caller, and not only the request.
+        """
+        body, delivered = Body(), None
+        self._body = body
+        try:
+            delivered = await self._run()
+        except asyncio.CancelledError as again:
+            delivered = again
+        by_us = body.was_cancelled
+        others = await body.take_back(delivered)
+        if others is not None:
+            raise others
+        if delivered is not None and not by_us:
+            raise delivered
 
     def stop(self, reason: str) -> None:
         """Ask it to stop; it ends where it waits."""
-        if self._running is not None and not self._running.done() and not self.over.done():
-            self._calls.stopping = self._calls.stopping or reason
+        if self.is_over or not self.has_begun:
+            return
+        self._calls.stopping = self._calls.stopping or reason
+        if self._body is not None:
+            self._body.cancel()
+        elif self._running is not None:
             self._running.cancel()
 
     def _emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
@@ -114,22 +177,26 @@ class Attended:
 
     # --- its life ------------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self) -> asyncio.CancelledError | None:
+        """Run it, whatever comes of it; return the cancellation that has ended it, if one has."""
         try:
             await (self._run_free() if self._task.address is None else self._run_in_turn())
         except (JoinsError, Exception) as problem:  # noqa: BLE001 -- whatever it is, it is how the request ended
             await self._end_otherwise(problem)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             await self._end_otherwise(self._why_stopped())
+            return cancelled
         finally:
-            if not self.over.done():  # it was cancelled a second time, while it was written down
+            if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
             self._turn, self._journal = None, self.memory  # which refer to this request
+        return None
 
     def _why_stopped(self) -> HoldfastError:
         if self._calls.stopping == CLOSING:
             return RequestInterruptedError(self.id)
-        return RequestCancelledError(self.id, self._calls.stopping or "it was cancelled")
+        otherwise = "it was cancelled" if self._body is None else "its caller went away"
+        return RequestCancelledError(self.id, self._calls.stopping or otherwise)
 
     async def _run_free(self) -> None:
         if self.is_stored:
@@ -147,7 +214,7 @@ class Attended:
         ask = task.ask(beside=first, on_waiting=self._enter, on_stop=self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn = turn
-            waited = self.entered.done()
+            waited = self.is_entered
             self._enter(0)
             self.record = structs.replace(self.record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
@@ -157,8 +224,10 @@ class Attended:
             await self._work()
 
     def _enter(self, position: int) -> None:
-        if not self.entered.done():
-            self.entered.set_result(Place(position))
+        if not self.is_entered:
+            self.is_entered = True
+            if self._entered is not None:
+                self._entered.set_result(position)
 
     def _told_to_stop(self, why: Stop) -> None:
         self._calls.stopping = self._calls.stopping or why.reason or f"the request {why.by!r} takes its place"
@@ -266,9 +335,11 @@ class Attended:
     async def _end_otherwise(self, problem: BaseException) -> None:
         """Write down that it ended without a result, if it was taken on, or that may be so."""
         self._calls.close()
-        if not self.entered.done():
-            self.entered.set_exception(problem)
-            self.entered.exception()  # whoever asked may have gone
+        if not self.is_entered:
+            self.refusal = problem
+            if self._entered is not None:
+                self._entered.set_exception(problem)
+                self._entered.exception()  # whoever asked may have gone
             if not self._may_be_written:
                 self._close(self._ended_by(problem))
                 return
@@ -326,7 +397,7 @@ class Attended:
                 return there[0]
 
     def _close(self, record: RequestRecord) -> None:
-        self.record = record
-        if not self.over.done():
-            self.over.set_result(record)
+        self.record, self.is_over = record, True
+        if self._over is not None and not self._over.done():
+            self._over.set_result(record)
         self.memory.rouse()

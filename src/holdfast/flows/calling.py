@@ -92,7 +92,6 @@ class Calls:
         self, action: Action[..., Any], inputs: tuple[Inputs, ...], *, address: Address | None, attempt: int = 1
     ) -> Any:  # noqa: ANN401 -- whatever the action returns
         """Call the action with the last inputs, or with the items of all."""
-        args, kwargs = action.arguments(*(each.packed for each in inputs))
         request = Request(
             self._arrival,
             id=self._keys.id,
@@ -104,7 +103,7 @@ class Calls:
         )
         token = CHAIN.set(request.chain)
         try:
-            return await action.function(request, *args, **kwargs)
+            return await action.call(request, inputs)
         finally:
             CHAIN.reset(token)
             self.close()

@@ -103,14 +103,19 @@ class Handle:
         return self._record.durable
 
     @property
+    def is_taken_on(self) -> bool:
+        """Whether it is certain that it runs or waits for its turn; False if it is run when its result is asked for."""
+        return self._attended is None or self._attended.is_entered
+
+    @property
     def record(self) -> RequestRecord:
         """What is known of it, as far as this process was told."""
         return self._record if self._attended is None else self._attended.record
 
     @property
-    def sharers(self) -> set[str] | None:
-        """The other users who share its run; None: that is written in the store."""
-        return None if self._attended is None or self._attended.is_stored else self._attended.sharers
+    def unstored(self) -> Attended | None:
+        """The request itself, if nothing of it lies in the store."""
+        return None if self._attended is None or self._attended.is_stored else self._attended
 
     # --- its end -------------------------------------------------------------------------------------------------
 
@@ -160,6 +165,7 @@ class Handle:
 
     async def _ended_within(self, timeout: Duration) -> RequestRecord:
         limit = seconds(timeout, what="timeout")
+        self._begin()
         waiting = asyncio.timeout(limit)
         try:
             async with waiting:
@@ -169,14 +175,25 @@ class Handle:
                 raise
             raise ResultTimeoutError(self.id, limit, self.status) from None
 
+    def _begin(self) -> None:
+        """Run it in a task of its own, if it was left to whoever waits for it."""
+        if self._attended is not None and not self._attended.has_begun:
+            self._server.take(self._attended)
+
     def _check_chain(self) -> None:
         address = self._record.address
         if address and address in CHAIN.get() and not self.record.has_ended:
             raise WaitsForItselfError(label_of(address), self.id)
 
     async def _ended(self) -> RequestRecord:
-        if self._attended is not None:
-            return await asyncio.shield(self._attended.over)
+        attended = self._attended
+        if attended is not None:
+            if not attended.has_begun:
+                await self._server.run_here(attended)
+            record = attended.record if attended.is_over else await asyncio.shield(attended.over)
+            if attended.refusal is not None:
+                raise attended.refusal
+            return record
         view = await until_ended(self._server.space, self.keys)
         if view.is_derived:
             await settle(self._server.space, self.keys, view)
@@ -225,9 +242,10 @@ class Handle:
             RequestNotFoundError: On iterating: it is not known any more.
         """
         attended = self._attended
+        self._begin()
         if attended is None or attended.is_stored:
             return follow(self._server.space, self.keys, after)
-        return follow_memory(attended.memory, after, lambda: attended.over.result() if attended.over.done() else None)
+        return follow_memory(attended.memory, after, lambda: attended.record if attended.is_over else None)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 

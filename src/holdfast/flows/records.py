@@ -6,7 +6,6 @@ tenant cannot be named, so it is absent.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -15,7 +14,7 @@ from holdfast.clock import Instant
 from holdfast.codec import Codec
 from holdfast.flows.arrival import Address
 from holdfast.flows.request import ENDED, Status
-from holdfast.ids import new_id
+from holdfast.ids import new_id, random_eight
 from holdfast.workflows.storing.failures import Failure
 
 if TYPE_CHECKING:
@@ -28,12 +27,10 @@ AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 KEPT: Final = 3_600.0
 """Seconds for which a request can be asked about after its end."""
 
-_SECRET_BYTES: Final = 8
-
 
 def new_request_id() -> str:
     """Return an id that sorts by time and cannot be guessed: 126 bits of it are random."""
-    return f"{new_id()}-{os.urandom(_SECRET_BYTES).hex()}"
+    return f"{new_id()}-{random_eight().hex()}"
 
 
 class RequestRecord(Struct, frozen=True, omit_defaults=True):

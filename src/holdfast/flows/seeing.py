@@ -55,8 +55,8 @@ class Seeing:
         """Note that a principal shares the run of a request: from now on it may follow it by its id."""
         if is_own(principal, handle.record):
             return
-        if handle.sharers is not None:
-            handle.sharers.add(principal.user)
+        if handle.unstored is not None:
+            handle.unstored.sharers = {*(handle.unstored.sharers or ()), principal.user}
             return
         key = handle.keys.sharer(principal.user)
 
@@ -67,8 +67,8 @@ class Seeing:
         await self._scope.update([key], decide)
 
     async def _shares(self, principal: Principal, handle: Handle) -> bool:
-        if handle.sharers is not None:
-            return principal.user in handle.sharers
+        if handle.unstored is not None:
+            return principal.user in (handle.unstored.sharers or ())
         key = handle.keys.sharer(principal.user)
         return (await self._scope.read(key)).get(key) is not None
 

@@ -133,26 +133,34 @@ class Server:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def take(self, attended: Attended) -> None:
-        """Run a request here."""
+    def take(self, attended: Attended) -> asyncio.Future[int]:
+        """Run a request here; return what is done once it is certain that it is taken on."""
         key = (attended.keys.tenant, attended.id)
         self._requests[key] = attended
-        task = attended.begin()
+        task, entered = attended.begin()
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._gone(key, done))
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._gone(key))
+        return entered
 
-    def _gone(self, key: tuple[str, str], task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+    async def run_here(self, attended: Attended) -> None:
+        """Run a request in the task of its caller."""
+        key = (attended.keys.tenant, attended.id)
+        self._requests[key] = attended
+        try:
+            await attended.run_here()
+        finally:
+            self._gone(key)
+
+    def _gone(self, key: tuple[str, str]) -> None:
         attended = self._requests.pop(key)
-        if not attended.entered.done() or attended.entered.exception() is not None or attended.is_stored:
+        if not attended.is_entered or attended.is_stored:
             return  # it was never taken on, or lies in the store
         self._ended[key] = attended
-        while len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
         first = next(iter(self._ended.values()))
-        while self._ended and seconds_between(first.record.ended_at, self.now()) > KEPT:
+        while len(self._ended) > REMEMBERED or seconds_between(first.record.ended_at, attended.record.ended_at) > KEPT:
             self._ended.popitem(last=False)
-            first = next(iter(self._ended.values()), attended)
+            first = next(iter(self._ended.values()))
 
     def find(self, tenant: str, request_id: str) -> Attended | None:
         """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""

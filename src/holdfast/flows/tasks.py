@@ -55,7 +55,11 @@ class Task(Struct, frozen=True, kw_only=True):
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
         arrival, action = self.arrival, self.action
-        record = RequestRecord(
+        if action.policy.name == "restart":
+            more["inputs"] = Raw(self.inputs.packed)
+        if self.claim is not None:
+            more["keep"] = self.claim.keep
+        return RequestRecord(
             arrival.flow,
             arrival.action,
             status,
@@ -66,12 +70,8 @@ class Task(Struct, frozen=True, kw_only=True):
             address=self.address or (),
             policy=action.policy.name,
             retryable=action.interrupted == "retry",
+            **more,
         )
-        if action.policy.name == "restart":
-            more["inputs"] = Raw(self.inputs.packed)
-        if self.claim is not None:
-            more["keep"] = self.claim.keep
-        return structs.replace(record, **more) if more else record
 
     def first_record(self, at: Instant) -> RequestRecord:
         """Return its record before it is known whether it has to wait; without a key it runs at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
@@ -19,21 +20,24 @@ class Alarm:
         seconds: How long everybody waits.
     """
 
-    __slots__ = ("_due", "_loop", "_seconds", "_timer")
+    __slots__ = ("_due", "_loop", "_seconds", "_thread", "_timer")
 
     def __init__(self, seconds: float) -> None:
         self._seconds: Final = seconds
         self._due: Final[dict[Callable[[], object], float]] = {}  # in the order in which they are due
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, ring: Callable[[], object]) -> Callable[[], object]:
         """Call ``ring`` when the time is up; return what turns it off."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        loop = self._loop
+        # A thread runs one loop at a time; to ask which takes a call of the system before Python 3.12.
+        if loop is None or self._thread != get_ident() or not loop.is_running():
+            loop = asyncio.get_running_loop()
             if self._loop is not None and self._due and not self._loop.is_closed():
                 return loop.call_later(self._seconds, ring).cancel  # it belongs to a loop in another thread
-            self._loop, self._timer = loop, None
+            self._loop, self._thread, self._timer = loop, get_ident(), None
             self._due.clear()
         self._due[ring] = loop.time() + self._seconds
         if self._timer is None:

@@ -170,9 +170,9 @@ class App:
             raise EngineNotOpenError
         return self._dispatcher
 
-    async def dispatch(self, arrival: Arrival) -> Handle:
+    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> Handle:
         """Take a request on."""
-        return await self.dispatcher.dispatch(arrival)
+        return await self.dispatcher.dispatch(arrival, here=here)
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
         """Return a request by its id."""

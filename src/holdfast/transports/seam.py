@@ -30,6 +30,11 @@ class Handle(Protocol):
         ...
 
     @property
+    def is_taken_on(self) -> bool:
+        """False while it is not certain that it is: it is run when its result is asked for, or was refused then."""
+        ...
+
+    @property
     def status(self) -> str:
         """Where it stood when it was taken on."""
         ...
@@ -64,8 +69,11 @@ class Handle(Protocol):
 class Dispatching(Protocol):
     """Where every request goes, whatever it came by."""
 
-    async def dispatch(self, arrival: Arrival) -> Handle:
-        """Take a request on, or raise why not."""
+    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> Handle:
+        """Take a request on, or raise why not.
+
+        With ``here``, whoever asks will wait for the result and do nothing else, so that may come out only then.
+        """
         ...
 
     async def find(self, principal: Principal, request_id: str) -> Handle:

@@ -60,6 +60,15 @@ def counter() -> Counter:
     return Counter()
 
 
+MCP: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+HELLO: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
 @pytest.fixture(params=["shared", "local"])
 async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[hf.App]:
     """An application with narrow limits; after each test nothing is left of it."""
@@ -72,6 +81,7 @@ async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) 
         f"sqlite:///{tmp_path}/store.db",
         flows=[counter.flow, support.flow],
         chats=[hf.Chat(support.flow)],
+        tools=[counter.flow],
         webhooks=[webhook],
         arbiter=arbiter,
         limits=limits,
@@ -80,7 +90,8 @@ async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) 
         yield app
         counter.let_go.set()
         await check_empty(app)
-    assert asyncio.all_tasks() - before - {asyncio.current_task()} == set()
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert [each for each in left if "_shutdown_watcher" not in repr(each)] == []  # one of the library of tools, a loop
 
 
 async def check_empty(app: hf.App) -> None:
@@ -237,3 +248,30 @@ async def test_whoever_gives_up_leaves_no_place(app: hf.App, counter: Counter) -
         True,
     )
     assert counter.begun == 1
+
+
+async def test_only_so_many_sessions_use_tools(app: hf.App) -> None:
+    """The next is told when to come again, by the library of the protocol, and a body that is too large is not read."""
+    async with client_of(app) as client:
+        answers = [await client.post("/mcp", json=HELLO, headers=MCP) for _ in range(STREAMS + 1)]
+        large = await client.post("/mcp", content=b"x" * (BODY + 1), headers=MCP)
+    assert [answer.status_code for answer in answers] == [*[200] * STREAMS, 503]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert large.status_code == 413
+
+
+async def test_only_so_many_calls_of_tools_are_open(app: hf.App, counter: Counter) -> None:
+    """Those that wait for their end are counted, and the next is refused like any other request."""
+    async with client_of(app) as client:
+        opened = await client.post("/mcp", json=HELLO, headers=MCP)
+        own = MCP | {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+        asked = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "counter__free", "arguments": {}}}
+        calls_ = [
+            asyncio.create_task(client.post("/mcp", json=asked | {"id": n}, headers=own)) for n in range(REQUESTS)
+        ]
+        await counter.until(REQUESTS)
+        refused = await client.post("/mcp", json=asked | {"id": 99}, headers=own)
+        counter.let_go.set()
+        answers = await asyncio.gather(*calls_)
+    assert is_too_many(refused)
+    assert {answer.status_code for answer in answers} == {200}

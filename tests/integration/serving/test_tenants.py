@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 import holdfast as hf
 from holdfast.errors import RequestNotFoundError
+from tests.integration.serving.test_limits import HELLO, MCP
 from tests.integration.webhooks.sending import SOON, client_of
 from tests.unit.transports.chat.talking import Socket, Support
 
@@ -165,6 +166,20 @@ async def test_a_session_of_another_tenant_is_empty(app: hf.App) -> None:
     assert said.status_code == 202
     assert theirs.json() == "nothing"
     assert PRIVATE not in str(frames)
+
+
+async def test_a_session_of_tools_of_another_tenant_looks_like_none(app: hf.App) -> None:
+    """By every method that the protocol has."""
+    opened = await send(app, "POST", "/mcp", "acme", json=HELLO, headers=MCP)
+    own, told = opened.headers["mcp-session-id"], list[tuple[int, str]]()
+    for session in (own, "0" * len(own)):
+        for method in ("POST", "GET", "DELETE"):
+            headers = MCP | {"Mcp-Session-Id": session}
+            options = {"json": {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}} if method == "POST" else {}
+            answer = await send(app, method, "/mcp", "evil", headers=headers, **options)
+            told.append((answer.status_code, answer.text))
+    assert told[:3] == told[3:]
+    assert {status for status, _ in told} == {404}
 
 
 async def test_nothing_of_a_tenant_is_in_the_description(app: hf.App) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import RequestCancelledError
-from holdfast.flows.arbiters import local
+from holdfast.flows.arbiters import abandoned
 from tests.conformance.dispatch_stage import Stage, arrival, result
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def test_a_run_that_is_ended_from_outside_does_not_keep_its_place(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its step never comes, so those behind it do not wait for it, and nothing is left of it."""
-    monkeypatch.setattr(local, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(abandoned, "LOOK_EVERY", 0.01)
     engine = hf.Engine("memory://", max_loaded=1)
     async with hf.Dispatcher(engine, [stage.flow], arbiter="local") as dispatcher:
         stage.hold("in the way")

@@ -2,93 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidFlowError, InvalidScheduleError
-from holdfast.events import TickFired, TickSkipped
+from holdfast.events import TickFired
+from holdfast.flows.arbiters import abandoned
 from holdfast.testing.workflows import WorkflowEnvironment
+from holdfast.testing.workflows.mortal_store import Death, Mortality
+from tests.unit.flows.office import FIRST, ROBOT, SECOND, THIRD, Office, minute
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.events import Event
     from holdfast.flows.dispatch import ArbiterKind
     from holdfast.flows.policies import Policy
-    from holdfast.flows.scheduling import OnOverlap
-
-ROBOT = hf.Principal("acme", "robot")
-FIRST, SECOND, THIRD = (f"nightly@2025-06-15T15:0{minute}:40Z" for minute in (7, 8, 9))
-
-
-class Office:
-    """Where an action is called by the clock; it ends when the test says so."""
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.began: list[str] = []
-        self.requests: list[hf.Request] = []
-        self.told: list[Event] = []
-        self.news = asyncio.Event()
-        self.may_end = asyncio.Event()
-        self.may_end.set()
-        self.flow = hf.Flow("office", concurrency=policy)
-
-        @self.flow.action
-        async def tidy(request: hf.Request, room: str = "hall") -> str:
-            self.began.append(request.id)
-            self.requests.append(request)
-            self.news.set()
-            await self.may_end.wait()
-            return f"tidied {room}"
-
-        self.tidy = tidy
-
-    def nightly(self, on_overlap: OnOverlap = "skip", **more: Any) -> hf.Schedule:
-        """Return a schedule of the action, for every minute."""
-        more.setdefault("principal", ROBOT)
-        return self.tidy.schedule("nightly", {"room": "attic"}, every="1 minute", on_overlap=on_overlap, **more)
-
-    @asynccontextmanager
-    async def open(
-        self, env: WorkflowEnvironment, *schedules: hf.Schedule, arbiter: ArbiterKind = "shared", servers: int = 1
-    ) -> AsyncIterator[hf.Dispatcher]:
-        """Serve the action with some servers on the store of an environment; give the first."""
-        async with AsyncExitStack() as stack:
-            made = list[hf.Dispatcher]()
-            for _ in range(servers):
-                space = hf.Space(await env.client.space.store.another(), clock=env.clock, lease="30 days")
-                stack.push_async_callback(space.aclose)
-                engine = hf.Engine(space, hooks=[self.hear])
-                dispatcher = hf.Dispatcher(engine, [self.flow], arbiter=arbiter, schedules=schedules)
-                made.append(await stack.enter_async_context(dispatcher))
-            yield made[0]
-            self.may_end.set()
-
-    def hear(self, event: Event) -> None:
-        """Be told what happens."""
-        self.told.append(event)
-        self.news.set()
-
-    @property
-    def ticks(self) -> int:
-        """How many ticks were handled."""
-        return sum(isinstance(event, TickFired | TickSkipped) for event in self.told)
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for something to become true."""
-        async with asyncio.timeout(10):
-            while not holds():
-                self.news.clear()
-                await self.news.wait()
-
-    def skipped(self) -> list[str]:
-        """Return why ticks were skipped, as hooks were told."""
-        return [event.reason for event in self.told if isinstance(event, TickSkipped)]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -97,13 +28,6 @@ async def env(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
     store = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'office.db'}"
     async with WorkflowEnvironment(store=store) as env:
         yield env
-
-
-async def minute(env: WorkflowEnvironment, office: Office, *, begun: int) -> None:
-    """Let a minute pass, in which a tick happens, until that many requests have begun in all."""
-    before = office.ticks
-    await env.advance("1 minute")
-    await office.until(lambda: office.ticks > before and len(office.began) >= begun)
 
 
 @pytest.mark.parametrize("arbiter", ["shared", "local"])
@@ -215,6 +139,22 @@ async def test_a_tick_shares_the_run_that_is_in_flight_if_the_action_joins(env: 
         assert office.skipped() == [f"it joined the run {FIRST!r}"]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_tick_is_not_lost_with_the_server_that_takes_it_on(when: Literal["before", "after"]) -> None:
+    """A server that dies at any commit around its ticks leaves each of them to the other one, as one request."""
+    for number in range(1, 7):
+        office, dead = Office(), set[str]()
+        async with WorkflowEnvironment() as env, office.mortal(env, Mortality("first", dead)) as first:
+            async with office.mortal(env, Mortality("second", dead)) as second:
+                first.life.dies = Death(when, first.life.commits + number)
+                for tick in (FIRST, SECOND, THIRD):
+                    await env.advance("1 minute")
+                    await office.until_begun(tick)
+                    found = await second.dispatcher.find(ROBOT, tick)
+                    assert await found.result(timeout=10) == "tidied attic", number
+            assert first.life.is_dead
+
+
 async def test_ticks_that_nobody_was_there_for_are_made_up_for_if_that_was_said(env: WorkflowEnvironment) -> None:
     """Each is a request with the time that it was meant for."""
     office = Office(hf.Queue(timeout=None))
@@ -226,6 +166,24 @@ async def test_ticks_that_nobody_was_there_for_are_made_up_for_if_that_was_said(
     async with office.open(env, schedule):
         await minute(env, office, begun=3)
     assert office.began == [FIRST, SECOND, THIRD]
+
+
+async def test_a_tick_that_is_discarded_while_it_waits_keeps_no_place(
+    env: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits behind a tick whose schedule was paused gets its turn, also where lines lie in memory."""
+    monkeypatch.setattr(abandoned, "LOOK_EVERY", 0.01)
+    office = Office(hf.Queue(timeout="1 day"))
+    office.may_end.clear()
+    async with office.open(env, office.nightly("queue", session="s"), arbiter="local") as dispatcher:
+        await minute(env, office, begun=1)
+        await minute(env, office, begun=1)
+        await dispatcher.engine.schedules.pause("nightly")
+        behind = hf.Arrival(flow="office", action="tidy", session="s", principal=ROBOT)
+        handle = await dispatcher.dispatch(behind)
+        office.may_end.set()
+        assert await handle.result(timeout=10) == "tidied hall"
+        assert (await dispatcher.info(ROBOT, SECOND)).status == "cancelled"
 
 
 # --- declaring --------------------------------------------------------------------------------------------------------

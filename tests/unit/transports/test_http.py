@@ -95,8 +95,8 @@ async def test_whoever_waits_is_told_why() -> None:
     app = Served()
     app.dispatching.answers_at_once = False
 
-    async def explained(arrival: Any) -> Any:
-        handle = await type(app.dispatching).dispatch(app.dispatching, arrival)
+    async def explained(arrival: Any, *, here: bool = False) -> Any:
+        handle = await type(app.dispatching).dispatch(app.dispatching, arrival, here=here)
         handle.position = 2
         handle.explanation = Explanation(key="session 's'", policy="queue", holder="r0", position=2, waiting=3)
         return handle

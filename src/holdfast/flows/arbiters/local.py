@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
+from holdfast.flows.arbiters import abandoned
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
 from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
 from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
 from holdfast.flows.arbiters.sole import SoleServer
 from holdfast.space import lines_of
 from holdfast.stores.protocol import Decision
-from holdfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -30,9 +30,6 @@ LISTED: Final = 100
 
 SLOWEST: Final = 60.0
 """The longest time, in seconds, after which one that was refused is told to try again."""
-
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks whether runs that others wait for still live."""
 
 AS_LONG_AS_IT_TAKES: Final = Manner(budget=None, most_waiting=None)
 """How a durable run takes a new place after a crash: it was accepted already."""
@@ -56,8 +53,9 @@ class LocalArbiter:
         self._clock: Final = lines_of(space).clock
         self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
         self._kept: Final[dict[str, LocalTurn]] = {}
-        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._begun: Final[set[str]] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._paces: Final[dict[Address, float]] = {}
         self.sole: Final = SoleServer(space, app, patience, self._lost)
 
@@ -80,10 +78,12 @@ class LocalArbiter:
 
     async def aclose(self) -> None:
         """Admit nobody any more, end those who are there, and give the lock back."""
-        if self._looking is not None:
-            self._looking.cancel()
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("this server is shutting down"))
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sole.aclose()
 
@@ -162,28 +162,26 @@ class LocalArbiter:
         except BaseException:
             self.forget(ask.id)
             raise
-        turn.is_begun = True
-        self._look_after_kept()
+        if ask.id in self._kept:
+            self.keep(turn)
         return begun
 
     def keep(self, turn: LocalTurn) -> None:
-        """Keep the place of a run whose step is to come again."""
-        self._kept[turn.ask.id], turn.is_begun = turn, True
-        self._look_after_kept()
-
-    def _look_after_kept(self) -> None:
+        """Keep the place of a run whose step is to come, or to come again."""
+        self._kept[turn.ask.id] = turn
+        self._begun.add(turn.ask.id)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._give_up_ended())
+            self._looking = asyncio.get_running_loop().create_task(self._look_for_abandoned())
 
-    async def _give_up_ended(self) -> None:
-        """Give up the places of runs that were ended from outside: their steps never come."""
-        while self._kept:
-            await asyncio.sleep(LOOK_EVERY)
-            in_the_way = [each for each in self._kept.values() if each.is_at_front or each.has_left]
-            for turn in in_the_way:
-                with suppress(HoldfastError):  # the next look finds out
-                    if turn.is_begun and await _is_over(self._space, turn.ask.id):
-                        self.forget(turn.ask.id)
+    async def _look_for_abandoned(self) -> None:
+        """Give up places at the front that nobody will come for, as long as there are any that could be."""
+        while self._begun:
+            await asyncio.sleep(abandoned.LOOK_EVERY)
+            kept = ((each, self._kept[each]) for each in self._begun)
+            waited_for = [each for each, turn in kept if turn.is_at_front or turn.has_left]
+            with contextlib.suppress(HoldfastError):  # the next look finds them
+                for run_id in await abandoned.ended_runs(self._space, waited_for):
+                    self.forget(run_id)
 
     def inside(self, ask: Ask) -> LocalHolding:
         """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
@@ -191,7 +189,7 @@ class LocalArbiter:
 
     def kept(self, ask: Ask) -> LocalTurn:
         """Return the place that was kept for a run's step, or a new one."""
-        turn = self._kept.pop(ask.id, None)
+        turn = self._take_kept(ask.id)
         if turn is None:
             turn = self.enter(ask, AS_LONG_AS_IT_TAKES)
             turn.is_durable = True
@@ -199,9 +197,13 @@ class LocalArbiter:
 
     def forget(self, request_id: str) -> None:
         """Give up a place that was kept for a run's step."""
-        turn = self._kept.pop(request_id, None)
+        turn = self._take_kept(request_id)
         if turn is not None:
             self.leave(turn)
+
+    def _take_kept(self, request_id: str) -> LocalTurn | None:
+        self._begun.discard(request_id)
+        return self._kept.pop(request_id, None)
 
     # --- stopping and looking ------------------------------------------------------------------------------------
 
@@ -273,10 +275,3 @@ async def _stop(cancelling: Awaitable[object], turn: LocalTurn) -> None:
         await cancelling
     except HoldfastError:
         turn.wake()
-
-
-async def _is_over(space: Space, run_id: str) -> bool:
-    """Tell whether a run has ended, or is not there any more."""
-    life = RunKeys(space, run_id).life
-    found = (await space.read(life)).get(life)
-    return found is None or LIVES.decode(found.value).has_ended

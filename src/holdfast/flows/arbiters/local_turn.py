@@ -33,7 +33,6 @@ class LocalTurn:
         "finishing",
         "has_left",
         "is_at_front",
-        "is_begun",
         "is_durable",
         "is_lost",
         "is_to_stay",
@@ -55,7 +54,7 @@ class LocalTurn:
         self.problem: HoldfastError | None = None
         self.finishing: asyncio.Task[None] | None = None
         self.is_at_front = self.is_durable = self.has_left = self.is_lost = False
-        self.is_begun = self.is_to_stay = False
+        self.is_to_stay = False
         self._coming: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None

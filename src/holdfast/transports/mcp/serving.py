@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -16,13 +17,14 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from holdfast.errors import AuthenticationError, EngineNotOpenError
 from holdfast.transports.gate import PRINCIPAL
 from holdfast.transports.headers import headers_of
+from holdfast.transports.limits import SAID, Room
 from holdfast.transports.mcp.calling import ToolCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mcp.server.context import ServerRequestContext
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from holdfast.flows.arrival import Principal
     from holdfast.transports.limits import AppLimits
@@ -53,6 +55,7 @@ class ToolEndpoint:
     def __init__(self, name: str, toolbox: Toolbox, dispatching: Dispatching, limits: AppLimits) -> None:
         self._server: Final = tool_server(name, toolbox, dispatching, _who)
         self._limits: Final = limits
+        self._open: Final = Room("requests for tools", limits.requests)
         self._manager: StreamableHTTPSessionManager | None = None
         self._closing = asyncio.Event()
         self._living: asyncio.Task[None] | None = None
@@ -62,7 +65,8 @@ class ToolEndpoint:
         if self._manager is None:
             raise EngineNotOpenError
         principal: Principal = scope[PRINCIPAL]
-        await self._manager.handle_request({**scope, "user": _as_user(principal)}, receive, send)
+        with self._open:
+            await self._manager.handle_request({**scope, "user": _as_user(principal)}, receive, _telling_when(send))
 
     async def open(self) -> None:
         """Begin to serve."""
@@ -100,6 +104,17 @@ async def serve_stdio(name: str, toolbox: Toolbox, dispatching: Dispatching, pri
     async with stdio_server() as (incoming, outgoing):
         with contextlib.suppress(asyncio.CancelledError):
             await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def _telling_when(send: Send) -> Send:
+    """Say when to come again where the library says only that there are too many sessions."""
+
+    async def told(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+            message["headers"] = [*message.get("headers", ()), (b"retry-after", b"%d" % SAID)]
+        await send(message)
+
+    return told
 
 
 def _who(context: ServerRequestContext[Any, Any]) -> tuple[Principal, Mapping[str, str]]:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from holdfast.transports.webhooks.secrets import Secrets
     from holdfast.transports.webhooks.signing import Verdict
 
-LONGEST_TOLERANCE: Final = 3_600.0
-"""More than an hour would let a delivery that somebody has kept pass for a new one."""
+LONGEST_TOLERANCE: Final = 1_800.0
+"""A delivery may come from as far ahead as it may be old, and its id is kept for an hour: for as long as it holds."""
 
 
 @final

@@ -102,7 +102,7 @@ class Signature:
         arguments: The same as a struct, with the types that the annotations stand for. What has a default is optional.
     """
 
-    __slots__ = ("_codec", "_least", "_positional", "arguments", "name", "parameters", "result")
+    __slots__ = ("_codec", "_least", "_places", "_positional", "arguments", "name", "parameters", "result")
 
     def __init__(self, name: str, parameters: inspect.Signature, arguments: type[msgspec.Struct], result: Any) -> None:  # noqa: ANN401 -- a type may be no class
         self.name: Final = name
@@ -111,6 +111,7 @@ class Signature:
         self.arguments: Final = arguments
         known = parameters.parameters.values()
         self._positional: Final = tuple(each.name for each in known if each.kind <= each.POSITIONAL_OR_KEYWORD)
+        self._places: Final = tuple((each.name, each.kind is each.POSITIONAL_ONLY) for each in known)
         needed = [each.name for each in known if each.default is each.empty]
         # How many arguments by place are enough; more than there can be if one has to be given by name.
         self._least: Final = len(needed) if {*needed} <= {*self._positional} else len(self._positional) + 1
@@ -145,11 +146,11 @@ class Signature:
             raise
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for name, parameter in self.parameters.parameters.items():
+        for name, is_positional in self._places:
             value = getattr(found, name)
             if value is msgspec.UNSET:
                 continue
-            if parameter.kind is parameter.POSITIONAL_ONLY:
+            if is_positional:
                 args.append(value)
             else:
                 kwargs[name] = value

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.clock import MICROSECONDS, Instant
 from holdfast.errors import InvalidFlowError
-from holdfast.transports.webhooks.presets import Slack, StandardWebhooks, Stripe
+from holdfast.flows.records import KEPT
+from holdfast.transports.webhooks.presets import LONGEST_TOLERANCE, Slack, StandardWebhooks, Stripe
 from holdfast.transports.webhooks.signing import Refused, Verified
 from holdfast.transports.webhooks.untimed import BodySignature, GitHub
 
@@ -251,3 +252,11 @@ def test_a_secret_is_never_shown() -> None:
         StandardWebhooks("whsec_not!base64!at!all")
     assert "MfKQ" not in repr(verifier) + repr(verifier._secrets)
     assert "not!base64" not in str(caught.value) + repr(caught.value) + repr(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("tolerance", ["31 minutes", "0s"])
+def test_a_signature_holds_no_longer_than_its_id_is_kept(tolerance: str) -> None:
+    """From as far ahead to as long ago: twice the tolerance is at most the hour for which an id is known."""
+    with pytest.raises((InvalidFlowError, ValueError)):
+        StandardWebhooks(STANDARD_SECRET, tolerance=tolerance)
+    assert 2 * LONGEST_TOLERANCE <= KEPT
