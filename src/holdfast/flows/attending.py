@@ -13,10 +13,8 @@ from msgspec import UNSET, structs
 
 from holdfast.errors import (
     HoldfastError,
-    QueueTimeoutError,
     RequestCancelledError,
     RequestInterruptedError,
-    RequestSupersededError,
     SessionStateError,
 )
 from holdfast.flows.arbiters.body import Body
@@ -25,7 +23,7 @@ from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, Memory
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of
-from holdfast.flows.viewing import ended, final_put
+from holdfast.flows.viewing import ended, ended_by, final_put
 from holdfast.stores.protocol import Check, Put
 from holdfast.workflows.storing.failures import describe
 
@@ -355,19 +353,7 @@ class Attended:
         self._close(record)
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
-        failure, reason = describe(problem, self._server.known), str(problem)
-        match problem:
-            case RequestSupersededError():
-                by = structs.replace(self.record, by=problem.by)
-                return ended(by, "superseded", self._server.now(), reason=reason, failure=failure)
-            case RequestCancelledError():
-                return self._ended("cancelled", reason=problem.reason)
-            case RequestInterruptedError():
-                return self._ended("interrupted", reason=reason, failure=failure)
-            case QueueTimeoutError():
-                return self._ended("refused", reason=reason, failure=failure)
-            case _:
-                return self._ended("failed", failure=failure)
+        return ended_by(self.record, problem, self._server.now(), self._server.known)
 
     async def _write_end(self, record: RequestRecord) -> RequestRecord:
         """Write the end of one that has no turn any more, and return what is written then.

@@ -23,6 +23,7 @@ from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.attending import CLOSING
 from holdfast.flows.call import name_of
 from holdfast.flows.calling import CHAIN
+from holdfast.flows.chaining import Chains
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
 from holdfast.flows.handle import Handle
@@ -162,8 +163,9 @@ class Dispatcher:
             if self._kind == "shared"
             else LocalArbiter(space, app=self._name, patience=self._patience, stop_run=stop_run)
         )
+        chains = await Chains.load(space)
         await arbiter.__aenter__()
-        self._server = Server(engine, arbiter)
+        self._server = Server(engine, arbiter, chains)
         await self._server.listen()
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
@@ -248,18 +250,18 @@ class Dispatcher:
         server = self._serving()
         if self._is_closing:
             raise ArbiterUnavailableError("this server is closing")
-        task = self._checked(arrival)
+        task = self._checked(server, arrival)
         try:
             return await self._admitting(server).take_on(task, here=here)
         except StoreError as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
-    def _checked(self, arrival: Arrival) -> Task:
+    def _checked(self, server: Server, arrival: Arrival) -> Task:
         action = self.flows.find(arrival.flow, arrival.action)
         action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
         address = address_of(action.policy, arrival, inputs.values)
-        chain = _chain_of(arrival)
+        chain = _chain_of(server, arrival)
         if address is not None and address in chain and not action.policy.collects:
             raise WaitsForItselfError(label_of(address))
         if chain != arrival.chain:
@@ -320,12 +322,13 @@ class Dispatcher:
         await (await self.find(principal, request_id)).cancel(reason)
 
 
-def _chain_of(arrival: Arrival) -> tuple[Address, ...]:
+def _chain_of(server: Server, arrival: Arrival) -> tuple[Address, ...]:
     """Return the keys of those who wait for a request, as its transport and this process know them."""
     own = CHAIN.get()
     if not arrival.attended:
         return ()
-    return tuple(dict.fromkeys((*arrival.chain, *own))) if own else arrival.chain
+    given = tuple(map(server.chains.known, arrival.chain)) if arrival.chain else ()
+    return tuple(dict.fromkeys((*given, *own))) if own else given
 
 
 async def _let_end(server: Server, grace: float) -> None:

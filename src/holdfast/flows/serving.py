@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arbiters.protocol import Arbiter, Beside
     from holdfast.flows.attending import Attended
+    from holdfast.flows.chaining import Chains
     from holdfast.flows.viewing import View
     from holdfast.keys import RecordKey
     from holdfast.locks.driving.presence import Presence
@@ -47,11 +48,12 @@ class Server:
         engine: Drives the durable ones.
         space: Where everything lies.
         arbiter: Says who has its turn.
+        chains: Signs keys that go to other processes, and knows them again.
         is_closing: Nothing more is tried again.
     """
 
-    def __init__(self, engine: Engine, arbiter: Arbiter) -> None:
-        self.engine, self.arbiter = engine, arbiter
+    def __init__(self, engine: Engine, arbiter: Arbiter, chains: Chains) -> None:
+        self.engine, self.arbiter, self.chains = engine, arbiter, chains
         self.space: Final[Space] = engine.space
         self._host: Final = engine.host
         self._keeper: Final = lines_of(self.space).keeper
