@@ -55,7 +55,7 @@ class Seam:
         return self._runner.run(_timed(ask))
 
     async def _asked(self, arrival: Arrival) -> bytes:
-        return await (await self._dispatcher.dispatch(arrival)).packed()
+        return await (await self._dispatcher.dispatch(arrival, here=True)).packed()  # as HTTP does
 
 
 async def _timed(ask: Callable[[int], Awaitable[bytes]]) -> float:

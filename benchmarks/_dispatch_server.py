@@ -1,7 +1,7 @@
-"""A process that serves either a bare route or flows: the same server, the same settings, the same JSON.
+"""A process that serves a bare route or flows: the same server, the same settings, the same JSON.
 
-Started as ``python -m benchmarks._dispatch_server bare`` or ``... local URL`` or ``... shared URL``, it prints its port
-and serves until its stdin is closed.
+Started as ``python -m benchmarks._dispatch_server bare``, ``... fastapi``, ``... local URL`` or ``... shared URL``, it
+prints its port and serves until its stdin is closed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import msgspec
 import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-Kind = Literal["bare", "local", "shared"]
+Kind = Literal["bare", "fastapi", "local", "shared"]
 _DECODER: Final = msgspec.json.Decoder(Question)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -41,10 +43,40 @@ async def answered(request: Request) -> Response:
     return Response(_ENCODER.encode(given), media_type="application/json")
 
 
+class Asked(BaseModel):
+    """What is asked, as FastAPI checks it."""
+
+    text: str
+    number: int
+    tags: list[str]
+
+
+class Answered(BaseModel):
+    """What is answered, as FastAPI checks it."""
+
+    text: str
+    number: int
+    tags: int
+
+
+def fastapi_app() -> FastAPI:
+    """Return what checks inputs and outputs, too, the way that is common."""
+    app = FastAPI()
+
+    @app.post("/flows/bench/allow")
+    async def allow(asked: Asked) -> Answered:
+        given = answer(asked.text, asked.number, asked.tags)
+        return Answered(text=given.text, number=given.number, tags=given.tags)
+
+    return app
+
+
 def app_of(kind: Kind, url: str) -> ASGIApp:
     """Return what is served."""
     if kind == "bare":
         return Starlette(routes=[Route("/flows/bench/allow", answered, methods=["POST"])])
+    if kind == "fastapi":
+        return fastapi_app()
     limits = hf.AppLimits(requests=10_000)
     return hf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
 

@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 NOTES = """\
 The limit is a Starlette route that reads the same JSON into the same type and answers the same bytes, in a process of
 its own under uvicorn with the settings of `holdfast serve` (httptools, no access log, the same thresholds of the
-garbage collector); at the seam it is the function, awaited. *Holdfast* is one process with `arbiter="local"` and a
-SQLite file; beside it stand processes whose lines lie in SQLite (`synchronous=FULL`), PostgreSQL
-(`synchronous_commit=on`) and Redis (`appendfsync always`). The client is a second process: 16 connections that are
-kept, each of which asks again when it was answered, in a session of its own unless it says *one key*. *Added* is the
-difference of medians for one connection that asks one after another. What is *accepted* is answered with 202 when it
-is durable; it is run later. At the seam 16 tasks ask for JSON and wait for JSON."""
+garbage collector); at the seam it is the function, awaited. FastAPI checks inputs and outputs by pydantic models of the
+same fields; neither of the two checks hosts, origins or who asks, or can be asked about a request. *Holdfast* is one
+process with `arbiter="local"` and a SQLite file; beside it stand processes whose lines lie in SQLite
+(`synchronous=FULL`), PostgreSQL (`synchronous_commit=on`) and Redis (`appendfsync always`). The client is a second
+process: 16 connections that are kept, each of which asks again when it was answered, in a session of its own unless it
+says *one key*. *Added* is the difference of medians for one connection that asks one after another. What is *accepted*
+is answered with 202 when it is durable; it is run later. At the seam 16 tasks ask for JSON and wait for JSON."""
 
-SECONDS, ALONE = 0.3, 0.12
+SECONDS, ALONE = 0.2, 0.1
 ROUNDS: Final = 5
 STORES: Final = {"postgresql": "PostgreSQL", "redis": "Redis"}
 REFUSED: Final = 409
@@ -94,6 +95,7 @@ class Programme:
         stack.callback(self._seam.close)
         self._runner = stack.enter_context(asyncio.Runner())
         self._bare = self._served("bare")
+        self._fastapi = self._served("fastapi")
         self._ours = self._served("local", f"sqlite:///{folder}/local.db")
         self._others = {"SQLite": self._served("shared", f"sqlite:///{folder}/shared.db")}
         for kind, name in STORES.items():
@@ -134,7 +136,7 @@ class Programme:
     # --- over HTTP ---------------------------------------------------------------------------------------------------
 
     def _window(self, served: Served, case: Case, at_once: int, seconds: float) -> Window:
-        is_bare = served is self._bare
+        is_bare = served in (self._bare, self._fastapi)
         asking, status = (CASES[0].asking, 200) if is_bare else (case.asking, case.status)
         return self._runner.run(window(served.port, asking, at_once, seconds, status))
 
@@ -145,6 +147,8 @@ class Programme:
         ours, bare = self._rate_of(self._ours, case), self._rate_of(self._bare, case)
         others = self._others.items() if case.on_stores else ()
         peers = {f"lines in {name}": self._rate_of(served, case) for name, served in others}
+        if case is CASES[0]:
+            peers["FastAPI"] = self._rate_of(self._fastapi, case)
         return Row(f"HTTP: {case.what}", "requests/s", ours, bare, peers, case.bar, ROUNDS)
 
     def _refused(self) -> Row:
@@ -167,7 +171,7 @@ class Programme:
     def _added(self, case: Case) -> Row:
         """Return the row about what a request takes longer than one of the bare route."""
         taking = Taking(functools.partial(self._pair, self._ours, case))
-        others = self._others.items() if case.on_stores else ()
+        others = self._others.items() if case.bar is not None else ()
         peers = {
             f"lines in {name}": Taking(functools.partial(self._pair, served, case)).figure(_difference)
             for name, served in others

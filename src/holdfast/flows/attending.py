@@ -21,9 +21,10 @@ from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, Memory
+from holdfast.flows.ending import ended_by, write_end
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of
-from holdfast.flows.viewing import ended, ended_by, final_put
+from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check, Put
 from holdfast.workflows.storing.failures import describe
 
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 1.0
 """Seconds that a caller waits until it is written that its request has ended without a result."""
-
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 2.0
-"""Seconds between two tries to write that: doubled from the first to the longest."""
 
 CLOSING: Final = "its server is closing"
 
@@ -189,6 +186,9 @@ class Attended:
                 self._close(self._ended_by(self._why_stopped()))
             self._turn, self._journal = None, self.memory  # which refer to this request
         return None
+
+    def _ended_by(self, problem: BaseException) -> RequestRecord:
+        return ended_by(self.record, problem, self._server.now(), self._server.known)
 
     def _why_stopped(self) -> HoldfastError:
         if self._calls.stopping == CLOSING:
@@ -338,12 +338,15 @@ class Attended:
             if self._entered is not None:
                 self._entered.set_exception(problem)
                 self._entered.exception()  # whoever asked may have gone
-            if not self._may_be_written:
-                self._close(self._ended_by(problem))
-                return
+            record = self._ended("refused", reason=str(problem))  # it has not run, whatever was written of it
+            if self._may_be_written:
+                self._server.own(write_end(self._server, self.keys, record))
+            self._close(record)
+            return
         record = self._ended_by(problem)
         if self.is_stored:
-            writing = self._server.own(self._write_end(record))  # however long that takes, and whoever is cancelled
+            # However long that takes, and whoever is cancelled.
+            writing = self._server.own(write_end(self._server, self.keys, record))
             await asyncio.wait({writing}, timeout=PATIENCE)
             record = writing.result() if writing.done() else record
         if record.status == "completed":  # it was written, and the answer got lost
@@ -351,36 +354,6 @@ class Attended:
         else:
             self.problem = self.problem or problem
         self._close(record)
-
-    def _ended_by(self, problem: BaseException) -> RequestRecord:
-        return ended_by(self.record, problem, self._server.now(), self._server.known)
-
-    async def _write_end(self, record: RequestRecord) -> RequestRecord:
-        """Write the end of one that has no turn any more, and return what is written then.
-
-        While the store does not answer it is tried again. If this server closes before that, its end will tell.
-        """
-        there = [record]
-
-        def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-            found = seen.get(self.keys.record)
-            there[:] = [record if found is None else REQUESTS.decode(found.value)]
-            if found is None or there[0].has_ended:
-                return ()
-            there[:] = [record]
-            return (final_put(self.keys, record, found.version, seen.at),)
-
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                await self._server.update(Beside((self.keys.record,), decide))
-            except HoldfastError:
-                if self._server.is_closing:
-                    return record
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                return there[0]
 
     def _close(self, record: RequestRecord) -> None:
         self.record, self.is_over = record, True

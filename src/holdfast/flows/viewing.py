@@ -129,23 +129,6 @@ def ended(
     return structs.replace(record, status=status, ended_at=at, reason=reason, result=raw, failure=failure)
 
 
-def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: KnownErrors) -> RequestRecord:
-    """Return the record of a request that ends without a result."""
-    failure, reason = describe(problem, known), str(problem)
-    match problem:
-        case RequestSupersededError():
-            by = structs.replace(record, by=problem.by)
-            return ended(by, "superseded", at, reason=reason, failure=failure)
-        case RequestCancelledError():
-            return ended(record, "cancelled", at, reason=problem.reason)
-        case RequestInterruptedError():
-            return ended(record, "interrupted", at, reason=reason, failure=failure)
-        case QueueTimeoutError():
-            return ended(record, "refused", at, reason=reason, failure=failure)
-        case _:
-            return ended(record, "failed", at, failure=failure)
-
-
 def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instant) -> Put:
     """Return the change that writes down how a request has ended; the record goes by itself after a while."""
     return Put(keys.record, REQUESTS.encode_own(record), version, expires_at=later(at, record.keep))

@@ -138,8 +138,9 @@ class _Answer:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
             self.has_begun = True
             headers = list(message.get("headers", ()))
-            known = {name for name, _ in headers}
-            headers.extend(pair for pair in SECURITY if pair[0] not in known)
+            if not headers or headers[-1] is not SECURITY[-1]:  # most answers bring them along
+                known = {name for name, _ in headers}
+                headers.extend(pair for pair in SECURITY if pair[0] not in known)
             message["headers"] = headers
         elif message["type"] in ("websocket.accept", "websocket.close"):
             self.has_begun = True

@@ -13,7 +13,7 @@ from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooMan
 from holdfast.transports.alarms import Alarm
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from holdfast.transports.bodies import read_body
-from holdfast.transports.gate import PRINCIPAL
+from holdfast.transports.gate import PRINCIPAL, SECURITY
 from holdfast.transports.headers import headers_of
 from holdfast.transports.problems import problem_response
 from holdfast.transports.showing import as_json, shown_handle, shown_info
@@ -55,15 +55,16 @@ class Calling:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one call. Whether there is room for its stream is known before anything is done."""
+        is_stream = _is_stream(scope)
         try:
-            with self._streams if _is_stream(scope) else _NO_STREAM:
+            with self._streams if is_stream else _NO_STREAM:
                 with self._open:
-                    answer = await self._answer(scope, receive)
+                    answer = await self._answer(scope, receive, is_stream=is_stream)
                 await answer(scope, receive, send)
         except TooManyRequestsError as problem:
             await problem_response(problem)(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp:
+    async def _answer(self, scope: Scope, receive: Receive, *, is_stream: bool) -> ASGIApp:
         headers, path = headers_of(scope), scope["path_params"]
         preference = read_preference(headers)
         try:
@@ -72,12 +73,12 @@ class Calling:
             is_later = preference.is_async or action.durable or action.policy.collects
             principal: Principal = scope[PRINCIPAL]
             arrival = await arrival_of(action, headers, body, principal, attended=not is_later)
-            handle = await self._dispatching.dispatch(arrival, here=not is_later and not _is_stream(scope))
+            handle = await self._dispatching.dispatch(arrival, here=not is_later and not is_stream)
         except HoldfastError as problem:
             return problem_response(problem)
         if is_later:
             return await self._later(scope, handle, preference)
-        if _is_stream(scope):
+        if is_stream:
             return self._streamed(action, handle)
         return await self._ended(action, handle, receive)
 
@@ -150,9 +151,9 @@ class _Result:
             (b"content-type", b"application/json"),
             (_REQUEST, handle.id.encode("latin-1")),
             _NOT_KEPT,
+            *((_REPLAYED,) if handle.is_replay else ()),
+            *SECURITY,
         ]
-        if handle.is_replay:
-            self._headers.append(_REPLAYED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- as ASGI says
         """Send it."""

@@ -23,7 +23,7 @@ class AppLimits:
     Args:
         body: Bytes of one body.
         body_time: How long a body may take to arrive.
-        requests: How many requests are open at the same time, those that wait for their turn included.
+        requests: How many calls and deliveries are open at the same time, those that wait for their turn included.
         streams: How many streams of events and WebSockets are open at the same time.
         wait: How long a caller waits at most that asked for it with ``Prefer: wait=``.
         heartbeat: How often a stream is told that it is still alive.

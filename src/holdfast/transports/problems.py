@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,8 +55,8 @@ def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
     status = status_of(error)
     if not _is_for_callers(error):
         return _hidden(status, request_id, is_action=isinstance(error, RequestFailedError))
-    title, advice = _words(type(error))
-    facts: dict[str, Any] = {"type": f"urn:holdfast:{_name(type(error))}", "title": title, "status": status}
+    title, advice = _words(type(error).__doc__ or "")
+    facts: dict[str, Any] = {"type": f"urn:holdfast:{_name(type(error).__name__)}", "title": title, "status": status}
     facts |= {"detail": str(error)}
     if advice:
         facts["next"] = advice
@@ -88,13 +89,15 @@ def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:
     return facts | ({"requestId": request_id} if request_id else {})
 
 
-def _words(kind: type[BaseException]) -> tuple[str, str]:
+@lru_cache(maxsize=256)
+def _words(docstring: str) -> tuple[str, str]:
     """Return what an error is, and what to do next: the first sentence of its docstring, and the rest of it."""
-    text = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:")[0]
+    text = inspect.cleandoc(docstring).partition("\n\nAttributes:")[0]
     text = " ".join(text.replace("``", "").split())
     title, _, advice = text.partition(". ")
     return title.rstrip("."), advice
 
 
-def _name(kind: type[BaseException]) -> str:
-    return _WORD.sub("-", kind.__name__.removesuffix("Error")).lower()
+@lru_cache(maxsize=256)
+def _name(kind: str) -> str:
+    return _WORD.sub("-", kind.removesuffix("Error")).lower()

@@ -65,7 +65,7 @@ def attempt(operation: Any, mode: schemathesis.GenerationMode, seed: int, told: 
 
     @hypothesis_seed(seed)
     @settings(
-        max_examples=size(full=100, quick=4),
+        max_examples=size(full=100, quick=3),
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),

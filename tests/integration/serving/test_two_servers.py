@@ -18,6 +18,8 @@ from tests.sizes import rounds, size
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.integration.cli.programs import Program
+
 pytestmark = pytest.mark.heavy  # many real processes: once, on the default interpreter
 
 SESSIONS = 5
@@ -53,6 +55,14 @@ async def load(servers: Servers, seed: int) -> str:
     many = size(full=12, quick=6)
     (one, first), (_, second) = servers.start(), servers.start()
     crowd = Crowd([first, second])
+    try:
+        return await loaded(crowd, servers, one, chooser, many)
+    finally:
+        await crowd.aclose()
+
+
+async def loaded(crowd: Crowd, servers: Servers, one: Program, chooser: random.Random, many: int) -> str:
+    """Send and follow, kill one of the servers on the way, and check."""
     sending = [
         asyncio.ensure_future(crowd.send_all(f"s-{n}", "once" if n == 0 else "again", many, n)) for n in range(SESSIONS)
     ]
@@ -61,9 +71,7 @@ async def load(servers: Servers, seed: int) -> str:
     await wait_for_lines(servers, chooser.randrange(5, SESSIONS * many))
     one.process.kill()
     await asyncio.gather(*sending, *following)
-    told = await check(crowd, servers, one.process.pid, left=1)
-    await crowd.aclose()
-    return told
+    return await check(crowd, servers, one.process.pid, left=1)
 
 
 async def test_nothing_accepted_is_lost_when_a_server_is_killed(url: str, tmp_path: Path) -> None:
@@ -89,9 +97,9 @@ async def test_nothing_accepted_is_lost_on_postgresql_either(postgresql_url: str
 
 async def test_a_server_that_is_told_to_stop_ends_hands_back_and_lets_go_last(servers: Servers) -> None:
     """What runs is finished, what waits is done there or elsewhere, and no two of a session run at a time."""
-    (one, first), (_, second) = servers.start("--grace", "5s", seconds=0.05), servers.start(seconds=0.05)
+    (one, first), (_, second) = servers.start("--grace", "5s", seconds=0.03), servers.start(seconds=0.03)
     crowd = Crowd([first, second])
-    await asyncio.gather(*(crowd.send_all(f"s-{n}", "again", 4, 0) for n in range(3)))
+    await asyncio.gather(*(crowd.send_all(f"s-{n}", "again", 4, 0) for n in range(2)))
     one.send(signal.SIGTERM)
     code, _ = await asyncio.to_thread(one.end)
     await check(crowd, servers, killed=0, left=1)
@@ -125,9 +133,9 @@ async def test_callers_of_a_server_that_is_told_to_stop_are_answered(servers: Se
 
 async def test_a_second_signal_leaves_what_ran_to_others(servers: Servers) -> None:
     """It ends at once; its durable requests are done elsewhere, when it is certain that it is gone."""
-    (one, first), (_, second) = servers.start("--grace", "60s", seconds=0.3), servers.start(seconds=0.3)
+    (one, first), (_, second) = servers.start("--grace", "60s", seconds=0.2), servers.start(seconds=0.01)
     crowd = Crowd([first, second])
-    await crowd.send_all("s", "again", 3, 0)
+    await crowd.send_all("s", "again", 2, 0)
     await wait_for_lines(servers, 1)
     one.send(signal.SIGTERM)
     assert "once more to end at once" in await asyncio.to_thread(one.hear)

@@ -1,0 +1,78 @@
+"""How a request ends that has no result, and writing that down once it has no turn any more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from holdfast.errors import (
+    HoldfastError,
+    QueueTimeoutError,
+    RequestCancelledError,
+    RequestInterruptedError,
+    RequestSupersededError,
+)
+from holdfast.flows.arbiters.protocol import Beside
+from holdfast.flows.records import REQUESTS
+from holdfast.flows.viewing import ended, final_put
+from holdfast.workflows.storing.failures import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.clock import Instant
+    from holdfast.flows.records import RequestKeys, RequestRecord
+    from holdfast.flows.serving import Server
+    from holdfast.stores.protocol import Change, Snapshot
+    from holdfast.workflows.storing.failures import KnownErrors
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two tries to write the end down: doubled from the first to the longest."""
+
+
+def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: KnownErrors) -> RequestRecord:
+    """Return the record of a request that has ended because of a problem."""
+    failure, reason = describe(problem, known), str(problem)
+    match problem:
+        case RequestSupersededError():
+            by = structs.replace(record, by=problem.by)
+            return ended(by, "superseded", at, reason=reason, failure=failure)
+        case RequestCancelledError():
+            return ended(record, "cancelled", at, reason=problem.reason)
+        case RequestInterruptedError():
+            return ended(record, "interrupted", at, reason=reason, failure=failure)
+        case QueueTimeoutError():
+            return ended(record, "refused", at, reason=reason, failure=failure)
+        case _:
+            return ended(record, "failed", at, failure=failure)
+
+
+async def write_end(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
+    """Write the end of a request that has no turn any more, and return what is written then.
+
+    While the store does not answer it is tried again. If this server closes before that, its end will tell.
+    """
+    there = [record]
+
+    def decide(_: int, seen: Snapshot) -> Sequence[Change]:
+        found = seen.get(keys.record)
+        there[:] = [record if found is None else REQUESTS.decode(found.value)]
+        if found is None or there[0].has_ended:
+            return ()
+        there[:] = [record]
+        return (final_put(keys, record, found.version, seen.at),)
+
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            await server.update(Beside((keys.record,), decide))
+        except HoldfastError:
+            if server.is_closing:
+                return record
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        else:
+            return there[0]
