@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
-from holdfast.errors import IdempotencyInFlightError
+from holdfast.errors import IdempotencyInFlightError, RequestCancelledError
 from holdfast.flows import dispatch, serving
+from holdfast.flows.records import SESSIONS, session_key
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
@@ -71,3 +72,22 @@ async def test_an_action_that_does_not_stop_does_not_keep_its_server(
             await dispatcher.aclose(grace=0)
         enough.set()
         assert await handle.result() is None
+
+
+@pytest.mark.parametrize("action", ["queued", "free"])
+@pytest.mark.parametrize("kind", ["shared", "local"])
+async def test_what_is_told_to_be_cancelled_has_done_nothing_to_its_session(kind: ArbiterKind, action: str) -> None:
+    """And what is completed has: a cancellation that comes while that is committed comes too late."""
+    stage, completed = Stage(), list[str]()
+    async with hf.Dispatcher("memory://", [stage.flow], arbiter=kind) as dispatcher:
+        for steps in range(20):
+            handle = await dispatcher.dispatch(arrival(action, f"{steps}"))
+            for _ in range(steps % 10):
+                await asyncio.sleep(0)
+            await handle.cancel()
+            with suppress(RequestCancelledError):
+                await result(handle)
+                completed.append(f"{steps}")
+        key = session_key(dispatcher.engine.space, "acme", "s-1")
+        record = (await dispatcher.engine.space.read(key)).get(key)
+    assert completed == ([] if record is None else SESSIONS.decode(record.value).state["names"])
