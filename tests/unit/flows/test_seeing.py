@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import holdfast as hf
@@ -147,3 +148,13 @@ async def test_who_shares_a_run_is_known_to_all_servers(stage: Stage) -> None:
             await other.find(NOBODY, handle.id)
         gate["acme"].set()
         await result(handle)
+
+
+async def test_without_authentication_whoever_is_on_the_machine_sees_everything(stage: Stage) -> None:
+    """Also what came by webhooks and schedules, which have users of their own."""
+    app = hf.App("memory://", flows=[stage.flow])
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        sent = arrival("queued", "a", principal=hf.Principal(user="webhook:shop"), transport="webhook", durable=True)
+        handle = await app.dispatcher.dispatch(sent)
+        assert (await client.get(f"/requests/{handle.id}")).status_code == 200
