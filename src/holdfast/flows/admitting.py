@@ -7,6 +7,7 @@ workflow. What a policy collects is put into the run of its burst.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
@@ -21,6 +22,7 @@ from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.seeing import Seeing, is_own
 from holdfast.flows.viewing import settle
 from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.starting import Start, start
@@ -28,7 +30,7 @@ from holdfast.workflows.starting.starting import Start, start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from holdfast.flows.arrival import Arrival, OnDisconnect, Principal
+    from holdfast.flows.arrival import Arrival, OnDisconnect
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Explanation
     from holdfast.flows.serving import Server
@@ -46,17 +48,18 @@ class Admitting:
     Args:
         server: Where they run.
         workflows: The workflows of all actions, by name.
-        find: Returns a handle on a request that is there.
+        find: Returns a handle on a request of a tenant, whoever sent it.
     """
 
     def __init__(
         self,
         server: Server,
         workflows: Mapping[str, Workflow[..., Any]],
-        find: Callable[[Principal, str], Awaitable[Handle]],
+        find: Callable[[str, str], Awaitable[Handle]],
     ) -> None:
         self._server, self._workflows, self._find = server, workflows, find
         self._owners: Final = Owners(server.space)
+        self.seeing: Final = Seeing(server.space, self._owners)
 
     async def take_on(self, task: Task, *, here: bool = False) -> Handle:
         """Take a request on, once for each idempotency key.
@@ -106,7 +109,14 @@ class Admitting:
         claim = task.claim
         if claim is not None:
             await self._server.update(Beside((claim.key,), lambda _, seen: claim.put_over(request_id, seen)))
-        return await self._find(task.arrival.principal, request_id)
+        return await self._shared(task, await self._find(task.arrival.tenant, request_id))
+
+    async def _shared(self, task: Task, handle: Handle) -> Handle:
+        """Let whoever sent a request follow the one whose run it shares. It is not theirs to cancel."""
+        principal = task.arrival.principal
+        handle.may_cancel = is_own(principal, handle.record)
+        await self.seeing.share(principal, handle)
+        return handle
 
     async def _attend(self, task: Task, *, here: bool) -> Handle:
         """Run a request here, while its caller waits; if it can be, in the caller's own task as soon as it waits."""
@@ -177,7 +187,10 @@ class Admitting:
         server = self._server
         done = await add(server, task, self._workflows[name_of(task.action)])
         keys = RequestKeys(server.space, task.arrival.tenant, done.run_id)
-        return await self._begun(keys, task, is_new=done.is_new)  # others are in it: it goes on without this one
+        handle = await self._begun(keys, task, is_new=done.is_new)  # others are in it: it goes on without this one
+        with suppress(StoreError):  # it is taken on all the same
+            await self._shared(task, handle)
+        return handle
 
     async def _begun(
         self, keys: RequestKeys, task: Task, *, is_new: bool = True, on_disconnect: OnDisconnect = "continue"

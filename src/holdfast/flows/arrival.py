@@ -77,7 +77,8 @@ class Arrival(Struct, frozen=True, kw_only=True):
         metadata: What else the transport knows, such as ``{"webhook": {"deliveryId": ...}}``.
         idempotency_key: Requests of one tenant and user with the same key are one request, for a while.
         attended: The caller waits for the result on its own connection.
-        chain: The keys that are held by those who wait for this request, the outermost first.
+        chain: The keys that are held by those who wait for this request, the outermost first; what comes from outside
+            is signed, see :attr:`Request.signed_chain <holdfast.flows.request.Request.signed_chain>`.
         on_disconnect: What happens when such a caller goes away; by default what the action says.
     """
 

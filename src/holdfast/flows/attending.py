@@ -21,7 +21,7 @@ from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, Memory
-from holdfast.flows.ending import ended_by, write_end
+from holdfast.flows.ending import ended_by, to_the_end, write_end
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of
 from holdfast.flows.viewing import ended, final_put
@@ -57,13 +57,16 @@ class Attended:
         is_entered: It is certain that it is taken on.
         is_over: It has ended.
         is_stored: Whether others can see it.
+        sharers: The other users who share its run, if there are any and nothing of it is stored.
     """
 
     __slots__ = (
         "_body",
         "_calls",
         "_entered",
+        "_has_started",
         "_journal",
+        "_may_be_written",
         "_over",
         "_running",
         "_server",
@@ -77,6 +80,7 @@ class Attended:
         "problem",
         "record",
         "refusal",
+        "sharers",
         "value",
     )
 
@@ -84,6 +88,7 @@ class Attended:
         self._server, self._task = server, task
         self.keys: Final = RequestKeys(server.space, task.arrival.tenant, task.id)
         self.is_stored: Final = is_stored
+        self.sharers: set[str] | None = None
         self.record = task.first_record(server.now())
         self.value: Any = None
         self.problem: BaseException | None = None
@@ -96,6 +101,7 @@ class Attended:
         emit = self._emit if is_stored else self.memory.emit
         self._calls: Final = Calls(server, self.keys, task.arrival, emit)
         self._turn: Turn | None = None
+        self._may_be_written = self._has_started = False
         self._running: asyncio.Task[Any] | None = None
         self._body: Body | None = None
 
@@ -159,7 +165,7 @@ class Attended:
         self._calls.stopping = self._calls.stopping or reason
         if self._body is not None:
             self._body.cancel()
-        elif self._running is not None:
+        elif self._running is not None and self._has_started:  # one that is cancelled before would never end
             self._running.cancel()
 
     def _emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
@@ -170,6 +176,10 @@ class Attended:
     async def _run(self) -> asyncio.CancelledError | None:
         """Run it, whatever comes of it; return the cancellation that has ended it, if one has."""
         try:
+            self._has_started = True
+            if self._calls.stopping:
+                self._enter(0)
+                raise asyncio.CancelledError  # noqa: TRY301 -- as if it had come now
             await (self._run_free() if self._task.address is None else self._run_in_turn())
         except (JoinsError, Exception) as problem:  # noqa: BLE001 -- whatever it is, it is how the request ended
             await self._end_otherwise(problem)
@@ -242,11 +252,14 @@ class Attended:
     async def _succeed(self, value: Any, result: bytes) -> None:  # noqa: ANN401 -- whatever the action returned
         await self._journal.flush()
         try:
-            await self._finish(self._ended("completed", result=result), self._calls.session.operations)
+            late = await self._finish(self._ended("completed", result=result), self._calls.session.operations)
         except SessionStateError as problem:
             await self._fail(problem)
         else:
             self.value = value
+            if late is not None:
+                self._close(self.record)
+                raise late
 
     async def _fail(self, problem: Exception) -> None:
         self.problem = problem
@@ -271,7 +284,9 @@ class Attended:
             record = self._task.record(seen.at, status, owner=server.owner, server=server.name, **begins)
             self.record = record
             put = Put(keys.record, REQUESTS.encode_own(record))
-            return (put, *(() if claim is None else claim.put_over(keys.id, seen)))
+            changes = (put, *(() if claim is None else claim.put_over(keys.id, seen)))
+            self._may_be_written = True
+            return changes
 
         return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
 
@@ -279,14 +294,24 @@ class Attended:
         put = Put(self.keys.record, REQUESTS.encode_own(self.record), seen.version(self.keys.record))
         return (put,) if put.expected else ()
 
-    async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
-        """Write down how it ended and what it did to its session, in the commit that ends its turn."""
-        beside = self._last(record, operations)
+    async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> asyncio.CancelledError | None:
+        """Write down how it ended and what it did to its session, in the commit that ends its turn.
+
+        If nothing else would tell that this has happened, a cancellation comes too late, and is returned.
+        """
+        beside, late = self._last(record, operations), None
+        if self.is_stored or beside is None:
+            await self._write(beside)
+        else:
+            late = await to_the_end(self._server.own(self._write(beside)))
+        self.record = record
+        return late
+
+    async def _write(self, beside: Beside | None) -> None:
         if self._turn is not None:
             await self._turn.finish(beside)
         elif beside is not None:
             await self._update(beside)
-        self.record = record
 
     def _last(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside | None:
         if not self.is_stored and not operations:
@@ -324,14 +349,19 @@ class Attended:
         return await server.update(Beside((*beside.keys, guard), decide))
 
     async def _end_otherwise(self, problem: BaseException) -> None:
-        """Write down that it ended without a result, if it was taken on at all."""
+        """Write down that it ended without a result, if it was taken on, or that may be so."""
         self._calls.close()
+        if self.is_over:
+            return
         if not self.is_entered:
             self.refusal = problem
             if self._entered is not None:
                 self._entered.set_exception(problem)
                 self._entered.exception()  # whoever asked may have gone
-            self._close(self._ended("refused"))  # which nobody will read
+            record = self._ended("refused", reason=str(problem))  # it has not run, whatever was written of it
+            if self._may_be_written:
+                self._server.own(write_end(self._server, self.keys, record))
+            self._close(record)
             return
         record = self._ended_by(problem)
         if self.is_stored:

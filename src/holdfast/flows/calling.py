@@ -119,6 +119,10 @@ class Calls:
         """Tell those who follow it."""
         self._emit(name, data)
 
+    def signed(self, address: Address) -> Address:
+        """Return a key as it is sent to other processes."""
+        return self._server.chains.signed(address)
+
     async def start(
         self,
         workflow: Workflow[..., Any],

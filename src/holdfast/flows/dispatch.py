@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
 
 from msgspec import structs
@@ -22,6 +23,7 @@ from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.attending import CLOSING
 from holdfast.flows.call import name_of
 from holdfast.flows.calling import CHAIN
+from holdfast.flows.chaining import Chains
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
 from holdfast.flows.handle import Handle
@@ -161,8 +163,9 @@ class Dispatcher:
             if self._kind == "shared"
             else LocalArbiter(space, app=self._name, patience=self._patience, stop_run=stop_run)
         )
+        chains = await Chains.load(space)
         await arbiter.__aenter__()
-        self._server = Server(engine, arbiter)
+        self._server = Server(engine, arbiter, chains)
         await self._server.listen()
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
@@ -203,7 +206,7 @@ class Dispatcher:
 
     def _admitting(self, server: Server) -> Admitting:
         if self._admits is None:
-            self._admits = Admitting(server, self._workflows, self.find)
+            self._admits = Admitting(server, self._workflows, partial(self._handle, server))
         return self._admits
 
     def _serving(self) -> Server:
@@ -247,18 +250,18 @@ class Dispatcher:
         server = self._serving()
         if self._is_closing:
             raise ArbiterUnavailableError("this server is closing")
-        task = self._checked(arrival)
+        task = self._checked(server, arrival)
         try:
             return await self._admitting(server).take_on(task, here=here)
         except StoreError as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
-    def _checked(self, arrival: Arrival) -> Task:
+    def _checked(self, server: Server, arrival: Arrival) -> Task:
         action = self.flows.find(arrival.flow, arrival.action)
         action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
         address = address_of(action.policy, arrival, inputs.values)
-        chain = _chain_of(arrival)
+        chain = _chain_of(server, arrival)
         if address is not None and address in chain and not action.policy.collects:
             raise WaitsForItselfError(label_of(address))
         if chain != arrival.chain:
@@ -266,20 +269,27 @@ class Dispatcher:
         return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
-        """Return a handle on a request of the principal's tenant.
+        """Return a handle on a request that a principal may see.
+
+        Those are the requests that it has sent, those of its sessions, and those whose run it shares because a policy
+        has put its own with them. A principal with the role ``"operator"`` may see all requests of its tenant.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request, or not any more; whether another one has is not told.
+            RequestNotFoundError: There is none, or not any more, or it is not the principal's to see; which of these is
+                not told.
         """
-        return await self._handle(self._serving(), principal, request_id)
+        server = self._serving()
+        handle = await self._handle(server, principal.tenant, request_id)
+        handle.may_cancel = await self._admitting(server).seeing.may_cancel(principal, handle)
+        return handle
 
-    async def _handle(self, server: Server, principal: Principal, request_id: str) -> Handle:
-        attended = server.find(principal.tenant, request_id)
+    async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
+        attended = server.find(tenant, request_id)
         if attended is not None:
             return Handle(server, attended.keys, attended.action, attended.record, attended=attended)
         if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_ID or not request_id.isascii():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
-        keys = RequestKeys(server.space, principal.tenant, request_id)
+        keys = RequestKeys(server.space, tenant, request_id)
         view = await server.look(keys)
         return Handle(server, keys, self._action_of(view.record.flow, view.record.action), view.record)
 
@@ -290,7 +300,7 @@ class Dispatcher:
         """Say why a request waits: who has its key, since when, and its place; None: it does not.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request.
+            RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         return (await self.info(principal, request_id)).explanation
 
@@ -298,7 +308,7 @@ class Dispatcher:
         """Return how a request is.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request.
+            RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         return await (await self.find(principal, request_id)).info()
 
@@ -306,17 +316,19 @@ class Dispatcher:
         """Ask a request to stop, wherever it waits or runs.
 
         Raises:
-            RequestNotFoundError: The tenant has no such request.
+            ForbiddenError: Another user has sent it, and the principal shares its run only.
+            RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         await (await self.find(principal, request_id)).cancel(reason)
 
 
-def _chain_of(arrival: Arrival) -> tuple[Address, ...]:
+def _chain_of(server: Server, arrival: Arrival) -> tuple[Address, ...]:
     """Return the keys of those who wait for a request, as its transport and this process know them."""
     own = CHAIN.get()
     if not arrival.attended:
         return ()
-    return tuple(dict.fromkeys((*arrival.chain, *own))) if own else arrival.chain
+    given = tuple(map(server.chains.known, arrival.chain)) if arrival.chain else ()
+    return tuple(dict.fromkeys((*given, *own))) if own else given
 
 
 async def _let_end(server: Server, grace: float) -> None:

@@ -187,6 +187,8 @@ class Performing:
             await journal.flush()
             failure = describe(problem, self._server.known)
             await self._finish(ended(record, "failed", self._server.now(), failure=failure), ())
+        elif self._turn is not None:
+            self._turn.keep()
         return problem
 
     def _attempt(self) -> int:

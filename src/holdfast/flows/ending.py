@@ -50,6 +50,18 @@ def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: 
             return ended(record, "failed", at, failure=failure)
 
 
+async def to_the_end(writing: asyncio.Task[None]) -> asyncio.CancelledError | None:
+    """Wait for what cannot be called back; return the cancellation that came too late for it."""
+    late = None
+    while not writing.done():
+        try:
+            await asyncio.wait({writing})
+        except asyncio.CancelledError as cancelled:
+            late = cancelled
+    writing.result()
+    return late
+
+
 async def write_end(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
     """Write the end of a request that has no turn any more, and return what is written then.
 

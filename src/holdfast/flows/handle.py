@@ -6,16 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from holdfast.clock import Instant
 from holdfast.durations import seconds
-from holdfast.errors import HoldfastError, ResultTimeoutError, WaitsForItselfError
+from holdfast.errors import ForbiddenError, HoldfastError, ResultTimeoutError, WaitsForItselfError
 from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
 from holdfast.flows.following import follow, follow_memory, until_ended
 from holdfast.flows.keying import label_of
 from holdfast.flows.request import Explanation, RequestInfo
+from holdfast.flows.seeing import OPERATOR
 from holdfast.flows.viewing import look, problem_of, settle, shown_problem
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
@@ -41,12 +42,13 @@ class Handle:
             one's run.
         is_replay: Whether it was sent before, with the same idempotency key.
         explanation: Why it waits, if it did when this handle was made.
+        may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker shares its run.
+        keys: Where its records lie.
     """
 
     __slots__ = (
         "_action",
         "_attended",
-        "_keys",
         "_on_disconnect",
         "_record",
         "_server",
@@ -54,6 +56,8 @@ class Handle:
         "id",
         "is_new",
         "is_replay",
+        "keys",
+        "may_cancel",
     )
 
     def __init__(  # noqa: PLR0913 -- what is known of it when it is made
@@ -68,13 +72,16 @@ class Handle:
         is_replay: bool = False,
         explanation: Explanation | None = None,
         on_disconnect: OnDisconnect = "continue",
+        may_cancel: bool = True,
     ) -> None:
-        self._server, self._keys, self._action, self._record = server, keys, action, record
+        self._server, self._action, self._record = server, action, record
+        self.keys: Final = keys
         self._attended: Final = attended
         self._on_disconnect: Final = on_disconnect
         self.id: Final = keys.id
         self.is_new: Final = is_new
         self.is_replay: Final = is_replay
+        self.may_cancel = may_cancel
         self.explanation: Final = explanation
 
     def __repr__(self) -> str:
@@ -83,7 +90,7 @@ class Handle:
     @property
     def status(self) -> Status:
         """How it is, if it runs here; otherwise how it was when it was last looked at."""
-        return self._last.status
+        return self.record.status
 
     @property
     def position(self) -> int | None:
@@ -101,8 +108,14 @@ class Handle:
         return self._attended is None or self._attended.is_entered
 
     @property
-    def _last(self) -> RequestRecord:
+    def record(self) -> RequestRecord:
+        """What is known of it, as far as this process was told."""
         return self._record if self._attended is None else self._attended.record
+
+    @property
+    def unstored(self) -> Attended | None:
+        """The request itself, if nothing of it lies in the store."""
+        return None if self._attended is None or self._attended.is_stored else self._attended
 
     # --- its end -------------------------------------------------------------------------------------------------
 
@@ -169,7 +182,7 @@ class Handle:
 
     def _check_chain(self) -> None:
         address = self._record.address
-        if address and address in CHAIN.get() and not self._last.has_ended:
+        if address and address in CHAIN.get() and not self.record.has_ended:
             raise WaitsForItselfError(label_of(address), self.id)
 
     async def _ended(self) -> RequestRecord:
@@ -181,14 +194,14 @@ class Handle:
             if attended.refusal is not None:
                 raise attended.refusal
             return record
-        view = await until_ended(self._server.space, self._keys)
+        view = await until_ended(self._server.space, self.keys)
         if view.is_derived:
-            await settle(self._server.space, self._keys, view)
+            await settle(self._server.space, self.keys, view)
         return view.record
 
     def _abandon(self) -> None:
         """The caller has gone away."""
-        if self._on_disconnect != "cancel" or self._last.has_ended:
+        if self._on_disconnect != "cancel" or self.record.has_ended:
             return
         reason = "its caller went away"
         if self._attended is not None:
@@ -211,13 +224,14 @@ class Handle:
             RequestNotFoundError: It is not known any more.
         """
         if self._attended is None:
-            view = await self._server.look(self._keys)
+            view = await self._server.look(self.keys)
             if view.is_derived:
-                await settle(self._server.space, self._keys, view)
+                await settle(self._server.space, self.keys, view)
             self._record = view.record
-        record = self._last
+        record = self.record
         explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
-        return info_of(self.id, record, explanation)
+        info = info_of(self.id, record, explanation)
+        return info if self.may_cancel else structs.replace(info, user="", session="")
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
@@ -230,7 +244,7 @@ class Handle:
         attended = self._attended
         self._begin()
         if attended is None or attended.is_stored:
-            return follow(self._server.space, self._keys, after)
+            return follow(self._server.space, self.keys, after)
         return follow_memory(attended.memory, after, lambda: attended.record if attended.is_over else None)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
@@ -239,13 +253,16 @@ class Handle:
         """Ask it to stop, wherever it waits or runs. One that has ended is left as it is.
 
         Raises:
+            ForbiddenError: Another user has sent it, and whoever asks shares its run only.
             RequestNotFoundError: It is not known any more.
         """
+        if not self.may_cancel:
+            raise ForbiddenError("cancelling a request that another user has sent", (OPERATOR,))
         if self._attended is not None:
             self._attended.stop(reason)
             return
         server = self._server
-        record = (await look(server.space, self._keys)).record
+        record = (await look(server.space, self.keys)).record
         if record.has_ended:
             return
         if record.durable:
@@ -254,7 +271,7 @@ class Handle:
         elif record.address:
             await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
         elif record.server:
-            await server.stop_elsewhere(self._keys, record.server, reason)
+            await server.stop_elsewhere(self.keys, record.server, reason)
 
 
 def info_of(request_id: str, record: RequestRecord, explanation: Explanation | None = None) -> RequestInfo:

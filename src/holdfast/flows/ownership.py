@@ -95,6 +95,14 @@ class Owners:
         if found is not None:
             _compare(OWNERS.decode(found.value).user, principal)
 
+    async def has(self, principal: Principal, session: str) -> bool:
+        """Tell whether a session is somebody's to use. One that nobody has is nobody's."""
+        if self.are_known(principal, session):
+            return True
+        key = self._key(principal, session)
+        found = (await self._scope.read(key)).get(key)
+        return found is not None and OWNERS.decode(found.value).user in ("", principal.user)
+
     async def claim(self, principal: Principal, session: str) -> None:
         """Make somebody the owner of a session that has none; refuse if it has another.
 

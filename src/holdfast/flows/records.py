@@ -159,6 +159,10 @@ class RequestKeys:
         """Return the key of an event; they sort by their numbers."""
         return self.events.child(f"{number:012d}")
 
+    def sharer(self, user: str) -> RecordKey:
+        """Return where it lies that another user shares its run."""
+        return self._scope.key("sharer", self.tenant, self.id, user)
+
     def once(self, name: str) -> RecordKey:
         """Return where the result of a call lies that is made once."""
         return self._scope.key("onced", self.tenant, self.id, name)

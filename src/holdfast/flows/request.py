@@ -151,6 +151,10 @@ class Means(Protocol):
         """Tell those who follow the request."""
         ...
 
+    def signed(self, address: Address) -> Address:
+        """Return a key as it is sent to other processes."""
+        ...
+
     async def start(
         self,
         workflow: Workflow[..., Any],
@@ -255,6 +259,11 @@ class Request:
         """Raise ``asyncio.CancelledError`` if the request was asked to stop: for long work without an ``await``."""
         if reason := self._means.stopping:
             raise asyncio.CancelledError(reason)
+
+    @property
+    def signed_chain(self) -> tuple[Address, ...]:
+        """Its chain, for other processes: only what was signed in this store counts in this store."""
+        return tuple(map(self._means.signed, self.chain))
 
     def emit(self, event: Any, name: str = "message") -> None:  # noqa: ANN401 -- JSON-shaped data
         """Tell those who follow the request, at once and in order.

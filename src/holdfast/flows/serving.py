@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arbiters.protocol import Arbiter, Beside
     from holdfast.flows.attending import Attended
+    from holdfast.flows.chaining import Chains
     from holdfast.flows.viewing import View
     from holdfast.keys import RecordKey
     from holdfast.locks.driving.presence import Presence
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
+
+PATIENCE: Final = 5.0
+"""Seconds that those have at the end who do not stop when they are told to. Then they are left to themselves."""
 
 REMEMBERED: Final = 10_000
 """How many requests that have ended here are kept in mind, besides those that lie in the store."""
@@ -44,11 +48,12 @@ class Server:
         engine: Drives the durable ones.
         space: Where everything lies.
         arbiter: Says who has its turn.
+        chains: Signs keys that go to other processes, and knows them again.
         is_closing: Nothing more is tried again.
     """
 
-    def __init__(self, engine: Engine, arbiter: Arbiter) -> None:
-        self.engine, self.arbiter = engine, arbiter
+    def __init__(self, engine: Engine, arbiter: Arbiter, chains: Chains) -> None:
+        self.engine, self.arbiter, self.chains = engine, arbiter, chains
         self.space: Final[Space] = engine.space
         self._host: Final = engine.host
         self._keeper: Final = lines_of(self.space).keeper
@@ -218,7 +223,7 @@ class Server:
         if listening is not None:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = self._tasks and (await asyncio.wait(self._tasks, timeout=PATIENCE))[1]
         presence, self._presence = self._presence, None
-        if presence is not None:
+        if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
             self._keeper.dismiss(presence)

@@ -39,6 +39,11 @@ class FaultyStore:
     commits that land after their caller was told that nothing is known, late answers, and hints that are lost,
     doubled or late. It keeps the store contract, so code that relies on the contract alone works over it.
 
+    One thing is worse here than with any store of Holdfast: what lands late may land after what its caller has sent
+    since. A handle of theirs sends nothing before it has closed an earlier attempt whose outcome is unknown, so no
+    entry gets into a line after it has left. Locks and dispatchers count on that: for them, wrap the backend, with
+    :class:`FaultyBackend`, or leave ``land_late`` out.
+
         store = FaultyStore(open_memory(), seed=7, faults=Faults(lose_reply=0.1))
 
     Args:

@@ -9,6 +9,7 @@ from starlette.routing import Route, Router
 
 from holdfast.errors import MissingExtraError
 from holdfast.flows.arrival import Principal
+from holdfast.flows.seeing import OPERATOR
 from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.chat.routes import chat_routes
 from holdfast.transports.gate import Gate
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from holdfast.transports.mcp.serving import ToolEndpoint
     from holdfast.transports.mcp.tools import Toolbox
     from holdfast.transports.webhooks.declaring import Webhook
+
+LOCAL: Final = Principal(roles=frozenset({OPERATOR}))
+"""Who asks if there is no authentication: whoever has this machine, and so everything that is served on it."""
 
 CORS_HEADERS: Final = ("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION)
 CORS_SHOWN: Final = ("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST)
@@ -97,7 +101,7 @@ def behind_the_door(
         hosts=hosts,
         origins=origins,
         open_paths={HEALTH, *map(webhook_path, webhooks)},
-        nobody=Principal(),
+        nobody=Principal() if authenticate is not None else LOCAL,
     )
     if not origins:
         return gate

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import InvalidHeaderError
+from holdfast.flows.chaining import SIGNED
 
 if TYPE_CHECKING:
     from holdfast.flows.arrival import Address
@@ -26,15 +27,17 @@ def chain_headers(request: Request) -> dict[str, str]:
     """Return the header that an action sends along when it calls another Holdfast application and waits.
 
     With it, a request that would wait for a key that one of its callers holds is refused at once, with
-    :class:`~holdfast.errors.WaitsForItselfError`, and does not wait for its time to run out.
+    :class:`~holdfast.errors.WaitsForItselfError`, and does not wait for its time to run out. Keys are signed: those of
+    another store, and those that somebody has made up, refuse nothing.
     """
     if not request.chain:
         return {}
-    return {HEADER: base64.urlsafe_b64encode(msgspec.json.encode(request.chain)).decode()}
+    sent = [address[1:] for address in request.signed_chain]
+    return {HEADER: base64.urlsafe_b64encode(msgspec.json.encode(sent)).decode()}
 
 
 def read_chain(header: str) -> tuple[Address, ...]:
-    """Return what a header says.
+    """Return what a header says, marked as coming from outside.
 
     Raises:
         InvalidHeaderError: It says nothing that can be read.
@@ -49,4 +52,4 @@ def read_chain(header: str) -> tuple[Address, ...]:
         raise InvalidHeaderError(HEADER, "was not made by chain_headers()") from None
     if len(chain) > MOST:
         raise InvalidHeaderError(HEADER, f"names more than {MOST} keys")
-    return chain
+    return tuple((SIGNED, *address) for address in chain)

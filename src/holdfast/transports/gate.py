@@ -112,8 +112,16 @@ class Gate:
         origin = headers.get("origin")
         if origin is None or origin.lower() in self._origins:
             return
-        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if _netloc(origin) != headers.get("host", "").lower():
             raise WrongOriginError(origin)
+
+
+def _netloc(origin: str) -> str | None:
+    """Return the host and port of an origin; None: it has none, or is no origin at all."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 @final

@@ -41,6 +41,9 @@ class EventStream:
         heartbeat: Seconds of silence after which something is sent, so that nobody in between hangs up.
         closing: Set when the application closes: callers are let go, and come back with the last number they saw.
         headers: What to send besides the usual.
+
+    Attributes:
+        was_cut_off: The caller has gone away before the end.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         del scope
+        self.was_cut_off = True
         await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         leaving: set[asyncio.Future[Any]] = {
             asyncio.ensure_future(_gone(receive)),
@@ -76,12 +80,13 @@ class EventStream:
             while True:
                 await asyncio.wait({chunk, *leaving}, timeout=self._heartbeat, return_when=asyncio.FIRST_COMPLETED)
                 if any(each.done() for each in leaving):
-                    self.was_cut_off = True
+                    self.was_cut_off = not self._closing.is_set()
                     break
                 if not chunk.done():
                     await _sent(send, HEARTBEAT)
                     continue
                 if (data := chunk.result()) is None:
+                    self.was_cut_off = False
                     break
                 await _sent(send, data)
                 chunk = asyncio.ensure_future(anext(self._chunks, None))

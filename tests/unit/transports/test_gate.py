@@ -207,6 +207,8 @@ async def test_only_the_named_hosts_are_served(host: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("origin", "status"),
     [
+        ("http://[::1", 403),
+        ("http://", 403),
         ("http://api.example", 200),
         ("https://app.example", 200),
         ("https://evil.example", 403),

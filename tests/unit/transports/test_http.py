@@ -24,6 +24,8 @@ from holdfast.transports.limits import AppLimits
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from holdfast.flows.request import Request
 
 ECHO, POST = "/flows/chat/echo", "/flows/chat/post"
@@ -324,6 +326,37 @@ async def test_the_events_of_a_call_can_be_its_answer() -> None:
         await app.dispatching.handles["r1"].was_cancelled.wait()
 
 
+async def test_a_stream_that_cannot_be_sent_is_one_whose_caller_has_gone() -> None:
+    """Some servers say so by raising, before they tell that the caller has hung up."""
+    app = Served()
+    app.dispatching.answers_at_once = False
+    call = Call(app.app, "POST", ECHO, {"accept": "text/event-stream"})
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            raise OSError
+
+    receive = asyncio.Queue[dict[str, Any]]()
+    receive.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+    answering = asyncio.ensure_future(app.app(call.scope, receive.get, send))
+    await app.dispatching.came.wait()
+    await app.dispatching.handles["r1"].tell("word")
+    await asyncio.gather(answering, return_exceptions=True)
+    assert app.dispatching.handles["r1"].cancelled_for == ["the caller went away"]
+
+
+async def test_a_request_whose_stream_ends_because_the_application_closes_goes_on() -> None:
+    """Its caller has not gone away: it has as long to end as all the others."""
+    app = Served()
+    app.dispatching.answers_at_once = False
+    async with Call(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
+        assert await call.started() == 200
+        app.closing.set()
+        assert await call.piece() == ""
+        await call.task
+    assert app.dispatching.handles["r1"].cancelled_for == []
+
+
 # --- chains ----------------------------------------------------------------------------------------------------------
 
 
@@ -331,6 +364,7 @@ class Chained:
     """As much of a request as there has to be."""
 
     chain = (("request", "default", "session", "s-1"), ("request", "default", "custom", "f", "ü"))
+    signed_chain = tuple(("signed", "by us", *address) for address in chain)
 
 
 async def test_the_keys_of_those_who_wait_travel_in_a_header() -> None:
@@ -339,7 +373,7 @@ async def test_the_keys_of_those_who_wait_travel_in_a_header() -> None:
     headers = chain_headers(request)  # type: ignore[arg-type] # enough of one
     async with app.client() as client:
         await client.post(ECHO, json=HELLO, headers=headers)
-    assert app.dispatching.arrivals[0].chain == request.chain
+    assert app.dispatching.arrivals[0].chain == request.signed_chain
 
 
 @pytest.mark.parametrize("odd", ["!", "e30=", "W1siYSJd", "x" * 9000])

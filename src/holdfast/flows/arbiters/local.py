@@ -163,16 +163,22 @@ class LocalArbiter:
             self.forget(ask.id)
             raise
         if ask.id in self._kept:
-            self._begun.add(ask.id)
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.get_running_loop().create_task(self._look_for_abandoned())
+            self.keep(turn)
         return begun
+
+    def keep(self, turn: LocalTurn) -> None:
+        """Keep the place of a run whose step is to come, or to come again."""
+        self._kept[turn.ask.id] = turn
+        self._begun.add(turn.ask.id)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_for_abandoned())
 
     async def _look_for_abandoned(self) -> None:
         """Give up places at the front that nobody will come for, as long as there are any that could be."""
         while self._begun:
             await asyncio.sleep(abandoned.LOOK_EVERY)
-            waited_for = [each for each in self._begun if self._kept[each].is_at_front]
+            kept = ((each, self._kept[each]) for each in self._begun)
+            waited_for = [each for each, turn in kept if turn.is_at_front or turn.has_left]
             with contextlib.suppress(HoldfastError):  # the next look finds them
                 for run_id in await abandoned.ended_runs(self._space, waited_for):
                     self.forget(run_id)

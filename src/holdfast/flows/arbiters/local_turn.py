@@ -35,6 +35,7 @@ class LocalTurn:
         "is_at_front",
         "is_durable",
         "is_lost",
+        "is_to_stay",
         "position",
         "problem",
         "since",
@@ -53,6 +54,7 @@ class LocalTurn:
         self.problem: HoldfastError | None = None
         self.finishing: asyncio.Task[None] | None = None
         self.is_at_front = self.is_durable = self.has_left = self.is_lost = False
+        self.is_to_stay = False
         self._coming: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
@@ -183,9 +185,16 @@ class LocalTurn:
             self.is_lost = True
             raise ending_of(self.ask.id, self.stop) from deposed
 
+    def keep(self) -> None:
+        """Have the place kept when the block is left: the step of its run is to come again."""
+        self.is_to_stay = self.is_durable
+
     def leave(self) -> None:
         """Leave the line: at once, or when what it is committing is committed, or not."""
-        if self.finishing is None or self.finishing.done():
+        if self.is_to_stay and not self.is_lost:
+            self.is_to_stay, self.body = False, None
+            self._arbiter.keep(self)
+        elif self.finishing is None or self.finishing.done():
             self._arbiter.leave(self)
         else:
             self.finishing.add_done_callback(self._leave_after)

@@ -224,6 +224,10 @@ class Turn(Protocol):
         """
         ...
 
+    def keep(self) -> None:
+        """Keep the place of a durable run when the block is left: its step has failed, and is to be tried again."""
+        ...
+
 
 class Arbiter(Protocol):
     """Decides who has its turn. Use it as an async context manager while serving; outside of it, it refuses."""

@@ -168,6 +168,9 @@ class SharedTurn:
         lines.keeper.dismiss(place.presence)
         self.has_left = True
 
+    def keep(self) -> None:
+        """Do nothing: a run has its place until it ends."""
+
     async def leave(self) -> bool:
         """Leave the line, after what is being committed; tell whether it had its turn until now."""
         self._arbiter.remove(self)

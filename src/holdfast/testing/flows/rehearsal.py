@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Struct
 
 from holdfast.flows.arrival import NOBODY, Arrival
+from holdfast.flows.chaining import SIGNED
 from holdfast.flows.request import Event, Request
 from holdfast.flows.session import Session, apply, checked_value
 from holdfast.ids import new_id
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.codec import JsonValue
-    from holdfast.flows.arrival import Principal, Transport
+    from holdfast.flows.arrival import Address, Principal, Transport
     from holdfast.flows.session import State
     from holdfast.workflows.declaring.definition import Workflow
 
@@ -109,6 +110,10 @@ class Rehearsal:
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         """Note what the action tells."""
         self.events.append(Event(len(self.events) + 1, name, checked_value("event", data)))
+
+    def signed(self, address: Address) -> Address:
+        """Sign a key, for nobody."""
+        return (SIGNED, "", *address)
 
     async def start(
         self,

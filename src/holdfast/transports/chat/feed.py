@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from holdfast.errors import HoldfastError, RequestNotFoundError
+from holdfast.errors import ForbiddenError, HoldfastError, RequestNotFoundError
 from holdfast.flows.request import ENDED
 from holdfast.transports.chat.frames import Frame, event_frame, gone_frame, message_frame, status_frame
 
@@ -111,9 +111,12 @@ class Feed:
                 try:
                     async for number, entry in self._party.conversation.after(after):
                         if is_first:
+                            await self._party.check()  # it was nobody's when this began, perhaps
                             self._seen.skip(number - 1)  # what was before has gone with time
                         is_first, after = False, number
                         await self._meet(number, entry)
+                except ForbiddenError:
+                    raise
                 except HoldfastError:
                     await asyncio.sleep(PAUSE)
                     continue

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.errors import FlowError, IdempotencyInFlightError
 from holdfast.flows.arrival import Arrival
+from holdfast.flows.ownership import Owners
 from holdfast.ids import new_id
 from holdfast.transports.chat.conversation import Conversation, Entry
 from holdfast.transports.chat.declaring import TEXT
@@ -52,7 +53,16 @@ class Party:
 
     def __init__(self, chat: Chat, dispatching: Dispatching, scope: Scope, principal: Principal, session: str) -> None:
         self.chat, self.dispatching, self.principal, self.session = chat, dispatching, principal, session
+        self._owners: Final = Owners(scope)
         self.conversation: Final = Conversation(scope, principal.tenant, chat.flow, session, chat.limits.keep)
+
+    async def check(self) -> None:
+        """Refuse somebody who is not the owner of the session.
+
+        Raises:
+            ForbiddenError: It has got another owner since it was checked, when nobody had it.
+        """
+        await self._owners.check(self.principal, self.session)
 
     async def post(self, said: Say) -> Posted:
         """Take a message. It is kept when this returns, and answered in any case: also if this process dies.

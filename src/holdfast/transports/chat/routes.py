@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from holdfast.errors import HoldfastError, UnsupportedBodyError
+from holdfast.errors import ForbiddenError, HoldfastError, UnsupportedBodyError
 from holdfast.transports.asking import SESSION
 from holdfast.transports.bodies import content_type, is_json, read_body
 from holdfast.transports.chat.cursor import Seen
@@ -148,7 +148,10 @@ class _Stream(Response):
 async def _written(feed: Feed, hello: dict[str, str]) -> AsyncGenerator[bytes]:
     yield b"event: hello\ndata: %s\n\n" % as_json(hello)
     while True:
-        body, cursor = await feed.next()
+        try:
+            body, cursor = await feed.next()
+        except ForbiddenError:  # the answer has begun: all that can be done is to end it
+            return
         number = f"id: {cursor}\n".encode() if cursor else b""
         yield b"%sevent: %s\ndata: %s\n\n" % (number, body["type"].encode(), as_json(body))
 

@@ -159,6 +159,19 @@ async def test_of_two_who_choose_the_same_session_the_first_to_write_has_it(supp
     assert support.kept == ["mine"]
 
 
+async def test_whoever_waited_in_an_empty_session_reads_nothing_of_its_owner(support: Support) -> None:
+    """To open a session before its owner writes is no way to listen: the connection ends with the first message."""
+    async with chat_app(support.flow) as app, Socket(app) as ada, Socket(app, user="eve") as eve:
+        await eve.open("our-session")
+        await ada.open("our-session")
+        await ada.say("message", id="m1", text="for nobody but me")
+        await ada.until("accepted")
+        assert (await eve.hear())["problem"]["status"] == 403
+        assert await eve.hear() == {"type": "closed", "code": 1008}
+        support.go_on()
+        assert (await ada.until("ended"))["status"] == "completed"
+
+
 async def test_whoever_has_no_name_cannot_choose_a_session(support: Support) -> None:
     """Only ids that cannot be guessed protect those who have no name."""
     async with chat_app(support.flow) as app, Socket(app, user="") as socket:

@@ -1,0 +1,160 @@
+"""Who may see and cancel which request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import holdfast as hf
+from holdfast.errors import ForbiddenError, RequestCancelledError, RequestNotFoundError
+from tests.conformance.arbiter_visits import fresh_name
+from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.flows.dispatch import ArbiterKind, Dispatcher
+
+ADA, EVE, NOBODY = hf.Principal("acme", "ada"), hf.Principal("acme", "eve"), hf.Principal("acme")
+CHIEF = hf.Principal("acme", "olga", frozenset({"operator"}))
+STRANGER = hf.Principal("other", "ada", frozenset({"operator"}))
+
+together = hf.Flow("together")
+gate: dict[str, asyncio.Event] = {}
+
+
+@together.action(concurrency=hf.Join(key="tenant"))
+async def joined(request: hf.Request) -> str:
+    """Run once for everybody who asks meanwhile."""
+    await gate[request.tenant].wait()
+    return "done"
+
+
+@together.action(concurrency=hf.Batch(2, "1h", key="tenant"))
+async def batched(request: hf.Request, names: list[str]) -> list[str]:
+    """Run for two at a time."""
+    del request
+    return names
+
+
+@pytest.fixture(params=["shared", "local"])
+def kind(request: pytest.FixtureRequest) -> ArbiterKind:
+    """Where the lines lie."""
+    kind: ArbiterKind = request.param
+    return kind
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """What the actions do."""
+    return Stage()
+
+
+@pytest.fixture
+async def dispatcher(stage: Stage, kind: ArbiterKind) -> AsyncIterator[Dispatcher]:
+    """One on a store in memory."""
+    gate["acme"] = asyncio.Event()
+    async with hf.Dispatcher("memory://", [stage.flow, together], arbiter=kind) as dispatcher:
+        yield dispatcher
+
+
+def asked(action: str, who: hf.Principal, **more: Any) -> hf.Arrival:
+    """Return a request of somebody's in the flow that all take part in."""
+    return hf.Arrival(flow="together", action=action, principal=who, **more)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("who", [EVE, NOBODY, STRANGER])
+async def test_a_request_of_another_user_is_absent(
+    dispatcher: Dispatcher, stage: Stage, who: hf.Principal, *, durable: bool
+) -> None:
+    """Whoever learns its id can neither look at it nor cancel it, and is told what is told of one that never was."""
+    stage.hold("a")
+    handle = await dispatcher.dispatch(arrival("queued", "a", principal=ADA, session="s", durable=durable))
+    await stage.until_begun("a")
+    for ask in (dispatcher.find, dispatcher.info, dispatcher.explain, dispatcher.cancel):
+        with pytest.raises(RequestNotFoundError) as refused:
+            await ask(who, handle.id)
+        assert str(refused.value) == str(RequestNotFoundError(handle.id))
+    stage.release("a")
+    assert await result(handle) == "did a"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_who_sent_a_request_and_operators_may_see_and_cancel_it(
+    dispatcher: Dispatcher, stage: Stage, *, durable: bool
+) -> None:
+    """Operators those of all users of their tenant."""
+    stage.hold("a", "b")
+    for name, who in (("a", ADA), ("b", CHIEF)):
+        sent = arrival("queued", name, principal=ADA, session=name, durable=durable)
+        handle = await dispatcher.dispatch(sent)
+        assert (await dispatcher.info(who, handle.id)).user == "ada"
+        await dispatcher.cancel(who, handle.id)
+        with pytest.raises(RequestCancelledError):
+            await result(handle)
+
+
+async def test_who_has_a_session_may_see_what_others_send_in_it(dispatcher: Dispatcher) -> None:
+    """A webhook that writes into somebody's conversation is theirs to follow, and nobody else's."""
+    first = arrival("queued", "a", principal=ADA, session="room", transport="http")
+    await result(await dispatcher.dispatch(first))
+    sent = arrival("queued", "b", principal=NOBODY, session="room", transport="webhook", durable=True)
+    handle = await dispatcher.dispatch(sent)
+    assert (await dispatcher.find(ADA, handle.id)).id == handle.id
+    with pytest.raises(RequestNotFoundError):
+        await dispatcher.find(EVE, handle.id)
+
+
+@pytest.mark.parametrize("attended", [True, False])
+async def test_whoever_shares_a_run_may_follow_it_and_not_cancel_it(dispatcher: Dispatcher, *, attended: bool) -> None:
+    """By its id as well; who has sent it, and in which session, is not told."""
+    await dispatcher.dispatch(asked("joined", ADA, session="of ada", attended=attended))
+    handle = await dispatcher.dispatch(asked("joined", EVE, attended=attended))
+    found = await dispatcher.find(EVE, handle.id)
+    assert ((await found.info()).user, (await found.info()).session) == ("", "")
+    for cancel in (handle.cancel, found.cancel):
+        with pytest.raises(ForbiddenError):
+            await cancel()
+    with pytest.raises(RequestNotFoundError):
+        await dispatcher.find(NOBODY, handle.id)
+    gate["acme"].set()
+    assert [await result(handle), await result(found)] == ["done", "done"]
+
+
+async def test_whoever_is_in_a_batch_may_follow_it(dispatcher: Dispatcher) -> None:
+    """The id that they were given leads to their result, whoever came first."""
+    first = await dispatcher.dispatch(asked("batched", ADA, inputs={"names": "a"}))
+    second = await dispatcher.dispatch(asked("batched", EVE, inputs={"names": "b"}))
+    assert first.id == second.id
+    found = await dispatcher.find(EVE, second.id)
+    assert await found.result(SOON) == ["a", "b"]
+    with pytest.raises(RequestNotFoundError):
+        await dispatcher.find(hf.Principal("acme", "bob"), second.id)
+
+
+async def test_who_shares_a_run_is_known_to_all_servers(stage: Stage) -> None:
+    """A caller may come back to another one."""
+    url, gate["acme"] = f"memory://{fresh_name()}", asyncio.Event()
+    flows = [stage.flow, together]
+    async with hf.Dispatcher(url, flows) as one, hf.Dispatcher(url, flows) as other:
+        await one.dispatch(asked("joined", ADA))
+        handle = await one.dispatch(asked("joined", EVE))
+        assert (await other.find(EVE, handle.id)).id == handle.id
+        with pytest.raises(RequestNotFoundError):
+            await other.find(NOBODY, handle.id)
+        gate["acme"].set()
+        await result(handle)
+
+
+async def test_without_authentication_whoever_is_on_the_machine_sees_everything(stage: Stage) -> None:
+    """Also what came by webhooks and schedules, which have users of their own."""
+    app = hf.App("memory://", flows=[stage.flow])
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        sent = arrival("queued", "a", principal=hf.Principal(user="webhook:shop"), transport="webhook", durable=True)
+        handle = await app.dispatcher.dispatch(sent)
+        assert (await client.get(f"/requests/{handle.id}")).status_code == 200
