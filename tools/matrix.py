@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 SPREAD = ("--numprocesses", "2", "--dist", "worksteal")
-CONTRACTS = ("test_memory.py", "test_sqlite.py", "test_lock_memory.py", "test_run_locks.py")
-ON_NEWEST = ("tests/unit", "tests/api", "tests/replay", *(f"tests/conformance/{name}" for name in CONTRACTS))
+ON_NEWEST = ("tests/unit", "tests/replay", "tests/conformance/test_memory.py", "tests/conformance/test_sqlite.py")
 """What says most about an interpreter, in the time that ``make test`` has; ``make test-matrix`` runs everything."""
 
 NAMES = [f"python3.{minor}{kind}" for minor in range(11, 20) for kind in ("", "t")]

@@ -1,4 +1,6 @@
-"""The contract on real servers, in a time box: every store's own contract always, the rest as far as time goes.
+"""The contract on real servers and on stores that are varied for tests, in a time box: as far as time goes.
+
+The contract of stores itself is always tried on every server.
 
 ``make prove`` has no box. In it, a different part of what does not fit is tried every day.
 """
@@ -19,24 +21,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 40.0
-"""How long the contract may take on all servers together, in each process that tests run in."""
+"""How long these contracts may take together, in each process that tests run in."""
 
-_tally = Tally("contracts on servers", 0)
+VARIED = {"test_modest.py", "test_faulty.py", "test_sealed.py", "test_documented_backend.py"}
+"""Where the contracts are tried on stores in memory that can less, fail more or do more than the ordinary one."""
+
+_tally = Tally("contracts on servers and varied stores", 0)
+
+
+def _is_on_server(item: pytest.Item) -> bool:
+    return item.get_closest_marker("services") is not None
 
 
 def _is_boxed(item: pytest.Item) -> bool:
-    return "tests/conformance/" in item.nodeid and item.get_closest_marker("services") is not None
+    return "tests/conformance/" in item.nodeid and (_is_on_server(item) or item.path.name in VARIED)
 
 
 def _is_first(item: pytest.Item) -> bool:
-    """Tell whether a case belongs to the contract of stores, on which everything else stands."""
+    """Tell whether a case belongs to the contract of stores on a server, on which everything else stands."""
     found = getattr(item, "cls", None)
-    return found is not None and issubclass(found, StoreConformance)
+    return found is not None and issubclass(found, StoreConformance) and _is_on_server(item)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the cases on servers last: the contract of stores, and then the others in the order of the day."""
+    """Put the cases in the box last: the contract of stores, and then the others in the order of the day."""
     boxed = [item for item in items if _is_boxed(item)]
     _tally.full = len(boxed)
     if PROVE or not boxed:
