@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import os
 import random
+import time
 import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sizes import PROVE, size, tallies
+from tests.sizes import PROVE, Tally, size, tallies
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from _pytest.terminal import TerminalReporter
 
 pytest_plugins = ["tests.services.plugin"]
 
 HEAVY_SECONDS = size(full=7200, quick=300)
+
+LONG_SECONDS = 150.0
+"""How long the long tests may take together, in each process that tests run in."""
+
+FEW = 100
+"""So many of them are run in the order in which they stand: somebody picked them."""
 
 # A shared two-core machine stalls now and then: that is no property of the code.
 settings.register_profile(
@@ -38,11 +48,54 @@ def pytest_report_header() -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give heavy tests a longer limit than the 60 seconds of the others, and at full size every test."""
+    long_tests.full = sum(map(is_long, items))
+    if not PROVE and long_tests.full > FEW:
+        items[:] = in_the_order_of_the_day(items)
     for item in items:
         if "mongodb" in item.nodeid:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
         if PROVE or (item.get_closest_marker("heavy") and not item.get_closest_marker("timeout")):
             item.add_marker(pytest.mark.timeout(HEAVY_SECONDS), append=False)
+
+
+# --- long tests, in a time box ------------------------------------------------------------------------------------
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Tell whether a test starts processes or servers, or repeats itself: what takes seconds rather than moments."""
+    return "tests/integration/" in item.nodeid or item.get_closest_marker("heavy") is not None
+
+
+def in_the_order_of_the_day(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Put the long tests last, shuffled anew every day, so that what does not fit into the box is another part then."""
+    long = [item for item in items if is_long(item)]
+    random.Random(dt.datetime.now(dt.UTC).date().toordinal()).shuffle(long)
+    return [*(item for item in items if not is_long(item)), *long]
+
+
+long_tests = Tally("long tests", 0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a long test out when the box is closed, and say so."""
+    if not PROVE and long_tests.full > FEW and is_long(item) and long_tests.seconds > LONG_SECONDS:
+        pytest.skip("the time box is closed; make prove has none")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Count the time of long tests, with what they need to begin and to end."""
+    if not is_long(item):
+        return (yield)
+    if long_tests not in tallies:
+        tallies.append(long_tests)
+    is_open = PROVE or long_tests.full <= FEW or long_tests.seconds <= LONG_SECONDS
+    started = time.monotonic()
+    answer = yield
+    long_tests.seconds += time.monotonic() - started
+    long_tests.done += is_open
+    return answer
 
 
 @pytest.hookimpl(trylast=True)
