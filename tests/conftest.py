@@ -6,6 +6,7 @@ import datetime as dt
 import gc
 import os
 import random
+import signal
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -39,6 +40,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("holdfast")
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C for what it is, also when started in the background: programs that tests start inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
