@@ -69,8 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_long(item: pytest.Item) -> bool:
-    """Tell whether a test starts processes or servers, or repeats itself: what takes seconds rather than moments."""
-    return "tests/integration/" in item.nodeid or item.get_closest_marker("heavy") is not None
+    """Tell whether a test repeats itself, starts many processes, or strikes at servers: seconds rather than moments."""
+    strikes = "tests/integration/" in item.nodeid and item.get_closest_marker("services") is not None
+    return strikes or item.get_closest_marker("heavy") is not None
 
 
 def in_the_order_of_the_day(items: list[pytest.Item]) -> list[pytest.Item]:

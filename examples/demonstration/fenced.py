@@ -53,10 +53,10 @@ class FencedLedger:
         return self._database.execute("SELECT name, fence FROM entries ORDER BY number").fetchall()
 
     def is_free(self) -> bool:
-        """Tell whether nobody is in the middle of a write."""
+        """Tell whether nobody is in the middle of a write, nor at its beginning, where it only reads."""
         self._database.execute("PRAGMA busy_timeout = 100")
         try:
-            self._database.execute("BEGIN IMMEDIATE")
+            self._database.execute("BEGIN EXCLUSIVE")  # IMMEDIATE does not see who has just begun to read
         except sqlite3.OperationalError:
             return False
         finally:

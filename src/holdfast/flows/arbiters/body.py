@@ -7,6 +7,7 @@ from typing import Final, final
 
 from holdfast.errors import RequestCancelledError, RequestInterruptedError, RequestSupersededError
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY, Stop
+from holdfast.locks.driving.taking_back import take_back
 
 
 @final
@@ -36,14 +37,8 @@ class Body:
         self._is_spared = True
         if not self.was_cancelled or self._task is None:
             return None
-        cancelled = error if isinstance(error, asyncio.CancelledError) else None
-        if cancelled is None:  # it is delivered at the next await, which must not be a part of giving back
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError as delivered:
-                cancelled = delivered
         self.was_cancelled = False
-        return cancelled if self._task.uncancel() > self._cancelling else None
+        return await take_back(self._task, self._cancelling, error)
 
 
 def ending_of(

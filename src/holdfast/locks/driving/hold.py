@@ -13,6 +13,7 @@ from holdfast.events import LeaseLost
 from holdfast.locks.driving.acquiring import Wish, acquire, give_back
 from holdfast.locks.driving.local_line import TAKEN_AWAY
 from holdfast.locks.driving.owners import note_given_back, note_taken
+from holdfast.locks.driving.taking_back import take_back
 from holdfast.stores.protocol import Check
 
 if TYPE_CHECKING:
@@ -203,16 +204,7 @@ class Holding:
 
     async def _take_back_cancellation(self, error: BaseException | None) -> asyncio.CancelledError | None:
         """Undo the cancellation that losing the lock began; return it if somebody else has cancelled the task, too."""
-        task = self._task
-        if task is None:
-            return None
-        cancelled = error if isinstance(error, asyncio.CancelledError) else None
-        if cancelled is None:  # it is delivered at the next await, which must not be a part of giving back
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError as delivered:
-                cancelled = delivered
-        return cancelled if task.uncancel() > self._cancelling else None
+        return None if self._task is None else await take_back(self._task, self._cancelling, error)
 
     async def _give_back(self, place: Place, hold: Hold) -> Left | None:
         hold.close()

@@ -148,21 +148,12 @@ async def test_a_second_server_can_wait_for_the_first_to_end(arbiter: LocalArbit
     """As in a restart without a pause."""
     second = LocalArbiter(space, patience=SOON)
     opening = asyncio.ensure_future(second.__aenter__())
-    await asyncio.sleep(0.01)
+    line = lines_of(space).line(("server", "app"))
+    while not (await line.look()).line.waiters:
+        assert not opening.done()
     await arbiter.aclose()
     await opening
     await second.aclose()
-
-
-async def test_an_arbiter_that_is_not_open_admits_nobody(space: Space) -> None:
-    """Neither before it is opened nor after it was closed."""
-    arbiter = LocalArbiter(space)
-    with pytest.raises(ArbiterUnavailableError):
-        await Visit(arbiter, ask("r1")).ended()
-    async with arbiter:
-        pass
-    with pytest.raises(ArbiterUnavailableError):
-        await Visit(arbiter, ask("r2")).ended()
 
 
 async def test_a_server_that_loses_its_lock_stops_what_it_has_admitted(arbiter: LocalArbiter, space: Space) -> None:

@@ -53,17 +53,6 @@ async def test_a_store_that_does_not_answer_means_refusal(memory: Memory) -> Non
         assert not visit.inside.is_set()
 
 
-async def test_an_arbiter_that_is_not_open_admits_nobody(space: Space) -> None:
-    """Neither before it is opened nor after it was closed."""
-    arbiter = SharedArbiter(space)
-    with pytest.raises(ArbiterUnavailableError):
-        await Visit(arbiter, ask("r1")).ended()
-    async with arbiter:
-        pass
-    with pytest.raises(ArbiterUnavailableError):
-        await Visit(arbiter, ask("r2")).ended()
-
-
 async def test_a_request_whose_lease_is_lost_is_interrupted(arbiter: SharedArbiter, space: Space) -> None:
     """Its body is cancelled, and it commits nothing."""
     key = space.key("session", "s-1")
