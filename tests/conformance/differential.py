@@ -120,11 +120,11 @@ class StoreMachine(RuleBasedStateMachine):
                 assert isinstance(answer, Commit | Conflict)
                 window = {"after": rider.after, "before": rider.before}
                 self.model, predicted = self.model.commit(rider.changes, like=answer, **window)
-                assert answer == predicted
+                assert answer == predicted, f"{rider} at {self.at}, begun at {began_at}: {answer}, not {predicted}"
             else:
                 assert isinstance(answer, Decided)
                 self.model, decided = self.model.update(rider.keys, rider.decide, like=answer)
-                assert answer == decided
+                assert answer == decided, f"{rider} at {self.at}, begun at {began_at}: {answer}, not {decided}"
 
     @rule(microseconds=st.integers(1, 4))
     def let_time_pass(self, microseconds: int) -> None:

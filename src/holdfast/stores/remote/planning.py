@@ -261,7 +261,10 @@ class _Planning:
         was_shown = self._shown.issuperset(keys) and self._fold.writes.keys().isdisjoint(keys)
         self._keep_alive(keys)
         outcome = self._fold.commit(rider) if isinstance(rider, CommitRider) else self._fold.ride(rider)
-        if not was_shown or (isinstance(outcome, Conflict) and not outcome.current):
+        is_early_or_late = isinstance(outcome, Conflict) and not outcome.current
+        if is_early_or_late:
+            self._blocked.update(keys)  # by the server's time it may ride again: nobody behind it is to pass it
+        if not was_shown or is_early_or_late:
             self._guarded.update(keys)
         elif not isinstance(outcome, Conflict):
             self._only_shown.update(keys)

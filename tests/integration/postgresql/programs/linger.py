@@ -11,6 +11,7 @@ from tests.integration.locks.programs.contend import commands
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
 LEASE: Final = 30.0
+KILLS: Final = 1_000  # more than the test has: its workers die for no fault of the run
 
 
 @hf.step
@@ -29,7 +30,7 @@ async def linger(ctx: hf.Context) -> None:
 async def main(url: str) -> None:
     """Work until the test has ended."""
     told = await commands()
-    async with hf.Engine(url, workflows=[linger], lease=LEASE):
+    async with hf.Engine(url, workflows=[linger], lease=LEASE, quarantine_after=KILLS):
         say("ready")
         await told.read()
 

@@ -181,6 +181,18 @@ changes = st.one_of(
 )
 
 
+def test_nobody_passes_one_whose_window_seemed_missed() -> None:
+    """It may be tried again; whoever names a key of its, and came after it, stays behind it."""
+    soon = CommitRider((Put(A, b"first"),), after=Instant(AT + 500))
+    made = planned(soon, CommitRider((Put(A, b"second"),)), CommitRider((Put(B, b"apart"),)))
+
+    first, second, apart = made.applied(Instant(AT + 600), (7,)).outcomes
+
+    assert isinstance(first, Deferred)
+    assert isinstance(second, Deferred)
+    assert isinstance(apart, Commit)
+
+
 def distinct(found: list[Change]) -> CommitRider:
     """A commit of changes of different keys."""
     return CommitRider(tuple({change.key: change for change in found}.values()))
