@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REWOUND: Final = -1
 REDIRECTS: Final = 8
-"""How often a call may be sent elsewhere: a script that the server lost, a slot that moved, a failover."""
+"""How often a call may be sent: a slot moves, another server takes over."""
 
 _PASSING: Final = frozenset({"TRYAGAIN", "CLUSTERDOWN", "READONLY"})
 _PAUSE: Final = 0.03
@@ -119,16 +119,20 @@ class _Sending:
     async def send(self) -> list[Any]:
         """Send it, following where the servers point, and return the answers."""
         asked: Pool | None = None
-        for turn in range(REDIRECTS):
+        turns = 1
+        while True:
             pool = asked or await self._calls.routes.pool(self._names.slot)
             answers = await self._exchange(pool, asking=asked is not None)
             refusal = answers[0]
             if not isinstance(refusal, Exception):
                 return answers
-            if turn == REDIRECTS - 1:
+            if isinstance(refusal, NoScriptError):  # a server that has just started, say: once, and whenever it is
+                self._command = self._script.call_in_full(self._keys, self._arguments)
+                continue
+            if turns == REDIRECTS:
                 raise self._calls.refused(refusal)
+            turns += 1
             asked = await self._next(refusal)
-        raise AssertionError("the last turn returns or raises")
 
     async def _exchange(self, pool: Pool, *, asking: bool) -> list[Any]:
         parts = [_ASKING] if asking else []
@@ -144,9 +148,6 @@ class _Sending:
 
     async def _next(self, refusal: Exception) -> Pool | None:
         """Prepare the next turn after a refusal, which says that nothing was done; raises if there is none."""
-        if isinstance(refusal, NoScriptError):
-            self._command = self._script.call_in_full(self._keys, self._arguments)
-            return None
         routes = self._calls.routes
         if isinstance(refusal, MovedError):  # a kind of AskError to the driver
             await routes.look_again()
