@@ -141,6 +141,11 @@ from holdfast.errors._stores import (
     UnsuitableStoreError,
     WorkTimeoutError,
 )
+from holdfast.errors._tokens import (
+    AccessTokenError,
+    InsufficientScopeError,
+    SigningKeysUnavailableError,
+)
 from holdfast.errors._transports import (
     BodyTooLargeError,
     BodyTooSlowError,
@@ -188,6 +193,7 @@ from holdfast.errors._workflows import (
 )
 
 __all__ = [
+    "AccessTokenError",
     "ArbiterUnavailableError",
     "AtomicStateConflictError",
     "AttemptClosedError",
@@ -217,6 +223,7 @@ __all__ = [
     "IdempotencyInFlightError",
     "IdempotencyKeyPurgedError",
     "IdempotencyMismatchError",
+    "InsufficientScopeError",
     "InvalidArrivalError",
     "InvalidAttemptsError",
     "InvalidChangeError",
@@ -286,6 +293,7 @@ __all__ = [
     "SessionStateError",
     "SessionStateValidationError",
     "SignalTimeoutError",
+    "SigningKeysUnavailableError",
     "SimulationError",
     "StaleFenceError",
     "StaleWriteError",

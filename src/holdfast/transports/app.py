@@ -56,8 +56,9 @@ class App:
         tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
         schedules: Of its actions, see :meth:`Action.schedule <holdfast.flows.action.Action.schedule>`; and of
             workflows, as in :class:`~holdfast.Engine`, only with a store.
-        authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens`. It is asked
-            before anything else is read, for every address but those of webhooks, which are signed, and ``/health``.
+        authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens` or
+            :class:`~holdfast.OAuthTokens`. It is asked before anything else is read, for every address but those of
+            webhooks, which are signed, ``/health``, and what clients of OAuth are told.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
             and decides in memory, without asking the store; a second one refuses to start.
         hosts: The names that it is served under; requests for others are refused. By default any.
@@ -110,7 +111,9 @@ class App:
         known = _checked(tuple(webhooks), self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)
         self._tools: Final[ToolEndpoint | None] = building.tools_of(self, self.toolbox) if self.toolbox else None
-        self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), self._tools, version)
+        self.routes: Final = building.routes_of(
+            self, known, checked_chats(chats, self.flows), self._tools, version, authenticate
+        )
         self._door: Final[ASGIApp] = building.behind_the_door(
             self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
         )

@@ -39,8 +39,8 @@ def problem_response(error: BaseException, request_id: str = "", headers: Mappin
     told = dict(headers or {}) | {"Cache-Control": "no-store"}
     if (seconds := facts.get("retryAfter")) is not None:
         told["Retry-After"] = str(math.ceil(seconds))
-    if facts["status"] == HTTPStatus.UNAUTHORIZED:
-        told["WWW-Authenticate"] = "Bearer"
+    if challenge := getattr(error, "challenge", "Bearer" if facts["status"] == HTTPStatus.UNAUTHORIZED else ""):
+        told["WWW-Authenticate"] = challenge
     return Response(msgspec.json.encode(facts), facts["status"], told, MEDIA_TYPE)
 
 
