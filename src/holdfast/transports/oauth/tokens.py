@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
 from holdfast.durations import seconds
@@ -182,11 +183,8 @@ class OAuthTokens:
 
 
 def _need_the_library() -> None:
-    try:
-        import cryptography  # noqa: F401, PLC0415 -- the library is an extra; without this, it knows secrets only
-        import jwt  # noqa: F401, PLC0415
-    except ModuleNotFoundError as problem:
-        raise MissingExtraError("checking access tokens", "holdfast[oauth]") from problem
+    if find_spec("jwt") is None or find_spec("cryptography") is None:  # without the second, it knows secrets only
+        raise MissingExtraError("checking access tokens", "holdfast[oauth]")
 
 
 def _checked_scopes(given: Iterable[str]) -> tuple[str, ...]:

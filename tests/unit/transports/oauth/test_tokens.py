@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -63,9 +65,6 @@ def tampered() -> str:
 
 def confused() -> str:
     """Return a token that is signed with the public key, as if that were a secret."""
-    import hashlib  # noqa: PLC0415 -- this is the only place
-    import hmac  # noqa: PLC0415
-
     signed = f"{part({'alg': 'HS256', 'kid': KEY_ID})}.{part(claims())}"
     digest = hmac.new(PEM, signed.encode(), hashlib.sha256).digest()
     return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
