@@ -149,6 +149,7 @@ from holdfast.errors._tokens import (
 from holdfast.errors._transports import (
     BodyTooLargeError,
     BodyTooSlowError,
+    InputsTooLargeError,
     InvalidHeaderError,
     UnsupportedBodyError,
     WrongHostError,
@@ -223,6 +224,7 @@ __all__ = [
     "IdempotencyInFlightError",
     "IdempotencyKeyPurgedError",
     "IdempotencyMismatchError",
+    "InputsTooLargeError",
     "InsufficientScopeError",
     "InvalidArrivalError",
     "InvalidAttemptsError",

@@ -54,6 +54,8 @@ class App:
         webhooks: Deliveries that it takes.
         chats: The flows that people talk to.
         tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
+        tool_sessions: Give clients of older versions of that protocol a session, which lives in the process that opened
+            it. False: none has one, and any process takes any message, as with its newest version.
         schedules: Of its actions, see :meth:`Action.schedule <holdfast.flows.action.Action.schedule>`; and of
             workflows, as in :class:`~holdfast.Engine`, only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens` or
@@ -83,6 +85,7 @@ class App:
         webhooks: Iterable[Webhook] = (),
         chats: Iterable[Chat] = (),
         tools: Iterable[Toolable] = (),
+        tool_sessions: bool = True,
         schedules: Iterable[Schedule] = (),
         authenticate: Authenticate | None = None,
         arbiter: Literal["shared", "local"] = "shared",
@@ -110,7 +113,9 @@ class App:
         building = _building()
         known = _checked(tuple(webhooks), self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)
-        self._tools: Final[ToolEndpoint | None] = building.tools_of(self, self.toolbox) if self.toolbox else None
+        self._tools: Final[ToolEndpoint | None] = (
+            building.tools_of(self, self.toolbox, has_sessions=tool_sessions) if self.toolbox else None
+        )
         self.routes: Final = building.routes_of(
             self, known, checked_chats(chats, self.flows), self._tools, version, authenticate
         )

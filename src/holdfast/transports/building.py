@@ -55,9 +55,9 @@ CORS_SHOWN: Final = (
 )
 
 
-def tools_of(app: App, toolbox: Toolbox) -> ToolEndpoint:
+def tools_of(app: App, toolbox: Toolbox, *, has_sessions: bool) -> ToolEndpoint:
     """Return what serves tools over HTTP."""
-    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits)
+    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits, has_sessions=has_sessions)
     return endpoint
 
 
