@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from msgspec import Struct
 
-from holdfast.codec import MAX_BYTES, ROOM_BYTES
+from holdfast.codec import FORMAT, MAX_BYTES, ROOM_BYTES
 from holdfast.errors import (
     DecodeError,
     EncodeError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LARGEST: Final = MAX_BYTES - ROOM_BYTES
+LARGEST: Final = MAX_BYTES - ROOM_BYTES - len(f"{FORMAT}:")
 """Bytes of what a request brings: as many as every store can keep in one record, beside what else is said there."""
 
 _LONGEST_PROBLEM: Final = 300
