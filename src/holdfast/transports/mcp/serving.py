@@ -74,7 +74,7 @@ class ToolEndpoint:
         self, name: str, toolbox: Toolbox, dispatching: Dispatching, limits: AppLimits, *, has_sessions: bool = True
     ) -> None:
         self._server: Final = tool_server(name, toolbox, dispatching, _who)
-        self._limits, self._has_sessions = limits, has_sessions
+        self._toolbox, self._limits, self._has_sessions = toolbox, limits, has_sessions
         self._open: Final = Room("requests for tools", limits.requests)
         self._streams: Final = Places(Room("streams", limits.streams), "streams of this user", limits.user_streams)
         self._sessions: Final = Sessions(limits.user_streams, IDLE)
@@ -104,6 +104,7 @@ class ToolEndpoint:
 
     async def open(self) -> None:
         """Begin to serve."""
+        self._toolbox.tell_what_is_loose()
         self._closing.clear()
         ready = asyncio.Event()
         self._living = asyncio.ensure_future(self._live(ready))
