@@ -168,7 +168,7 @@ async def test_an_issuer_that_cannot_be_asked_is_503() -> None:
     """Nobody is let in unchecked, and the client is told to come again."""
     async with served(keys="https://127.0.0.1:1/keys") as app, client_of(app) as http:
         answer = await http.post("/flows/desk/whoami", headers={"Authorization": f"Bearer {token()}"})
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert (answer.status_code, int(answer.headers["retry-after"]) >= 1) == (503, True)
     assert "127.0.0.1" not in answer.text
 
 

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import jwt
@@ -16,7 +17,8 @@ from starlette.requests import HTTPConnection
 
 import holdfast as hf
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import AccessTokenError, InsufficientScopeError, InvalidFlowError
+from holdfast.errors import AccessTokenError, InsufficientScopeError, InvalidFlowError, MissingExtraError
+from holdfast.transports.oauth import tokens as module
 from tests.unit.transports.oauth.issuing import (
     AUDIENCE,
     KEY_ID,
@@ -218,3 +220,11 @@ def test_a_private_key_that_was_published_by_mistake_is_not_kept() -> None:
     jwk: dict[str, Any] = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(private()))
     made = tokens(keys={"keys": [jwk | {"kid": KEY_ID, "key_ops": None}]})
     assert repr(made) == f"<OAuthTokens of https://id.example for {AUDIENCE}>"
+
+
+@pytest.mark.parametrize("missing", ["jwt", "cryptography"])
+def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without either library no token could be checked, so nothing is declared."""
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(MissingExtraError, match=re.escape("holdfast[oauth]")):
+        tokens()
