@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.transports.chains import chain_headers
     from holdfast.transports.chat.declaring import Chat, ChatLimits
     from holdfast.transports.limits import AppLimits
+    from holdfast.transports.oauth.tokens import OAuthTokens
     from holdfast.transports.webhooks import Webhook
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.context.performing import DID_NOT_HAPPEN, Happened, current_step
@@ -67,6 +68,7 @@ __all__ = [
     "Latest",
     "Limit",
     "LogHook",
+    "OAuthTokens",
     "Principal",
     "Queue",
     "Reject",
@@ -128,6 +130,7 @@ _HOMES = {
     "Latest": "holdfast.flows.policies",
     "Limit": "holdfast.workflows.declaring.limits",
     "LogHook": "holdfast.logs",
+    "OAuthTokens": "holdfast.transports.oauth.tokens",
     "Principal": "holdfast.flows.arrival",
     "Queue": "holdfast.flows.policies",
     "Reject": "holdfast.flows.policies",

@@ -32,7 +32,7 @@ OBJECTS: Final = 10_000
 
 async def run(app: App, name: str, place: tuple[str, int], grace: float, *, quiet: bool) -> int:
     """Open an application, serve it, close it, and return the exit code to end with."""
-    with _listening(*place) as listener:
+    with _listening(*place, app.limits.patience) as listener:
         app.grace = grace
         async with app:
             config = uvicorn.Config(
@@ -69,7 +69,7 @@ def _let_garbage_be() -> None:
     gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, patience: float) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -77,6 +77,10 @@ def _listening(host: str, port: int) -> socket.socket:
         end(f"cannot listen on {host} port {port}: {problem}", FAILED, "Choose another with --host and --port.")
     # Whatever is accepted inherits it. Without it the body of an answer waits 40 ms for the caller to confirm the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Likewise: a connection whose other side does not read is cut off, with all that waits in it. Where a system cannot
+    # do that, what waits is as much as its buffers hold.
+    if (unread := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+        listener.setsockopt(socket.IPPROTO_TCP, unread, max(1, round(patience * 1_000)))
     return listener
 
 

@@ -141,9 +141,15 @@ from holdfast.errors._stores import (
     UnsuitableStoreError,
     WorkTimeoutError,
 )
+from holdfast.errors._tokens import (
+    AccessTokenError,
+    InsufficientScopeError,
+    SigningKeysUnavailableError,
+)
 from holdfast.errors._transports import (
     BodyTooLargeError,
     BodyTooSlowError,
+    InputsTooLargeError,
     InvalidHeaderError,
     UnsupportedBodyError,
     WrongHostError,
@@ -188,6 +194,7 @@ from holdfast.errors._workflows import (
 )
 
 __all__ = [
+    "AccessTokenError",
     "ArbiterUnavailableError",
     "AtomicStateConflictError",
     "AttemptClosedError",
@@ -217,6 +224,8 @@ __all__ = [
     "IdempotencyInFlightError",
     "IdempotencyKeyPurgedError",
     "IdempotencyMismatchError",
+    "InputsTooLargeError",
+    "InsufficientScopeError",
     "InvalidArrivalError",
     "InvalidAttemptsError",
     "InvalidChangeError",
@@ -286,6 +295,7 @@ __all__ = [
     "SessionStateError",
     "SessionStateValidationError",
     "SignalTimeoutError",
+    "SigningKeysUnavailableError",
     "SimulationError",
     "StaleFenceError",
     "StaleWriteError",

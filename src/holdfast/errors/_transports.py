@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors._flows import FlowError
+from holdfast.errors._flows import FlowError, InvalidInputError
 
 
 class BodyTooLargeError(FlowError):
@@ -16,6 +16,21 @@ class BodyTooLargeError(FlowError):
 
     def __str__(self) -> str:
         return f"the body has more than the {self.limit:,} bytes that are taken here"
+
+
+class InputsTooLargeError(InvalidInputError):
+    """A request brings more than can be recorded. Put the data where data is kept, and send where that is.
+
+    Attributes:
+        limit: The most bytes that there may be.
+    """
+
+    status = 413
+
+    def __init__(self, where: str, size: int, limit: int) -> None:
+        super().__init__(where, f"the inputs take {size:,} bytes, at most {limit:,} can be recorded")
+        self.args = (where, size, limit)
+        self.size, self.limit = size, limit
 
 
 class BodyTooSlowError(FlowError):

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 
 from msgspec import Struct
 
-from holdfast.errors import DecodeError, EncodeError, ForbiddenError, InvalidInputError, WrongArgumentsError
+from holdfast.codec import FORMAT, MAX_BYTES, ROOM_BYTES
+from holdfast.errors import (
+    DecodeError,
+    EncodeError,
+    ForbiddenError,
+    InputsTooLargeError,
+    InvalidInputError,
+    WrongArgumentsError,
+)
 from holdfast.flows.arrival import NOBODY
 from holdfast.flows.declaring import (
     checked_description,
@@ -36,6 +44,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+LARGEST: Final = MAX_BYTES - ROOM_BYTES - len(f"{FORMAT}:")
+"""Bytes of what a request brings: as many as every store can keep in one record, beside what else is said there."""
 
 _LONGEST_PROBLEM: Final = 300
 
@@ -120,7 +131,10 @@ class Action(Generic[P, R]):
 
         Raises:
             InvalidInputError: It does not fit. The error names the place, never the value.
+            InputsTooLargeError: It has more bytes than can be recorded; then nothing of it was read.
         """
+        if isinstance(inputs, bytes) and len(inputs) > LARGEST:
+            raise InputsTooLargeError(self.where, len(inputs), LARGEST)
         try:
             packed = (inputs or b"{}") if isinstance(inputs, bytes) else self._pack(inputs)
             return Inputs(packed, self._defaults | self._takes.unpack(packed)[1])

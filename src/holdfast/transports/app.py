@@ -54,10 +54,13 @@ class App:
         webhooks: Deliveries that it takes.
         chats: The flows that people talk to.
         tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
+        tool_sessions: Give clients of older versions of that protocol a session, which lives in the process that opened
+            it. False: none has one, and any process takes any message, as with its newest version.
         schedules: Of its actions, see :meth:`Action.schedule <holdfast.flows.action.Action.schedule>`; and of
             workflows, as in :class:`~holdfast.Engine`, only with a store.
-        authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens`. It is asked
-            before anything else is read, for every address but those of webhooks, which are signed, and ``/health``.
+        authenticate: Says who asks: a function of the request, such as :class:`~holdfast.BearerTokens` or
+            :class:`~holdfast.OAuthTokens`. It is asked before anything else is read, for every address but those of
+            webhooks, which are signed, ``/health``, and what clients of OAuth are told.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
             and decides in memory, without asking the store; a second one refuses to start.
         hosts: The names that it is served under; requests for others are refused. By default any.
@@ -82,6 +85,7 @@ class App:
         webhooks: Iterable[Webhook] = (),
         chats: Iterable[Chat] = (),
         tools: Iterable[Toolable] = (),
+        tool_sessions: bool = True,
         schedules: Iterable[Schedule] = (),
         authenticate: Authenticate | None = None,
         arbiter: Literal["shared", "local"] = "shared",
@@ -109,8 +113,12 @@ class App:
         building = _building()
         known = _checked(tuple(webhooks), self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)
-        self._tools: Final[ToolEndpoint | None] = building.tools_of(self, self.toolbox) if self.toolbox else None
-        self.routes: Final = building.routes_of(self, known, checked_chats(chats, self.flows), self._tools, version)
+        self._tools: Final[ToolEndpoint | None] = (
+            building.tools_of(self, self.toolbox, has_sessions=tool_sessions) if self.toolbox else None
+        )
+        self.routes: Final = building.routes_of(
+            self, known, checked_chats(chats, self.flows), self._tools, version, authenticate
+        )
         self._door: Final[ASGIApp] = building.behind_the_door(
             self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
         )

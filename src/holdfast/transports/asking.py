@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import InvalidHeaderError, UnsupportedBodyError
 from holdfast.flows.arrival import Arrival
-from holdfast.transports.bodies import LARGE, content_type, is_json, read_json
+from holdfast.transports.bodies import content_type, is_json
 from holdfast.transports.chains import read_chain
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def arrival_of(
     return Arrival(
         flow=action.flow,
         action=action.name,
-        inputs=await read_json(body) if len(body) > LARGE else body,
+        inputs=body,  # more than can be read at once on the loop is refused by its length
         principal=principal,
         session=headers.get("holdfast-session", ""),
         transport="http",

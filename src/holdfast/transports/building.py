@@ -15,12 +15,14 @@ from holdfast.transports.chat.routes import chat_routes
 from holdfast.transports.gate import Gate
 from holdfast.transports.http import REQUEST
 from holdfast.transports.limits import Rooms
+from holdfast.transports.oauth.tokens import OAuthTokens
 from holdfast.transports.routing import (
     HEALTH,
     Direct,
     document_route,
     flow_routes,
     health_route,
+    metadata_routes,
     nothing_here,
     webhook_path,
     webhook_routes,
@@ -43,13 +45,19 @@ if TYPE_CHECKING:
 LOCAL: Final = Principal(roles=frozenset({OPERATOR}))
 """Who asks if there is no authentication: whoever has this machine, and so everything that is served on it."""
 
-CORS_HEADERS: Final = ("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION)
-CORS_SHOWN: Final = ("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST)
+CORS_HEADERS: Final = (
+    *("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION),
+    *("MCP-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"),
+)
+CORS_SHOWN: Final = (
+    *("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST),
+    *("WWW-Authenticate", "Mcp-Session-Id"),
+)
 
 
-def tools_of(app: App, toolbox: Toolbox) -> ToolEndpoint:
+def tools_of(app: App, toolbox: Toolbox, *, has_sessions: bool) -> ToolEndpoint:
     """Return what serves tools over HTTP."""
-    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits)
+    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits, has_sessions=has_sessions)
     return endpoint
 
 
@@ -70,7 +78,12 @@ def _serving() -> ModuleType:
 
 
 def routes_of(
-    app: App, webhooks: Sequence[Webhook], chats: Sequence[Chat], tools: ToolEndpoint | None, version: str
+    app: App,
+    webhooks: Sequence[Webhook],
+    chats: Sequence[Chat],
+    tools: ToolEndpoint | None,
+    version: str,
+    authenticate: Authenticate | None,
 ) -> list[BaseRoute]:
     """Return all routes of an application."""
     rooms = Rooms(app.limits)
@@ -81,6 +94,7 @@ def routes_of(
         *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=app.is_guarded),
         health_route(lambda: app.is_well),
+        *metadata_routes(authenticate),
     ]
 
 
@@ -94,13 +108,14 @@ def behind_the_door(
     origins: Sequence[str],
 ) -> ASGIApp:
     """Return what a server calls: it lets in whoever is known."""
+    open_paths = authenticate.metadata_paths if isinstance(authenticate, OAuthTokens) else ()
     router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
     gate = Gate(
         Direct(router, routes, app.flows),
         authenticate=authenticate,
         hosts=hosts,
         origins=origins,
-        open_paths={HEALTH, *map(webhook_path, webhooks)},
+        open_paths={HEALTH, *map(webhook_path, webhooks), *open_paths},
         nobody=Principal() if authenticate is not None else LOCAL,
     )
     if not origins:

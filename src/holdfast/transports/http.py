@@ -18,6 +18,7 @@ from holdfast.transports.headers import headers_of
 from holdfast.transports.problems import problem_response
 from holdfast.transports.showing import as_json, shown_handle, shown_info
 from holdfast.transports.sse import EventStream, written
+from holdfast.transports.visitors import who_asks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -57,7 +58,7 @@ class Calling:
         """Take one call. Whether there is room for its stream is known before anything is done."""
         is_stream = _is_stream(scope)
         try:
-            with self._streams if is_stream else _NO_STREAM:
+            with self._streams.of(who_asks(scope)) if is_stream else _NO_STREAM:
                 with self._open:
                     answer = await self._answer(scope, receive, is_stream=is_stream)
                 await answer(scope, receive, send)
@@ -108,7 +109,7 @@ class Calling:
         """Send the events as they come; the last of them has the result."""
 
         async def send_events(scope: Scope, receive: Receive, send: Send) -> None:
-            stream = EventStream(_all(handle.events()), self._limits.heartbeat, self._closing, _told(handle))
+            stream = EventStream(_all(handle.events()), self._limits, self._closing, _told(handle))
             try:
                 await stream(scope, receive, send)
             finally:
@@ -205,7 +206,7 @@ class Following:
     async def follow(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events of a request after the last one that the caller has seen, and those to come."""
         try:
-            with self._streams:
+            with self._streams.of(who_asks(scope)):
                 await (await self._stream(scope))(scope, receive, send)
         except FlowError as problem:
             await problem_response(problem)(scope, receive, send)
@@ -224,7 +225,7 @@ class Following:
         return self._sent(_all(events))
 
     def _sent(self, chunks: AsyncIterator[bytes]) -> EventStream:
-        return EventStream(chunks, self._limits.heartbeat, self._closing)
+        return EventStream(chunks, self._limits, self._closing)
 
     async def _found(self, scope: Scope) -> Handle:
         return await self._dispatching.find(scope[PRINCIPAL], scope["path_params"]["id"])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError, TooManyRequestsError
+from holdfast.transports.places import Places
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,9 +28,12 @@ class AppLimits:
         streams: How many streams of events and WebSockets are open at the same time.
         wait: How long a caller waits at most that asked for it with ``Prefer: wait=``.
         heartbeat: How often a stream is told that it is still alive.
+        user_streams: How many of those one user may have open; a user without a name is told apart by the address.
+        patience: How long a reader of a stream may take to read what it is sent. One that takes longer is let go, and
+            can go on after what it has read.
     """
 
-    __slots__ = ("body", "body_time", "heartbeat", "requests", "streams", "wait")
+    __slots__ = ("body", "body_time", "heartbeat", "patience", "requests", "streams", "user_streams", "wait")
 
     def __init__(
         self,
@@ -40,6 +44,8 @@ class AppLimits:
         streams: int = 1_000,
         wait: Duration = "60s",
         heartbeat: Duration = "15s",
+        user_streams: int = 100,
+        patience: Duration = "30s",
     ) -> None:
         self.body: Final = _count("body", body)
         self.requests: Final = _count("requests", requests)
@@ -47,6 +53,8 @@ class AppLimits:
         self.body_time: Final = seconds(body_time, what="body_time", minimum=0.001)
         self.wait: Final = seconds(wait, what="wait")
         self.heartbeat: Final = seconds(heartbeat, what="heartbeat", minimum=0.001)
+        self.user_streams: Final = _count("user_streams", user_streams)
+        self.patience: Final = seconds(patience, what="patience", minimum=0.001)
 
 
 @final
@@ -78,7 +86,7 @@ class Rooms:
 
     def __init__(self, limits: AppLimits) -> None:
         self.requests: Final = Room("requests", limits.requests)
-        self.streams: Final = Room("streams", limits.streams)
+        self.streams: Final = Places(Room("streams", limits.streams), "streams of this user", limits.user_streams)
 
 
 def _count(what: str, given: int) -> int:

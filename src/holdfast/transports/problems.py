@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from functools import lru_cache
 from http import HTTPStatus
@@ -20,6 +19,7 @@ from holdfast.errors import (
     RequestKeyError,
     StoreError,
 )
+from holdfast.transports.spreading import spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +38,9 @@ def problem_response(error: BaseException, request_id: str = "", headers: Mappin
     facts = problem_of(error, request_id)
     told = dict(headers or {}) | {"Cache-Control": "no-store"}
     if (seconds := facts.get("retryAfter")) is not None:
-        told["Retry-After"] = str(math.ceil(seconds))
-    if facts["status"] == HTTPStatus.UNAUTHORIZED:
-        told["WWW-Authenticate"] = "Bearer"
+        told["Retry-After"] = str(max(1, round(seconds)))
+    if challenge := getattr(error, "challenge", "Bearer" if facts["status"] == HTTPStatus.UNAUTHORIZED else ""):
+        told["WWW-Authenticate"] = challenge
     return Response(msgspec.json.encode(facts), facts["status"], told, MEDIA_TYPE)
 
 
@@ -63,7 +63,7 @@ def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
     if known := request_id or getattr(error, "request_id", ""):
         facts["requestId"] = known
     if status in _CAN_BE_SENT_AGAIN:
-        facts["retryAfter"] = getattr(error, "retry_after", RETRY)
+        facts["retryAfter"] = spread(getattr(error, "retry_after", RETRY))
     return facts
 
 
@@ -85,7 +85,7 @@ def _hidden(status: int, request_id: str, *, is_action: bool) -> dict[str, Any]:
         kind, title = "unavailable", "The store does not answer now, so nothing was started"
     facts: dict[str, Any] = {"type": f"urn:holdfast:{kind}", "title": title, "status": status}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        facts |= {"next": "Send the request again after a while.", "retryAfter": RETRY}
+        facts |= {"next": "Send the request again after a while.", "retryAfter": spread(RETRY)}
     return facts | ({"requestId": request_id} if request_id else {})
 
 

@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.transports.gate import route_path
 from holdfast.transports.http import Calling, Following
+from holdfast.transports.oauth.tokens import OAuthTokens
 from holdfast.transports.openapi import describe
 from holdfast.transports.problems import plain_problem
 from holdfast.transports.showing import as_json
@@ -94,6 +95,14 @@ def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) 
         await Response(as_json(made), 200, media_type=JSON)(scope, receive, send)
 
     return Route("/openapi.json", _by_method(GET=show, HEAD=show))
+
+
+def metadata_routes(authenticate: object) -> list[BaseRoute]:
+    """Return the routes of what clients of OAuth are told, if access tokens are taken."""
+    if not isinstance(authenticate, OAuthTokens):
+        return []
+    answer = Response(as_json(authenticate.metadata), 200, {"Cache-Control": "max-age=3600"}, JSON)
+    return [Route(path, _by_method(GET=answer, HEAD=answer)) for path in authenticate.metadata_paths]
 
 
 def health_route(is_well: Callable[[], bool]) -> BaseRoute:

@@ -27,7 +27,7 @@ desk = hf.Flow("desk")
 async def greet(request: hf.Request, name: str) -> str:
     return f"hello {name} from {request.user} of {request.tenant}"
 
-@desk.action(roles=["clerk"])
+@desk.action(roles=["clerk"], concurrency=hf.Queue())
 async def stamp(request: hf.Request) -> None: ...
 
 app = hf.App(os.environ["HOLDFAST_STORE"], flows=[desk], tools=[desk])
@@ -60,3 +60,12 @@ def test_an_application_without_tools_has_nothing_to_offer(folder: str, url: str
     code, said = answer(url, "mcp", "office:bare", "--app-dir", folder)
     assert code == 4
     assert "tools=[shop]" in said
+
+
+def test_it_says_which_tools_there_are_and_what_they_collide_by(folder: str, url: str) -> None:
+    """Also which of them nothing keeps apart, and who may use them; nothing is served."""
+    code, said = answer(url, "mcp", "office:app", "--app-dir", folder, "--list")
+    rows = [line.split() for line in said.splitlines()]
+    assert code == 0
+    assert rows[1] == ["desk__greet", "allow", "nothing"]
+    assert " ".join(rows[2]) == "desk__stamp queue nothing, unless the client names a session clerk"

@@ -112,7 +112,7 @@ async def test_whoever_waits_is_told_why() -> None:
     [
         (RequestRejectedError("session 's'", "r9"), 409, {"type": "urn:holdfast:request-rejected", "requestId": "r9"}),
         (IdempotencyMismatchError("r9"), 422, {"type": "urn:holdfast:idempotency-mismatch", "requestId": "r9"}),
-        (QueueFullError("session 's'", 100, 2.5), 429, {"retryAfter": 2.5}),
+        (QueueFullError("session 's'", 100, 2.5), 429, {"type": "urn:holdfast:queue-full"}),
         (QueueTimeoutError("session 's'", 30), 503, {"detail": "the turn at session 's' did not come within 30 s"}),
         (ForbiddenError("chat.echo", ("admin",)), 403, {"detail": "chat.echo needs 'admin'"}),
     ],

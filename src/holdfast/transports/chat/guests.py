@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import monotonic
 from holdfast.errors import TooManyRequestsError
@@ -13,18 +13,11 @@ from holdfast.errors import TooManyRequestsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from holdfast.flows.arrival import Principal
     from holdfast.transports.chat.declaring import ChatLimits
+    from holdfast.transports.places import Who
 
 REMEMBERED: Final = 10_000
 """How many users are remembered that have no connection open; those who wrote last."""
-
-Who: TypeAlias = tuple[str, str, str]
-
-
-def who_is(principal: Principal, address: str) -> Who:
-    """Return what is counted as one user: who has no name is told apart by the address."""
-    return (principal.tenant, principal.user, "" if principal.user else address)
 
 
 @final

@@ -134,13 +134,14 @@ class _Stream(Response):
     async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
         serving, connection = self._serving, HTTPConnection(scope)
         try:
-            with serving.room, serving.guests.connected(serving.who(connection)):
+            who = serving.who(connection)
+            with serving.places.of(who), serving.guests.connected(who):
                 party = await serving.party(connection, self._asked.get(SESSION, ""))
                 seen = Seen.read(self._asked.get("last-event-id", ""))
                 async with Feed(party, seen) as feed:
                     chunks = _written(feed, {"session": party.session, "flow": party.chat.flow})
                     headers = {SESSION: party.session}
-                    await EventStream(chunks, serving.limits.heartbeat, serving.closing, headers)(scope, receive, send)
+                    await EventStream(chunks, serving.limits, serving.closing, headers)(scope, receive, send)
         except HoldfastError as problem:
             await problem_response(problem)(scope, receive, send)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.flows.ownership import Owners, checked_session, new_session
-from holdfast.transports.chat.guests import Guests, who_is
+from holdfast.transports.chat.guests import Guests
 from holdfast.transports.chat.posting import Party
 from holdfast.transports.gate import PRINCIPAL
+from holdfast.transports.visitors import who_asks
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
     from holdfast.scope import Scope
     from holdfast.transports.chat.declaring import Chat
-    from holdfast.transports.chat.guests import Who
-    from holdfast.transports.limits import AppLimits, Room
+    from holdfast.transports.limits import AppLimits
+    from holdfast.transports.places import Places, Who
     from holdfast.transports.seam import Dispatching
 
 
@@ -32,7 +33,7 @@ class Serving:
         dispatching: Where requests go.
         space: Returns where conversations lie, while the application is open.
         limits: Of the application.
-        room: Counts the open streams of all chats.
+        places: Counts the open streams of the application.
         closing: Set when the application closes.
     """
 
@@ -42,11 +43,11 @@ class Serving:
         dispatching: Dispatching,
         space: Callable[[], Scope],
         limits: AppLimits,
-        room: Room,
+        places: Places,
         closing: asyncio.Event,
     ) -> None:
         self.chat, self._dispatching, self._space = chat, dispatching, space
-        self.limits, self.room, self.closing = limits, room, closing
+        self.limits, self.places, self.closing = limits, places, closing
         self.guests: Final = Guests(chat.limits)
 
     async def party(self, connection: HTTPConnection, session: str) -> Party:
@@ -64,5 +65,4 @@ class Serving:
 
     def who(self, connection: HTTPConnection) -> Who:
         """Return what is counted as one user."""
-        address = "" if connection.client is None else connection.client.host
-        return who_is(connection.scope[PRINCIPAL], address)
+        return who_asks(connection.scope)

@@ -70,7 +70,7 @@ class Talk:
         Raises:
             TooManyRequestsError: There are too many already; it was not accepted.
         """
-        with self._serving.room, self._serving.guests.connected(self._who):
+        with self._serving.places.of(self._who), self._serving.guests.connected(self._who):
             await self._socket.accept()
             try:
                 await self._converse()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from holdfast.errors import InvalidFlowError
 from holdfast.flows.flow import Flow
+from holdfast.logs import as_logfmt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +23,8 @@ Toolable: TypeAlias = "Flow | Action[..., Any]"
 
 LONGEST: Final = 128
 """Characters of a tool's name."""
+
+_log: Final = logging.getLogger("holdfast.transports")
 
 
 @final
@@ -55,6 +59,28 @@ class Toolbox:
     def shown_to(self, principal: Principal) -> list[Tool]:
         """Return what a principal may use."""
         return [_tool(name, action) for name, action in self._actions.items() if _may(principal, action)]
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return of each tool its name, its policy, what it collides by, and the roles of which one is needed."""
+        return [
+            (name, action.policy.name, _collides_by(action), " ".join(sorted(action.roles)))
+            for name, action in self._actions.items()
+        ]
+
+    def tell_what_is_loose(self) -> None:
+        """Warn of tools whose declared policy arbitrates nothing, since models name no session."""
+        loose = [name for name, action in self._actions.items() if action.policy.key == "session"]
+        if loose:
+            fix = 'key="user" or key="tenant"'
+            _log.warning("%s", as_logfmt({"event": "tools-without-a-key", "tools": " ".join(loose), "fix": fix}))
+
+
+def _collides_by(action: Action[..., Any]) -> str:
+    """Return by what calls of a tool collide, in words."""
+    key = action.policy.key
+    if key == "session":
+        return "nothing, unless the client names a session"
+    return "nothing" if key == "none" else key if isinstance(key, str) else "its own key"
 
 
 def name_of(action: Action[..., Any]) -> str:

@@ -27,6 +27,7 @@ from holdfast.transports.bodies import content_type, is_json, read_body, read_js
 from holdfast.transports.headers import headers_of
 from holdfast.transports.loopback import is_local
 from holdfast.transports.problems import MEDIA_TYPE, problem_response
+from holdfast.transports.spreading import spread
 from holdfast.transports.webhooks.declaring import Delivery
 from holdfast.transports.webhooks.signing import Refused
 from holdfast.transports.webhooks.untimed import Unsigned
@@ -162,7 +163,7 @@ def _answer_for(problem: HoldfastError) -> Response:
         if getattr(problem, "holder_is_durable", True):
             return _said("skipped", 200, reason="in_flight", requestId=problem.request_id)
         # What has the key may die and leave nothing behind, so this delivery has to come again.
-        return _said("busy", 503, {"Retry-After": str(LATER)}, requestId=problem.request_id)
+        return _said("busy", 503, {"Retry-After": _later()}, requestId=problem.request_id)
     if isinstance(problem, IdempotencyInFlightError):
         return _said("duplicate", 200, requestId=problem.request_id)
     if isinstance(problem, InvalidInputError):
@@ -170,7 +171,7 @@ def _answer_for(problem: HoldfastError) -> Response:
     if isinstance(problem, FlowError):
         return problem_response(problem)
     _log.error("%s", as_logfmt({"event": "webhook-unrecorded", "problem": type(problem).__name__}))
-    return _said("unavailable", 503, {"Retry-After": str(LATER)})
+    return _said("unavailable", 503, {"Retry-After": _later()})
 
 
 async def _read(kind: str, body: bytes) -> Any:  # noqa: ANN401 -- whatever JSON can be
@@ -201,6 +202,11 @@ def _known(delivery: Delivery) -> dict[str, str]:
         "event": delivery.event,
         "name": delivery.webhook,
     }
+
+
+def _later() -> str:
+    """Return when a provider is to come again; not all of a storm of deliveries at once."""
+    return str(round(spread(LATER)))
 
 
 def _refused(status: int) -> Response:

@@ -7,7 +7,8 @@ import pytest
 from holdfast.errors import TooManyRequestsError
 from holdfast.flows.arrival import Principal
 from holdfast.transports.chat.declaring import ChatLimits
-from holdfast.transports.chat.guests import REMEMBERED, Guests, who_is
+from holdfast.transports.chat.guests import REMEMBERED, Guests
+from holdfast.transports.places import who_is
 
 ADA = who_is(Principal("acme", "ada"), "192.0.2.1")
 

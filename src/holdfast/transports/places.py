@@ -1,0 +1,59 @@
+"""How many streams are open, in all and of one user: nobody can take the places of everybody."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from holdfast.errors import TooManyRequestsError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.flows.arrival import Principal
+    from holdfast.transports.limits import Room
+
+Who: TypeAlias = tuple[str, str, str]
+"""The tenant, the user, and the address of a user who has no name."""
+
+SAID: Final = 1.0
+"""After how many seconds somebody who has too many open may try again."""
+
+
+def who_is(principal: Principal, address: str) -> Who:
+    """Return what is counted as one user: who has no name is told apart by the address."""
+    return (principal.tenant, principal.user, "" if principal.user else address)
+
+
+@final
+class Places:
+    """Counts what is open in all, and of each user.
+
+    Args:
+        room: Counts all of them.
+        what: What they are called in a refusal.
+        most: How many one user may have.
+    """
+
+    def __init__(self, room: Room, what: str, most: int) -> None:
+        self._room, self._what, self._most = room, what, most
+        self._open: Final[dict[Who, int]] = {}
+
+    @contextmanager
+    def of(self, who: Who) -> Generator[None]:
+        """Count one of a user while it is open.
+
+        Raises:
+            TooManyRequestsError: There are as many as there may be, in all or of this user.
+        """
+        mine = self._open.get(who, 0)
+        if mine >= self._most:
+            raise TooManyRequestsError(self._what, self._most, SAID)
+        with self._room:
+            self._open[who] = mine + 1
+            try:
+                yield
+            finally:
+                self._open[who] -= 1
+                if not self._open[who]:
+                    del self._open[who]
