@@ -23,6 +23,8 @@ _FRACTIONS: Final = 4_096  # the 12 bits after the milliseconds hold parts of on
 _RANDOM_BITS: Final = (1 << 62) - 1
 _VARIANT: Final = 0b10 << 62
 
+_TEXT: Final = "%08x-%04x-7%03x-%04x-%012x"
+
 _lock = threading.Lock()
 
 
@@ -77,19 +79,12 @@ class IdMaker:
 
     def __call__(self) -> str:
         """Make an id."""
-        now = _fractions(self._clock.wall())
+        now = self._clock.wall() * _FRACTIONS // _MILLISECOND
         with _lock:
-            moment = self._last = max(now, self._last + 1)
-        milliseconds, fraction = divmod(moment, _FRACTIONS)
+            moment = self._last = now if now > self._last else self._last + 1
         eight = random_eight() if self._random is None else self._random(_EIGHT)
         tail = _VARIANT | (int.from_bytes(eight) & _RANDOM_BITS)
-        text = f"{milliseconds:012x}7{fraction:03x}{tail:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _fractions(microseconds: int) -> int:
-    milliseconds, rest = divmod(microseconds, _MILLISECOND)
-    return milliseconds * _FRACTIONS + rest * _FRACTIONS // _MILLISECOND
+        return _TEXT % (moment >> 28, moment >> 12 & 0xFFFF, moment & 0xFFF, tail >> 48, tail & 0xFFFFFFFFFFFF)
 
 
 new_id: Final = IdMaker()

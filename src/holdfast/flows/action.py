@@ -6,7 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import asdict
 
 from holdfast.errors import DecodeError, EncodeError, ForbiddenError, InvalidInputError, WrongArgumentsError
 from holdfast.flows.arrival import NOBODY
@@ -123,9 +124,13 @@ class Action(Generic[P, R]):
         """
         try:
             packed = (inputs or b"{}") if isinstance(inputs, bytes) else self._pack(inputs)
-            return Inputs(packed, self._defaults | self._takes.unpack(packed)[1])
+            values = asdict(self._takes.read(packed))
         except (DecodeError, EncodeError, WrongArgumentsError) as error:
             raise InvalidInputError(self.where, _without_name(str(error))) from None
+        for name, default in self._defaults.items():
+            if values[name] is UNSET:
+                values[name] = default
+        return Inputs(packed, values)
 
     def _pack(self, inputs: Mapping[str, Any]) -> bytes:
         """Return values by name as JSON: data as it came from JSON, or else values of the declared types."""
