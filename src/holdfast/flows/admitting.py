@@ -17,7 +17,7 @@ from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
 from holdfast.flows.call import Call, name_of, tags_of
-from holdfast.flows.handle import Handle, explain
+from holdfast.flows.handle import Handle, Stored, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
@@ -30,7 +30,7 @@ from holdfast.workflows.starting.starting import Start, start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from holdfast.flows.arrival import Arrival, OnDisconnect
+    from holdfast.flows.arrival import OnDisconnect
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Explanation
     from holdfast.flows.serving import Server
@@ -73,7 +73,8 @@ class Admitting:
         """
         server, arrival = self._server, task.arrival
         if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
-            await self._check_owner(arrival)
+            if not self._owners.are_known(arrival.principal, arrival.session):
+                await self._owners.claim(arrival.principal, arrival.session)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
         for _ in range(TRIES):
@@ -82,23 +83,19 @@ class Admitting:
             if isinstance(known, Replay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
-                return Handle(server, keys, task.action, known.view.record, is_replay=True)
+                return Handle(server, Stored(keys, known.view.record), task.action, is_replay=True)
             try:
                 return await self._begin(structs.replace(task, id=new_request_id(), claim=known))
             except RacedError:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
 
-    async def _check_owner(self, arrival: Arrival) -> None:
-        if not self._owners.are_known(arrival.principal, arrival.session):
-            await self._owners.claim(arrival.principal, arrival.session)
-
     async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy
         try:
-            if isinstance(policy, Debounce | Batch) and task.address is not None:
-                return await self._collect(task)
-            if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
+            if policy.collects and task.address is not None:
+                return await (self._collect(task) if isinstance(policy, Debounce | Batch) else self._start(task))
+            if task.action.durable or not task.arrival.attended:
                 return await self._start(task)
             return await self._attend(task, here=here)
         except JoinsError as joins:
@@ -137,10 +134,8 @@ class Admitting:
                 raise
         return Handle(
             server,
-            attended.keys,
+            attended,
             task.action,
-            attended.record,
-            attended=attended,
             is_new=True,
             explanation=explanation,
             on_disconnect=on_disconnect,
@@ -201,9 +196,8 @@ class Admitting:
             record = task.record(self._server.now(), "waiting", durable=True)
         return Handle(
             self._server,
-            keys,
+            Stored(keys, record),
             task.action,
-            record,
             is_new=is_new,
             explanation=await self._explain(keys.id, record) if record.status == "waiting" else None,
             on_disconnect=on_disconnect,

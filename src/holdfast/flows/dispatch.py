@@ -26,7 +26,7 @@ from holdfast.flows.calling import CHAIN
 from holdfast.flows.chaining import Chains
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
-from holdfast.flows.handle import Handle
+from holdfast.flows.handle import Handle, Stored
 from holdfast.flows.keying import address_of, label_of
 from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.scheduling import known_schedules
@@ -286,12 +286,12 @@ class Dispatcher:
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
         attended = server.find(tenant, request_id)
         if attended is not None:
-            return Handle(server, attended.keys, attended.action, attended.record, attended=attended)
+            return Handle(server, attended, attended.action)
         if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_ID or not request_id.isascii():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
         keys = RequestKeys(server.space, tenant, request_id)
         view = await server.look(keys)
-        return Handle(server, keys, self._action_of(view.record.flow, view.record.action), view.record)
+        return Handle(server, Stored(keys, view.record), self._action_of(view.record.flow, view.record.action))
 
     def _action_of(self, flow: str, action: str) -> Action[..., Any] | None:
         return next((each for each in self.flows.actions if (each.flow, each.name) == (flow, action)), None)

@@ -73,12 +73,6 @@ class Task(Struct, frozen=True, kw_only=True):
             **more,
         )
 
-    def first_record(self, at: Instant) -> RequestRecord:
-        """Return its record before it is known whether it has to wait; without a key it runs at once."""
-        if self.address is not None:
-            return self.record(at, "waiting")
-        return self.record(at, "running", started_at=at, attempt=1)
-
     def succeeding(self, record: RequestRecord, superseded: Sequence[Superseded]) -> RequestRecord:
         """Return the record of one that has begun, with those whose place it took.
 

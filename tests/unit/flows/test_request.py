@@ -34,10 +34,9 @@ def test_the_chain_ends_with_the_requests_own_key() -> None:
     """Whatever it calls must not wait for that."""
     rehearsal, outer, own = Rehearsal(), ("request", "default", "user", "u"), ("request", "default", "session", "s")
     arrival = hf.Arrival(flow="chat", action="respond", chain=(outer,))
-    session = Session("", rehearsal.request.session.read)
 
-    assert Request(arrival, id="r", session=session, means=rehearsal).chain == (outer,)
-    assert Request(arrival, id="r", session=session, means=rehearsal, address=own).chain == (outer, own)
+    assert Request(arrival, id="r", means=rehearsal).chain == (outer,)
+    assert Request(arrival, id="r", means=rehearsal, address=own).chain == (outer, own)
 
 
 def test_events_are_told_in_order() -> None:
