@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 
 from holdfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
 from holdfast.transports.authentication import identify
-from holdfast.transports.headers import headers_of
+from holdfast.transports.headers import headers_of, raw_headers_of
 from holdfast.transports.loopback import host_of, is_local
 from holdfast.transports.problems import problem_response
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arrival import Principal
     from holdfast.transports.authentication import Authenticate
-    from holdfast.transports.headers import Headers
+    from holdfast.transports.headers import Headers, RawHeaders
+    from holdfast.transports.straight import Straight
 
 PRINCIPAL: Final = "holdfast.principal"
 """Where an endpoint finds in the scope who asks."""
@@ -51,6 +52,7 @@ class Gate:
         origins: The pages besides its own that may use it.
         open_paths: The paths that take no credentials, each in full. They look after themselves.
         nobody: Who asks if there is no ``authenticate``.
+        straight: Answers plain calls of actions, once they are let in; all else goes to ``app``.
     """
 
     def __init__(
@@ -62,8 +64,9 @@ class Gate:
         origins: Collection[str],
         open_paths: Collection[str],
         nobody: Principal,
+        straight: Straight | None = None,
     ) -> None:
-        self._app, self._authenticate, self._nobody = app, authenticate, nobody
+        self._app, self._authenticate, self._nobody, self._straight = app, authenticate, nobody, straight
         self._hosts: Final = frozenset(host.lower() for host in hosts if not host.startswith("*."))
         self._below: Final = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
         self._origins: Final = frozenset(origin.rstrip("/").lower() for origin in origins)
@@ -74,9 +77,15 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer, scope = _Answer(send), {**scope}
+        answer, scope = Answer(send), {**scope}
         try:
-            scope[PRINCIPAL] = await self._admitted(scope)
+            headers = raw_headers_of(scope)
+            principal = self._nobody if self._is_open(scope, headers) else await self._identified(scope)
+            straight = self._straight
+            if straight is not None and (action := straight.find(scope, headers)) is not None:
+                await straight.answer(action, principal, headers, scope, receive, answer)
+                return
+            scope[PRINCIPAL] = principal
             await self._app(scope, receive, answer)
         except FlowError as problem:
             await answer.refuse(problem, scope, receive)
@@ -86,31 +95,35 @@ class Gate:
                 raise
             await answer.refuse(problem, scope, receive)
 
-    async def _admitted(self, scope: Scope) -> Principal:
-        headers = headers_of(scope)
-        self._check_host(headers.get("host", ""))
-        self._check_origin(headers)
+    def _is_open(self, scope: Scope, headers: RawHeaders) -> bool:
+        """Check the host and the origin; tell whether no credentials are needed."""
+        if self._hosts or self._below:
+            self._check_host(headers.get(b"host", b"").decode("latin-1"))
+        if b"origin" in headers:
+            self._check_origin(headers_of(scope))
+        if self._authenticate is None and is_local(scope):
+            return True
         if route_path(scope) in self._open_paths:
-            return self._nobody
+            return True
         if self._authenticate is None:
-            if not is_local(scope):
-                raise AuthenticationError(_NOT_GUARDED)
-            return self._nobody
+            raise AuthenticationError(_NOT_GUARDED)
+        return False
+
+    async def _identified(self, scope: Scope) -> Principal:
+        assert self._authenticate is not None  # noqa: S101 -- otherwise it is open, or refused
         principal = await identify(self._authenticate, HTTPConnection(scope))
         if principal is None:
             raise AuthenticationError
         return principal
 
     def _check_host(self, header: str) -> None:
-        if not self._hosts and not self._below:
-            return
         host = host_of(header)
         if host not in self._hosts and not (self._below and host.endswith(self._below)):
             raise WrongHostError(host)
 
     def _check_origin(self, headers: Headers) -> None:
-        origin = headers.get("origin")
-        if origin is None or origin.lower() in self._origins:
+        origin = headers["origin"]
+        if origin.lower() in self._origins:
             return
         if _netloc(origin) != headers.get("host", "").lower():
             raise WrongOriginError(origin)
@@ -125,7 +138,7 @@ def _netloc(origin: str) -> str | None:
 
 
 @final
-class _Answer:
+class Answer:
     """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
 
     __slots__ = ("_send", "has_begun")
@@ -145,6 +158,12 @@ class _Answer:
         elif message["type"] in ("websocket.accept", "websocket.close"):
             self.has_begun = True
         await self._send(message)
+
+    async def whole(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send an answer that is complete, with all that browsers need to know."""
+        self.has_begun = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Exception, scope: Scope, receive: Receive) -> None:
         """Answer with a problem; a WebSocket that cannot be answered is closed."""

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 Headers: TypeAlias = "Mapping[str, str]"
 """Headers by their names in lower case. Of several with one name the first counts, everywhere."""
 
+RawHeaders: TypeAlias = "Mapping[bytes, bytes]"
+"""The same, as they came."""
+
 HEADERS: Final = "holdfast.headers"
+RAW: Final = "holdfast.raw-headers"
 """Where they are kept in the scope."""
 
 
@@ -20,6 +24,14 @@ def headers_of(scope: Scope) -> Headers:
     """Return the headers of a request or WebSocket."""
     known: Headers | None = scope.get(HEADERS)
     if known is None:
-        known = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        known = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers_of(scope).items()}
         scope[HEADERS] = known
+    return known
+
+
+def raw_headers_of(scope: Scope) -> RawHeaders:
+    """Return them as they came: most requests are let in or refused without one of them becoming text."""
+    known: RawHeaders | None = scope.get(RAW)
+    if known is None:
+        known = scope[RAW] = dict(reversed(scope["headers"]))
     return known
