@@ -129,6 +129,16 @@ class Codec(Generic[T]):
         Raises:
             EncodeError: As :meth:`encode`.
         """
+        try:
+            body = self._encoder.encode(value)
+            if len(body) < self._short and (restored := self._decoder.decode(body)) == value:
+                return body, restored
+        except Exception:  # noqa: BLE001, S110 -- what is wrong is told below
+            pass
+        return self._write_slowly(value)
+
+    def _write_slowly(self, value: T) -> tuple[bytes, T]:
+        """Write what is long, or find out what is wrong with it."""
         body = self._body(value)
         try:
             restored = self._read(body)

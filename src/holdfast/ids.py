@@ -24,6 +24,7 @@ _RANDOM_BITS: Final = (1 << 62) - 1
 _VARIANT: Final = 0b10 << 62
 
 _TEXT: Final = "%08x-%04x-7%03x-%04x-%012x"
+_LONG: Final = "%08x-%04x-7%03x-%s"
 
 _lock = threading.Lock()
 
@@ -31,6 +32,7 @@ _lock = threading.Lock()
 _EIGHT: Final = 8
 _AT_ONCE: Final = 256
 _eights: Final[list[bytes]] = []
+_tails: Final[list[str]] = []
 
 
 def random_eight() -> bytes:
@@ -43,6 +45,15 @@ def random_eight() -> bytes:
         return fetched[:_EIGHT]
 
 
+def _fetch_tails() -> str:
+    """Fetch the random parts of many ids, and return one more."""
+    digits = os.urandom(2 * _EIGHT * _AT_ONCE).hex()
+    parts = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
+    own, *others = [f"{each[:4]}-{each[4:16]}-{each[16:]}" for each in parts]
+    _tails.extend(others)
+    return own
+
+
 def _begin_anew() -> None:
     """Take a new lock in a forked child, and other random bytes than the parent's.
 
@@ -51,6 +62,7 @@ def _begin_anew() -> None:
     global _lock  # noqa: PLW0603 -- shared by all makers, so that one place can renew it
     _lock = threading.Lock()
     _eights.clear()
+    _tails.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -77,11 +89,25 @@ class IdMaker:
         self._random: Final = random
         self._last = 0
 
-    def __call__(self) -> str:
-        """Make an id."""
+    def _moment(self) -> int:
+        """Return the time, in 4,096ths of a millisecond; later than any that was returned before."""
         now = self._clock.wall() * _FRACTIONS // _MILLISECOND
         with _lock:
             moment = self._last = now if now > self._last else self._last + 1
+        return moment
+
+    def long(self) -> str:
+        """Make an id that cannot be guessed: one with 128 random bits of the system's."""
+        moment = self._moment()
+        try:
+            tail = _tails.pop()
+        except IndexError:
+            tail = _fetch_tails()
+        return _LONG % (moment >> 28, moment >> 12 & 0xFFFF, moment & 0xFFF, tail)
+
+    def __call__(self) -> str:
+        """Make an id."""
+        moment = self._moment()
         eight = random_eight() if self._random is None else self._random(_EIGHT)
         tail = _VARIANT | (int.from_bytes(eight) & _RANDOM_BITS)
         return _TEXT % (moment >> 28, moment >> 12 & 0xFFFF, moment & 0xFFF, tail >> 48, tail & 0xFFFFFFFFFFFF)

@@ -72,9 +72,9 @@ class Admitting:
             IdempotencyMismatchError: Another request was sent with its idempotency key.
         """
         server, arrival = self._server, task.arrival
-        if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
-            if not self._owners.are_known(arrival.principal, arrival.session):
-                await self._owners.claim(arrival.principal, arrival.session)
+        is_owned = bool(arrival.session) and arrival.transport in SPEAKS_FOR_ITSELF
+        if is_owned and not self._owners.are_known(arrival.principal, arrival.session):
+            await self._owners.claim(arrival.principal, arrival.session)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
         for _ in range(TRIES):
@@ -97,7 +97,20 @@ class Admitting:
                 return await (self._collect(task) if isinstance(policy, Debounce | Batch) else self._start(task))
             if task.action.durable or not task.arrival.attended:
                 return await self._start(task)
-            return await self._attend(task, here=here)
+            is_stored = task.claim is not None or (self._server.arbiter.is_shared and task.address is not None)
+            attended = Attended(self._server, task, is_stored=is_stored)
+            on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
+            explanation = None
+            if not here or is_stored or on_disconnect != "cancel" or policy.name == "join":
+                explanation = await self._attend(task, attended, on_disconnect)
+            return Handle(
+                self._server,
+                attended,
+                task.action,
+                is_new=True,
+                explanation=explanation,
+                on_disconnect=on_disconnect,
+            )
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
 
@@ -115,31 +128,18 @@ class Admitting:
         await self.seeing.share(principal, handle)
         return handle
 
-    async def _attend(self, task: Task, *, here: bool) -> Handle:
-        """Run a request here, while its caller waits; if it can be, in the caller's own task as soon as it waits."""
-        server = self._server
-        is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
-        attended = Attended(server, task, is_stored=is_stored)
-        on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
-        explanation = None
-        if not here or is_stored or on_disconnect != "cancel" or task.action.policy.name == "join":
-            entered = server.take(attended)
-            try:
-                if task.address is not None or is_stored:
-                    position = await asyncio.shield(entered)
-                    explanation = await self._explain(task.id, attended.record) if position else None
-            except asyncio.CancelledError:
-                if on_disconnect == "cancel" or not entered.done():
-                    attended.stop("its caller went away")
-                raise
-        return Handle(
-            server,
-            attended,
-            task.action,
-            is_new=True,
-            explanation=explanation,
-            on_disconnect=on_disconnect,
-        )
+    async def _attend(self, task: Task, attended: Attended, on_disconnect: OnDisconnect) -> Explanation | None:
+        """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
+        entered = self._server.take(attended)
+        try:
+            if task.address is None and not attended.is_stored:
+                return None
+            position = await asyncio.shield(entered)
+            return await self._explain(task.id, attended.record) if position else None
+        except asyncio.CancelledError:
+            if on_disconnect == "cancel" or not entered.done():
+                attended.stop("its caller went away")
+            raise
 
     async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:
         """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""

@@ -162,10 +162,13 @@ class Attended:
             CancelledError: Somebody has cancelled the caller, and not only the request.
         """
         self._body = body = Body()
+        self._server.begun(self)
         try:
             delivered = await self._run()
         except asyncio.CancelledError as again:
             delivered = again
+        finally:
+            self._server.gone(self)
         if delivered is None and not body.was_cancelled:
             return
         by_us = body.was_cancelled

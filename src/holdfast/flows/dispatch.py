@@ -204,8 +204,9 @@ class Dispatcher:
         finally:
             await server.aclose()
 
-    def _admitting(self, server: Server) -> Admitting:
+    def _admitting(self) -> Admitting:
         if self._admits is None:
+            server = self._serving()
             self._admits = Admitting(server, self._workflows, partial(self._handle, server))
         return self._admits
 
@@ -247,24 +248,24 @@ class Dispatcher:
             IdempotencyMismatchError: Another request was sent with its idempotency key.
             ArbiterUnavailableError: Who has its turn cannot be decided now, or this server is closing.
         """
-        server = self._serving()
+        admitting = self._admitting()
         if self._is_closing:
             raise ArbiterUnavailableError("this server is closing")
-        task = self._checked(server, arrival)
+        task = self._checked(arrival)
         try:
-            return await self._admitting(server).take_on(task, here=here)
+            return await admitting.take_on(task, here=here)
         except StoreError as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
-    def _checked(self, server: Server, arrival: Arrival) -> Task:
+    def _checked(self, arrival: Arrival) -> Task:
         action = self.flows.find(arrival.flow, arrival.action)
         action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
         address = address_of(action.policy, arrival, inputs.values)
-        chain = _chain_of(server, arrival)
-        if address is not None and address in chain and not action.policy.collects:
-            raise WaitsForItselfError(label_of(address))
-        if chain != arrival.chain:
+        if arrival.chain or CHAIN.get():
+            chain = _chain_of(self._serving(), arrival)
+            if address is not None and address in chain and not action.policy.collects:
+                raise WaitsForItselfError(label_of(address))
             arrival = structs.replace(arrival, chain=chain)
         return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)
 
@@ -280,7 +281,7 @@ class Dispatcher:
         """
         server = self._serving()
         handle = await self._handle(server, principal.tenant, request_id)
-        handle.may_cancel = await self._admitting(server).seeing.may_cancel(principal, handle)
+        handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
         return handle
 
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:

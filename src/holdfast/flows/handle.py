@@ -75,7 +75,7 @@ class Handle:
         "may_cancel",
     )
 
-    def __init__(  # noqa: PLR0913 -- what is known of it when it is made
+    def __init__(
         self,
         server: Server,
         known: Attended | Stored,
@@ -166,7 +166,7 @@ class Handle:
         attended = self._attended
         if attended is not None and timeout is None and not attended.has_begun:  # the way of nearly all
             self._check_chain()
-            await self._server.run_here(attended)
+            await attended.run_here()
             if attended.packed is not None:
                 return attended.packed
         record = await self._end(timeout)
@@ -212,7 +212,7 @@ class Handle:
         attended = self._attended
         if attended is not None:
             if not attended.has_begun:
-                await self._server.run_here(attended)
+                await attended.run_here()
             record = attended.record if attended.is_over else await asyncio.shield(attended.over)
             if attended.refusal is not None:
                 raise attended.refusal

@@ -37,20 +37,22 @@ def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | Non
         InvalidRequestKeyError: It returned text that cannot be a key.
     """
     key, tenant = policy.key, arrival.principal.tenant
+    if key == "none":
+        return None
     if key == "session":
         return (REQUEST, tenant, "session", arrival.session) if arrival.session else None
     if key == "user":
         return (REQUEST, tenant, "user", arrival.principal.user) if arrival.principal.user else None
     if key == "tenant":
         return (REQUEST, tenant, "tenant")
-    if key == "none":
-        return None
     value = _ask(key, arrival if inputs is None else msgspec.structs.replace(arrival, inputs=inputs))
     return None if value is None else (REQUEST, tenant, "custom", arrival.flow, value)
 
 
 def label_of(address: Address) -> str:
     """Return a key in words, as refusals show it, without the tenant: ``"session 's-1'"``."""
+    if len(address) == len((REQUEST, "tenant", "kind", "id")):  # of a session or a user: nearly all
+        return f"{address[2]} {address[3]!r}"
     kind, *rest = address[2:]
     return f"key {rest[1]!r} of {rest[0]}" if kind == "custom" else " ".join([kind, *map(repr, rest)])
 

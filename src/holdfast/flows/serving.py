@@ -139,18 +139,15 @@ class Server:
         task, entered = attended.begin()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._gone(attended))
+        task.add_done_callback(lambda _: self.gone(attended))
         return entered
 
-    async def run_here(self, attended: Attended) -> None:
-        """Run a request in the task of its caller."""
+    def begun(self, attended: Attended) -> None:
+        """Take note of a request that is run by the task of its caller."""
         self._requests[attended.id] = attended
-        try:
-            await attended.run_here()
-        finally:
-            self._gone(attended)
 
-    def _gone(self, attended: Attended) -> None:
+    def gone(self, attended: Attended) -> None:
+        """Take note that a request has ended, and keep it in mind if nobody else does."""
         del self._requests[attended.id]
         if attended.is_stored or not attended.is_entered:
             return  # it lies in the store, or was never taken on

@@ -13,6 +13,7 @@ from holdfast.flows.action import Action, Inputs
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask, Manner
 from holdfast.flows.arrival import Address, Arrival
+from holdfast.flows.call import name_of
 from holdfast.flows.idempotency import Claim
 from holdfast.flows.keying import label_of
 from holdfast.flows.policies import Restart
@@ -46,11 +47,6 @@ class Task(Struct, frozen=True, kw_only=True):
     inputs: Inputs
     address: Address | None = None
     claim: Claim | None = None
-
-    @property
-    def name(self) -> str:
-        """Flow and action."""
-        return f"{self.action.flow}.{self.action.name}"
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
@@ -87,13 +83,13 @@ class Task(Struct, frozen=True, kw_only=True):
 
     def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
         """Return what an arbiter is asked."""
-        address = self.address or ()
+        address, (name, manner) = self.address or (), _name_and_manner(self.action)
         return Ask(
             id=self.id,
             address=address,
             label=label_of(address),
-            action=self.name,
-            manner=_manner_of(self.action),
+            action=name,
+            manner=manner,
             packed=self.inputs.packed,
             **more,
         )
@@ -112,9 +108,9 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
 
 
 @lru_cache(maxsize=1_000)
-def _manner_of(action: Action[..., Any]) -> Manner:
-    """Return how the requests of an action behave in a line; actions are told apart faster than policies."""
-    return manner_of(action.policy)
+def _name_and_manner(action: Action[..., Any]) -> tuple[str, Manner]:
+    """Return how the requests of an action are called in a line, and behave there."""
+    return name_of(action), manner_of(action.policy)
 
 
 async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) -> list[Inputs]:

@@ -173,7 +173,9 @@ class App:
 
     def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
         """Take a request on."""
-        return self.dispatcher.dispatch(arrival, here=here)
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher.dispatch(arrival, here=here)
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
         """Return a request by its id."""

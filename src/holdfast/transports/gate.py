@@ -10,9 +10,10 @@ from starlette.requests import HTTPConnection
 
 from holdfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
 from holdfast.transports.authentication import identify
-from holdfast.transports.headers import headers_of, raw_headers_of
+from holdfast.transports.headers import SECURITY, headers_of, raw_headers_of
 from holdfast.transports.loopback import host_of, is_local
 from holdfast.transports.problems import problem_response
+from holdfast.transports.results import Result
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 PRINCIPAL: Final = "holdfast.principal"
 """Where an endpoint finds in the scope who asks."""
 
-SECURITY: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
 _NOT_GUARDED: Final = "without authentication, this application serves its own machine only; see authenticate="
 _log: Final = logging.getLogger("holdfast.transports")
 
@@ -77,16 +71,22 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer, scope = Answer(send), {**scope}
+        answer, scope = _Answer(send), {**scope}
         try:
             headers = raw_headers_of(scope)
             principal = self._nobody if self._is_open(scope, headers) else await self._identified(scope)
             straight = self._straight
-            if straight is not None and (action := straight.find(scope, headers)) is not None:
-                await straight.answer(action, principal, headers, scope, receive, answer)
+            if straight is None or (action := straight.find(scope, headers)) is None:
+                scope[PRINCIPAL] = principal
+                await self._app(scope, receive, answer)
                 return
-            scope[PRINCIPAL] = principal
-            await self._app(scope, receive, answer)
+            told = await straight.answer(action, principal, headers, receive)
+            if isinstance(told, Result):  # it brings along what the door adds to others
+                answer.has_begun = True
+                await send(told.start)
+                await send(told.body)
+            else:
+                await told(scope, receive, answer)
         except FlowError as problem:
             await answer.refuse(problem, scope, receive)
         except Exception as problem:
@@ -138,7 +138,7 @@ def _netloc(origin: str) -> str | None:
 
 
 @final
-class Answer:
+class _Answer:
     """The way back to the caller: adds what browsers need to know to every answer, and knows whether it has begun."""
 
     __slots__ = ("_send", "has_begun")
@@ -158,12 +158,6 @@ class Answer:
         elif message["type"] in ("websocket.accept", "websocket.close"):
             self.has_begun = True
         await self._send(message)
-
-    async def whole(self, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Send an answer that is complete, with all that browsers need to know."""
-        self.has_begun = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Exception, scope: Scope, receive: Receive) -> None:
         """Answer with a problem; a WebSocket that cannot be answered is closed."""

@@ -1,4 +1,4 @@
-"""The headers of a request, read once."""
+"""The headers of a request, read once, and those of every answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ Headers: TypeAlias = "Mapping[str, str]"
 
 RawHeaders: TypeAlias = "Mapping[bytes, bytes]"
 """The same, as they came."""
+
+SECURITY: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""What browsers are told with every answer."""
 
 HEADERS: Final = "holdfast.headers"
 RAW: Final = "holdfast.raw-headers"

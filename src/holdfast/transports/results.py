@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 from holdfast.errors import HoldfastError, ResultTimeoutError
 from holdfast.transports.alarms import Alarm
 from holdfast.transports.begun import Begun
-from holdfast.transports.gate import SECURITY
+from holdfast.transports.headers import SECURITY
 from holdfast.transports.problems import problem_response
 
 if TYPE_CHECKING:
     from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from holdfast.flows.action import Action
     from holdfast.transports.seam import Handle
@@ -84,22 +84,25 @@ def told(handle: Handle) -> dict[str, str]:
     return headers | {"Idempotency-Replayed": "true"} if handle.is_replay else headers
 
 
-def result_headers(body: bytes, handle: Handle) -> list[tuple[bytes, bytes]]:
-    """Return all headers of the most frequent answer, those included that the door adds to others."""
-    own = ((b"content-length", b"%d" % len(body)), _JSON, (_REQUEST, handle.id.encode("latin-1")))
-    return [*own, _REPLAYED, *_ALWAYS] if handle.is_replay else [*own, *_ALWAYS]
-
-
 @final
 class Result:
-    """The most frequent answer, as bytes: what an action returned."""
+    """The most frequent answer: what an action returned, with all headers, those included that the door adds to others.
 
-    __slots__ = ("_body", "_headers")
+    Attributes:
+        start: The message that it begins with.
+        body: The one that it ends with.
+    """
 
-    def __init__(self, body: bytes, handle: Handle) -> None:
-        self._body, self._headers = body, result_headers(body, handle)
+    __slots__ = ("body", "start")
+
+    def __init__(self, packed: bytes, handle: Handle) -> None:
+        length, request_id = (b"content-length", b"%d" % len(packed)), (_REQUEST, handle.id.encode("latin-1"))
+        replayed = (_REPLAYED,) if handle.is_replay else ()
+        headers = [length, _JSON, request_id, *replayed, *_ALWAYS]
+        self.start: Final[Message] = {"type": "http.response.start", "status": 200, "headers": headers}
+        self.body: Final[Message] = {"type": "http.response.body", "body": packed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI hands it to everybody
         """Send it."""
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        await send({"type": "http.response.body", "body": self._body})
+        await send(self.start)
+        await send(self.body)

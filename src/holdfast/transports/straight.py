@@ -14,7 +14,7 @@ from holdfast.flows.arrival import Arrival
 from holdfast.transports.bodies import LARGE, received
 from holdfast.transports.gate import route_path
 from holdfast.transports.problems import problem_response
-from holdfast.transports.results import attended_result, refusal, result_headers
+from holdfast.transports.results import Result, attended_result, refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.flows.action import Action
     from holdfast.flows.arrival import Principal
     from holdfast.flows.flow import Flows
-    from holdfast.transports.gate import Answer
     from holdfast.transports.headers import RawHeaders
     from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching
@@ -64,42 +63,29 @@ class Straight:
         is_stream = accepted is not None and b"text/event-stream" in accepted
         return action if is_short and is_plain and not is_stream else None
 
-    async def answer(  # noqa: PLR0913 -- all that is known of a call
-        self,
-        action: Action[..., Any],
-        principal: Principal,
-        headers: RawHeaders,
-        scope: Scope,
-        receive: Receive,
-        answer: Answer,
-    ) -> None:
-        """Run a plain call, and send what it returned, or why there is nothing."""
-        with self._open:
-            told = await self._told(action, principal, headers, receive)
-        if isinstance(told, tuple):
-            await answer.whole(*told)
-        else:
-            await told(scope, receive, answer)
-
-    async def _told(
+    async def answer(
         self, action: Action[..., Any], principal: Principal, headers: RawHeaders, receive: Receive
-    ) -> tuple[list[tuple[bytes, bytes]], bytes] | ASGIApp:
-        """Return the headers and the body of the answer; or another answer."""
+    ) -> Result | ASGIApp:
+        """Run a plain call, and return the answer to it.
+
+        Raises:
+            TooManyRequestsError: There is no room for it.
+        """
         limits, session = self._limits, headers.get(b"holdfast-session")
-        try:
-            arrival = Arrival(
-                flow=action.flow,
-                action=action.name,
-                inputs=await received(receive, limits.body, limits.body_time),
-                principal=principal,
-                session="" if session is None else session.decode("latin-1"),
-                transport="http",
-            )
-            handle = await self._dispatching.dispatch(arrival, here=True)
-        except HoldfastError as problem:
-            return problem_response(problem)
-        try:
-            packed = await attended_result(action, handle, receive)
-        except HoldfastError as problem:
-            return refusal(problem, handle)
-        return result_headers(packed, handle), packed
+        with self._open:
+            try:
+                arrival = Arrival(
+                    flow=action.flow,
+                    action=action.name,
+                    inputs=await received(receive, limits.body, limits.body_time),
+                    principal=principal,
+                    session="" if session is None else session.decode("latin-1"),
+                    transport="http",
+                )
+                handle = await self._dispatching.dispatch(arrival, here=True)
+            except HoldfastError as problem:
+                return problem_response(problem)
+            try:
+                return Result(await attended_result(action, handle, receive), handle)
+            except HoldfastError as problem:
+                return refusal(problem, handle)

@@ -10,7 +10,6 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
 from holdfast.flows.request import ENDED, Event, Explanation, Request, RequestInfo
-from holdfast.flows.session import Session
 from holdfast.testing.flows import Rehearsal
 
 
