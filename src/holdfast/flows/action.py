@@ -71,6 +71,7 @@ class Action(Generic[P, R]):
         description: What it does, for people and for language models.
         function: The function itself.
         signature: The types of what it takes besides the request, and of what it returns.
+        pack: Returns a result as JSON.
 
     Raises:
         InvalidFlowError: The declaration cannot work; the error names the place and the reason.
@@ -86,6 +87,7 @@ class Action(Generic[P, R]):
         self.policy: Final = policy
         self.function: Final = checked_function(where, function)
         self.signature: Final = checked_signature(where, function)
+        self.pack: Final = self.signature.result.pack
         self._takes: Final = item_signature(where, self.signature) if isinstance(policy, Batch) else self.signature
         self._defaults: Final = defaults_of(self._takes)
         known = self.signature.parameters.parameters.values()

@@ -58,6 +58,7 @@ class Admitting:
         find: Callable[[str, str], Awaitable[Handle]],
     ) -> None:
         self._server, self._workflows, self._find = server, workflows, find
+        self._is_shared: Final = server.arbiter.is_shared
         self._owners: Final = Owners(server.space)
         self.seeing: Final = Seeing(server.space, self._owners)
 
@@ -97,7 +98,7 @@ class Admitting:
                 return await (self._collect(task) if isinstance(policy, Debounce | Batch) else self._start(task))
             if task.action.durable or not task.arrival.attended:
                 return await self._start(task)
-            is_stored = task.claim is not None or (self._server.arbiter.is_shared and task.address is not None)
+            is_stored = task.claim is not None or (self._is_shared and task.address is not None)
             attended = Attended(self._server, task, is_stored=is_stored)
             on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
             explanation = None

@@ -248,7 +248,7 @@ class Dispatcher:
             IdempotencyMismatchError: Another request was sent with its idempotency key.
             ArbiterUnavailableError: Who has its turn cannot be decided now, or this server is closing.
         """
-        admitting = self._admitting()
+        admitting = self._admits or self._admitting()
         if self._is_closing:
             raise ArbiterUnavailableError("this server is closing")
         task = self._checked(arrival)
@@ -259,9 +259,10 @@ class Dispatcher:
 
     def _checked(self, arrival: Arrival) -> Task:
         action = self.flows.find(arrival.flow, arrival.action)
-        action.check_roles(arrival.principal.roles)
+        if action.roles:
+            action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
-        address = address_of(action.policy, arrival, inputs.values)
+        address = None if action.policy.key == "none" else address_of(action.policy, arrival, inputs.values)
         if arrival.chain or CHAIN.get():
             chain = _chain_of(self._serving(), arrival)
             if address is not None and address in chain and not action.policy.collects:

@@ -165,7 +165,8 @@ class Handle:
         """Return what the action returned as JSON, waiting for its end; see :meth:`result`."""
         attended = self._attended
         if attended is not None and timeout is None and not attended.has_begun:  # the way of nearly all
-            self._check_chain()
+            if attended.address is not None:
+                self._check_chain()
             await attended.run_here()
             if attended.packed is not None:
                 return attended.packed

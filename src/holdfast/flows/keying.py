@@ -37,14 +37,14 @@ def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | Non
         InvalidRequestKeyError: It returned text that cannot be a key.
     """
     key, tenant = policy.key, arrival.principal.tenant
-    if key == "none":
-        return None
     if key == "session":
         return (REQUEST, tenant, "session", arrival.session) if arrival.session else None
     if key == "user":
         return (REQUEST, tenant, "user", arrival.principal.user) if arrival.principal.user else None
     if key == "tenant":
         return (REQUEST, tenant, "tenant")
+    if key == "none":
+        return None
     value = _ask(key, arrival if inputs is None else msgspec.structs.replace(arrival, inputs=inputs))
     return None if value is None else (REQUEST, tenant, "custom", arrival.flow, value)
 

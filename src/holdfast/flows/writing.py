@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 from holdfast.errors import RequestInterruptedError
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.calling import session_put
-from holdfast.flows.records import REQUESTS, session_key
+from holdfast.flows.ending import to_the_end
+from holdfast.flows.records import REQUESTS, RequestKeys, session_key
 from holdfast.flows.viewing import final_put
 from holdfast.stores.protocol import Check, Put
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.flows.records import RequestKeys, RequestRecord
+    from holdfast.flows.arbiters.protocol import Turn
+    from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Status
     from holdfast.flows.serving import Server
     from holdfast.flows.session import Operation
@@ -84,6 +87,28 @@ def with_its_end(
         return changes
 
     return Beside((*(() if record is None else (keys.record,)), *((session,) if operations else ())), decide)
+
+
+async def write_end(
+    server: Server, task: Task, turn: Turn | None, record: RequestRecord | None, operations: tuple[Operation, ...]
+) -> asyncio.CancelledError | None:
+    """Write down how a request ended and what it did to its session, in the commit that ends its turn.
+
+    If nothing else would tell that this has happened, a cancellation comes too late, and is returned.
+
+    Args:
+        server: Where it runs.
+        task: The request.
+        turn: Its turn, if it has one.
+        record: How it ended; None: it has no record.
+        operations: What it did to its session.
+    """
+    keys = RequestKeys(server.space, task.arrival.tenant, task.id)
+    beside = with_its_end(server, task, keys, record, operations)
+    if record is None:
+        return await to_the_end(server.own(server.update(beside) if turn is None else turn.finish(beside)))
+    await (update_while_alive(server, task.id, beside) if turn is None else turn.finish(beside))
+    return None
 
 
 async def update_while_alive(server: Server, request_id: str, beside: Beside) -> Mapping[RecordKey, int]:

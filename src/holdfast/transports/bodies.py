@@ -37,23 +37,23 @@ async def read_body(headers: Headers, receive: Receive, limit: int, time: float)
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
         raise BodyTooLargeError(limit)
-    return await received(receive, limit, time)
+    return await received(Begun(receive()), receive, limit, time)
 
 
-async def received(receive: Receive, limit: int, time: float) -> bytes:
-    """Return the body, if nothing in the headers speaks against it; see :func:`read_body`."""
-    first = Begun(receive())
-    if first.is_done:  # most bodies come with the headers, and nobody has to look how long they take
-        message = first.value
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            body: bytes = message.get("body", b"")
-            if len(body) > limit:
-                raise BodyTooLargeError(limit)
-            return body
-    return await _received_in_time(first, receive, limit, time)
+async def received(first: Begun[Message], receive: Receive, limit: int, time: float) -> bytes:
+    """Return the body, if nothing in the headers speaks against it; see :func:`read_body`.
 
-
-async def _received_in_time(first: Begun[Message], receive: Receive, limit: int, time: float) -> bytes:
+    Args:
+        first: Its first part, which most often is there already, and is all of it.
+        receive: Returns the next.
+        limit: How many bytes it has at most.
+        time: How many seconds it takes at most.
+    """
+    if first.is_done and first.value["type"] == "http.request" and not first.value.get("more_body", False):
+        body: bytes = first.value.get("body", b"")
+        if len(body) > limit:
+            raise BodyTooLargeError(limit)
+        return body
     task = asyncio.current_task()
     if task is None:
         return await _received(first, receive, limit, time)

@@ -10,8 +10,8 @@ from starlette.requests import HTTPConnection
 
 from holdfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
 from holdfast.transports.authentication import identify
-from holdfast.transports.headers import SECURITY, headers_of, raw_headers_of
-from holdfast.transports.loopback import host_of, is_local
+from holdfast.transports.headers import SECURITY, raw_headers
+from holdfast.transports.loopback import host_of, is_from_here
 from holdfast.transports.problems import problem_response
 from holdfast.transports.results import Result
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arrival import Principal
     from holdfast.transports.authentication import Authenticate
-    from holdfast.transports.headers import Headers, RawHeaders
+    from holdfast.transports.headers import RawHeaders
     from holdfast.transports.straight import Straight
 
 PRINCIPAL: Final = "holdfast.principal"
@@ -71,14 +71,15 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer, scope = _Answer(send), {**scope}
+        answer, headers, straight = _Answer(send), raw_headers(scope), self._straight
         try:
-            headers = raw_headers_of(scope)
-            principal = self._nobody if self._is_open(scope, headers) else await self._identified(scope)
-            straight = self._straight
+            if self._is_open(scope, headers):
+                principal = self._nobody
+            else:
+                scope = {**scope}
+                principal = await self._identified(scope)
             if straight is None or (action := straight.find(scope, headers)) is None:
-                scope[PRINCIPAL] = principal
-                await self._app(scope, receive, answer)
+                await self._app({**scope, PRINCIPAL: principal}, receive, answer)
                 return
             told = await straight.answer(action, principal, headers, receive)
             if isinstance(told, Result):  # it brings along what the door adds to others
@@ -100,8 +101,8 @@ class Gate:
         if self._hosts or self._below:
             self._check_host(headers.get(b"host", b"").decode("latin-1"))
         if b"origin" in headers:
-            self._check_origin(headers_of(scope))
-        if self._authenticate is None and is_local(scope):
+            self._check_origin(headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1"))
+        if self._authenticate is None and is_from_here(scope, headers):
             return True
         if route_path(scope) in self._open_paths:
             return True
@@ -121,11 +122,8 @@ class Gate:
         if host not in self._hosts and not (self._below and host.endswith(self._below)):
             raise WrongHostError(host)
 
-    def _check_origin(self, headers: Headers) -> None:
-        origin = headers["origin"]
-        if origin.lower() in self._origins:
-            return
-        if _netloc(origin) != headers.get("host", "").lower():
+    def _check_origin(self, origin: str, host: str) -> None:
+        if origin.lower() not in self._origins and _netloc(origin) != host.lower():
             raise WrongOriginError(origin)
 
 

@@ -25,22 +25,18 @@ SECURITY: Final = (
 """What browsers are told with every answer."""
 
 HEADERS: Final = "holdfast.headers"
-RAW: Final = "holdfast.raw-headers"
-"""Where they are kept in the scope."""
+"""Where the headers of a request are kept in its scope."""
+
+
+def raw_headers(scope: Scope) -> RawHeaders:
+    """Return the headers of a request or WebSocket as they came. Most are answered before any of them becomes text."""
+    return dict(reversed(scope["headers"]))
 
 
 def headers_of(scope: Scope) -> Headers:
-    """Return the headers of a request or WebSocket."""
+    """Return the headers of a request or WebSocket as text."""
     known: Headers | None = scope.get(HEADERS)
     if known is None:
-        known = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers_of(scope).items()}
+        known = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers(scope).items()}
         scope[HEADERS] = known
-    return known
-
-
-def raw_headers_of(scope: Scope) -> RawHeaders:
-    """Return them as they came: most requests are let in or refused without one of them becoming text."""
-    known: RawHeaders | None = scope.get(RAW)
-    if known is None:
-        known = scope[RAW] = dict(reversed(scope["headers"]))
     return known

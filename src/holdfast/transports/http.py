@@ -10,11 +10,12 @@ from starlette.responses import Response
 
 from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
+from holdfast.transports.begun import Begun
 from holdfast.transports.bodies import read_body
 from holdfast.transports.gate import PRINCIPAL
 from holdfast.transports.headers import headers_of
 from holdfast.transports.problems import problem_response
-from holdfast.transports.results import GONE, Result, attended_result, refusal, result_within, told
+from holdfast.transports.results import GONE, Result, refusal, result_within, told, watched
 from holdfast.transports.showing import as_json, shown_handle, shown_info
 from holdfast.transports.sse import EventStream, written
 
@@ -72,7 +73,8 @@ class Calling:
         if is_stream:
             return self._streamed(action, handle)
         try:
-            return Result(await attended_result(action, handle, receive), handle)
+            work = Begun(handle.packed())
+            return Result(work.value if work.is_done else await watched(work, action, handle, receive), handle)
         except HoldfastError as problem:
             return refusal(problem, handle)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.errors import HoldfastError, ResultTimeoutError
 from holdfast.transports.alarms import Alarm
-from holdfast.transports.begun import Begun
 from holdfast.transports.headers import SECURITY
 from holdfast.transports.problems import problem_response
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from holdfast.flows.action import Action
+    from holdfast.transports.begun import Begun
     from holdfast.transports.seam import Handle
 
 REQUEST: Final = "Holdfast-Request"
@@ -31,17 +31,20 @@ _ALWAYS: Final = ((b"cache-control", b"no-store"), *SECURITY)
 _watching: Final = Alarm(WATCH_AFTER)
 
 
-async def attended_result(action: Action[..., Any], handle: Handle, receive: Receive) -> bytes:
-    """Wait until a request has ended, and return what it returned. A caller that goes away is noticed, if it matters.
+async def watched(work: Begun[bytes], action: Action[..., Any], handle: Handle, receive: Receive) -> bytes:
+    """Wait for a result that was not there at once. A caller that goes away meanwhile is noticed, if it matters.
+
+    Args:
+        work: What returns it.
+        action: What was called.
+        handle: The request.
+        receive: Tells that the caller has gone.
 
     Raises:
         HoldfastError: Why there is nothing.
     """
     if action.on_disconnect != "cancel" or not handle.is_new:
-        return await handle.packed()
-    work = Begun(handle.packed())
-    if work.is_done:
-        return work.value
+        return await work
     watching: list[asyncio.Task[None]] = []
     off = _watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
     try:

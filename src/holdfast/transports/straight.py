@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.errors import HoldfastError
 from holdfast.flows.arrival import Arrival
+from holdfast.transports.begun import Begun
 from holdfast.transports.bodies import LARGE, received
 from holdfast.transports.gate import route_path
 from holdfast.transports.problems import problem_response
-from holdfast.transports.results import Result, attended_result, refusal
+from holdfast.transports.results import Result, refusal, watched
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope
@@ -77,7 +78,7 @@ class Straight:
                 arrival = Arrival(
                     flow=action.flow,
                     action=action.name,
-                    inputs=await received(receive, limits.body, limits.body_time),
+                    inputs=await received(Begun(receive()), receive, limits.body, limits.body_time),
                     principal=principal,
                     session="" if session is None else session.decode("latin-1"),
                     transport="http",
@@ -86,6 +87,8 @@ class Straight:
             except HoldfastError as problem:
                 return problem_response(problem)
             try:
-                return Result(await attended_result(action, handle, receive), handle)
+                work = Begun(handle.packed())
+                packed = work.value if work.is_done else await watched(work, action, handle, receive)
+                return Result(packed, handle)
             except HoldfastError as problem:
                 return refusal(problem, handle)
