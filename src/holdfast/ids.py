@@ -24,7 +24,7 @@ _RANDOM_BITS: Final = (1 << 62) - 1
 _VARIANT: Final = 0b10 << 62
 
 _TEXT: Final = "%08x-%04x-7%03x-%04x-%012x"
-_LONG: Final = "%08x-%04x-7%03x-%s"
+_LONG: Final = "%015x-%s"
 
 _lock = threading.Lock()
 
@@ -48,8 +48,7 @@ def random_eight() -> bytes:
 def _fetch_tails() -> str:
     """Fetch the random parts of many ids, and return one more."""
     digits = os.urandom(2 * _EIGHT * _AT_ONCE).hex()
-    parts = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
-    own, *others = [f"{each[:4]}-{each[4:16]}-{each[16:]}" for each in parts]
+    own, *others = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
     _tails.extend(others)
     return own
 
@@ -97,13 +96,12 @@ class IdMaker:
         return moment
 
     def long(self) -> str:
-        """Make an id that cannot be guessed: one with 128 random bits of the system's."""
+        """Make an id that cannot be guessed: the time, and 128 random bits of the system's."""
         moment = self._moment()
         try:
-            tail = _tails.pop()
+            return _LONG % (moment, _tails.pop())
         except IndexError:
-            tail = _fetch_tails()
-        return _LONG % (moment >> 28, moment >> 12 & 0xFFFF, moment & 0xFFF, tail)
+            return _LONG % (moment, _fetch_tails())
 
     def __call__(self) -> str:
         """Make an id."""

@@ -18,7 +18,7 @@ from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
 from holdfast.flows.emitting import Journal
 from holdfast.flows.ending import ended_by, write_end_in_time, write_late_end
-from holdfast.flows.knowing import HEAVY, KnownHere
+from holdfast.flows.knowing import KnownHere
 from holdfast.flows.tasks import inputs_of
 from holdfast.flows.viewing import ended
 from holdfast.flows.writing import update_while_alive, when_it_runs, with_its_place, write_end
@@ -138,8 +138,7 @@ class Attended(KnownHere):
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
             self._turn = self._journal = self._calls = None  # which refer to this request
-            if len(self._task.inputs.packed) > HEAVY:
-                self._lighten()
+            del self._task  # what it brought is needed no more, and would be kept in mind for an hour
         return None
 
     async def _run_stored(self) -> None:

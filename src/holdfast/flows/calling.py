@@ -113,8 +113,9 @@ class Calls:
         finally:
             if token is not None:
                 CHAIN.reset(token)
-            for each in (self._once or {}).values():  # what was begun for it and has not ended
-                each.cancel()
+            if self._once is not None:
+                for each in self._once.values():  # what was begun for it and has not ended
+                    each.cancel()
 
     # --- what an action does with its request ---------------------------------------------------------------------
 

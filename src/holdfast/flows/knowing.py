@@ -6,27 +6,18 @@ Nearly all requests whose caller waits leave nothing in the store, end at once, 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import structs
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Instant
-from holdfast.flows.action import Inputs
 from holdfast.flows.emitting import Memory
 from holdfast.flows.records import RequestKeys
+from holdfast.flows.tasks import record_of
 from holdfast.flows.viewing import ended
 
 if TYPE_CHECKING:
-    from holdfast.flows.action import Action
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.serving import Server
     from holdfast.flows.tasks import Task
-
-
-HEAVY: Final = 4_096
-"""Bytes from which it is not kept in mind what a request brought that has ended."""
-
-NOTHING: Final = Inputs(b"{}", {})
 
 
 class KnownHere:
@@ -34,7 +25,11 @@ class KnownHere:
 
     Attributes:
         id: Its id.
+        action: What it runs.
         address: The line in which it needs a turn; None: it needs none.
+        principal: Who asked.
+        session: In which conversation.
+        transport: What it came by.
         is_stored: Whether others can see it.
         value: What it returned.
         packed: The same, as JSON; None: it has returned nothing.
@@ -61,19 +56,21 @@ class KnownHere:
     _over: asyncio.Future[RequestRecord] | None = None
 
     def __init__(self, server: Server, task: Task, *, is_stored: bool) -> None:
+        arrival = task.arrival
         self._server, self._task, self.is_stored = server, task, is_stored
-        self.id, self.address = task.id, task.address
+        self.id, self.action, self.address = task.id, task.action, task.address
+        self.principal, self.session, self.transport = arrival.principal, arrival.session, arrival.transport
         self._received_at = server.now()
-
-    @property
-    def action(self) -> Action[..., Any]:
-        """What it runs."""
-        return self._task.action
 
     @property
     def tenant(self) -> str:
         """Whose it is."""
-        return self._task.arrival.principal.tenant
+        return self.principal.tenant
+
+    @property
+    def user(self) -> str:
+        """Who asked; empty if nobody is known by name."""
+        return self.principal.user
 
     @property
     def keys(self) -> RequestKeys:
@@ -97,10 +94,10 @@ class KnownHere:
         return self._record
 
     def _first_record(self) -> RequestRecord:
-        task, began = self._task, self._started_at if self.address else self._received_at
+        at, began = self._received_at, self._started_at if self.address else self._received_at
         if not began:
-            return task.record(self._received_at, "waiting")
-        record = task.record(self._received_at, "running", started_at=began, attempt=1)
+            return record_of(self.action, self, self.address, at, "waiting")
+        record = record_of(self.action, self, self.address, at, "running", started_at=began, attempt=1)
         return record if self.packed is None else ended(record, "completed", self.ended_at, result=self.packed)
 
     @property
@@ -111,12 +108,6 @@ class KnownHere:
             if self.is_over:
                 self._over.set_result(self.record)
         return self._over
-
-    def _lighten(self) -> None:
-        """Forget what it brought, which nobody asks for once it has ended."""
-        task = self._task
-        self._record = self.record  # which may tell of it
-        self._task = structs.replace(task, arrival=structs.replace(task.arrival, inputs=b""), inputs=NOTHING)
 
     # --- its end -------------------------------------------------------------------------------------------------
 

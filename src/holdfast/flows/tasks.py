@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
@@ -50,24 +50,11 @@ class Task(Struct, frozen=True, kw_only=True):
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
-        arrival, action = self.arrival, self.action
-        if action.policy.name == "restart":
+        if self.action.policy.name == "restart":
             more["inputs"] = Raw(self.inputs.packed)
         if self.claim is not None:
             more["keep"] = self.claim.keep
-        return RequestRecord(
-            arrival.flow,
-            arrival.action,
-            status,
-            at,
-            user=arrival.user,
-            session=arrival.session,
-            transport=arrival.transport,
-            address=self.address or (),
-            policy=action.policy.name,
-            retryable=action.interrupted == "retry",
-            **more,
-        )
+        return record_of(self.action, self.arrival, self.address, at, status, **more)
 
     def succeeding(self, record: RequestRecord, superseded: Sequence[Superseded]) -> RequestRecord:
         """Return the record of one that has begun, with those whose place it took.
@@ -93,6 +80,49 @@ class Task(Struct, frozen=True, kw_only=True):
             packed=self.inputs.packed,
             **more,
         )
+
+
+class Origin(Protocol):
+    """Where a request came from, as far as its record tells."""
+
+    @property
+    def user(self) -> str:
+        """Who asked."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """In which conversation."""
+        ...
+
+    @property
+    def transport(self) -> str:
+        """What it came by."""
+        ...
+
+
+def record_of(
+    action: Action[..., Any],
+    origin: Origin,
+    address: Address | None,
+    at: Instant,
+    status: Status,
+    **more: Any,  # noqa: ANN401 -- fields of the record
+) -> RequestRecord:
+    """Return the record of a request that was received at an instant."""
+    return RequestRecord(
+        action.flow,
+        action.name,
+        status,
+        at,
+        user=origin.user,
+        session=origin.session,
+        transport=origin.transport,
+        address=address or (),
+        policy=action.policy.name,
+        retryable=action.interrupted == "retry",
+        **more,
+    )
 
 
 def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
