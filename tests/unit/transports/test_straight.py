@@ -27,9 +27,7 @@ ECHO = "/flows/chat/echo"
 BODY = b'{"text":"hello"}'
 JSON = {"Content-Type": "application/json"}
 TOKEN = "hf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
-GUARDED: dict[str, Any] = {
-    "authenticate": BearerTokens({token_digest(TOKEN): Principal("acme", "ada")}, failures=1_000)
-}
+TOKENS = BearerTokens({token_digest(TOKEN): Principal("acme", "ada")}, failures=1_000)
 
 CALLS: dict[str, dict[str, Any]] = {
     "a plain call": {},
