@@ -32,7 +32,7 @@ class LocalTurn:
     problem: HoldfastError | None = None
     finishing: asyncio.Task[None] | None = None
     is_at_front = is_durable = has_left = is_lost = is_to_stay = False
-    _coming: asyncio.Future[None] | None = None
+    coming: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None
     _deadline: float | None = None
 
@@ -61,7 +61,7 @@ class LocalTurn:
         """Wait from now on, for so many seconds."""
         loop = asyncio.get_running_loop()
         self.position, self.since = position, at
-        self._coming = loop.create_future()
+        self.coming = loop.create_future()
         if budget is not None:
             self._deadline = loop.time() + budget
             self._timer = loop.call_at(self._deadline, self._is_late)
@@ -77,14 +77,14 @@ class LocalTurn:
         self._settle()
 
     def _settle(self) -> None:
-        if self._coming is not None and not self._coming.done():
-            self._coming.set_result(None)
+        if self.coming is not None and not self.coming.done():
+            self.coming.set_result(None)
 
     async def come(self) -> None:
         """Wait until it has its turn, or raise why it gets none. Whoever does not wait to the end has to leave."""
-        if self._coming is not None:
+        if self.coming is not None:
             try:
-                await self._coming
+                await self.coming
             finally:
                 if self._timer is not None:
                     self._timer.cancel()
@@ -205,7 +205,7 @@ class LocalHolding:
                 await arbiter.commit(ask.beside, turn.position, turn)
             if not turn.is_at_front and ask.on_waiting is not None:
                 ask.on_waiting(turn.position)
-            if turn._coming is not None or turn.is_lost:  # noqa: SLF001 -- of this module
+            if turn.coming is not None or turn.is_lost:
                 await turn.come()
         except BaseException as error:
             arbiter.leave(turn)
