@@ -78,7 +78,7 @@ class Codec(Generic[T]):
         hooks: How to treat types that msgspec does not know.
     """
 
-    __slots__ = ("_decoder", "_encoder", "max_bytes", "max_depth", "max_keys", "what")
+    __slots__ = ("_decoder", "_encoder", "_short", "max_bytes", "max_depth", "max_keys", "what")
 
     @overload
     def __init__(
@@ -112,6 +112,7 @@ class Codec(Generic[T]):
         self.max_bytes: Final = max_bytes - ROOM_BYTES * inner
         self.max_depth: Final = MAX_DEPTH - _ROOM_DEPTH * inner
         self.max_keys: Final = MAX_KEYS - _ROOM_KEYS * inner
+        self._short: Final = min(2 * self.max_depth, self.max_bytes - len(_PREFIX))  # can go past no limit
 
     def encode(self, value: T) -> bytes:
         """Return ``value`` as bytes that :meth:`decode` restores.
@@ -128,6 +129,16 @@ class Codec(Generic[T]):
         Raises:
             EncodeError: As :meth:`encode`.
         """
+        try:
+            body = self._encoder.encode(value)
+            if len(body) < self._short and (restored := self._decoder.decode(body)) == value:
+                return body, restored
+        except Exception:  # noqa: BLE001, S110 -- what is wrong is told below
+            pass
+        return self._write_slowly(value)
+
+    def _write_slowly(self, value: T) -> tuple[bytes, T]:
+        """Write what is long, or find out what is wrong with it."""
         body = self._body(value)
         try:
             restored = self._read(body)
@@ -164,6 +175,13 @@ class Codec(Generic[T]):
         Raises:
             DecodeError: As :meth:`decode`.
         """
+        if len(body) < self._short:  # nearly everything; the calls that are saved are most of what it costs
+            try:
+                value = self._decoder.decode(body)
+                if self._encoder.encode(value) == body:
+                    return value
+            except (TypeError, ValueError, OverflowError, RecursionError):
+                pass  # what is wrong is told below
         self._check_size(len(_PREFIX) + len(body), DecodeError)
         return self._read_strictly(body)
 
@@ -183,7 +201,7 @@ class Codec(Generic[T]):
         return value
 
     def _read(self, body: bytes) -> T:
-        if len(body) >= 2 * self.max_depth:  # fewer bytes than this cannot nest too deeply
+        if len(body) >= self._short:  # fewer bytes than this cannot nest too deeply
             self._check_shape(body)
         try:
             return self._decoder.decode(body)

@@ -23,12 +23,16 @@ _FRACTIONS: Final = 4_096  # the 12 bits after the milliseconds hold parts of on
 _RANDOM_BITS: Final = (1 << 62) - 1
 _VARIANT: Final = 0b10 << 62
 
+_TEXT: Final = "%08x-%04x-7%03x-%04x-%012x"
+_LONG: Final = "%015x-%s"
+
 _lock = threading.Lock()
 
 
 _EIGHT: Final = 8
 _AT_ONCE: Final = 256
 _eights: Final[list[bytes]] = []
+_tails: Final[list[str]] = []
 
 
 def random_eight() -> bytes:
@@ -41,6 +45,14 @@ def random_eight() -> bytes:
         return fetched[:_EIGHT]
 
 
+def _fetch_tails() -> str:
+    """Fetch the random parts of many ids, and return one more."""
+    digits = os.urandom(2 * _EIGHT * _AT_ONCE).hex()
+    own, *others = [digits[start : start + 4 * _EIGHT] for start in range(0, len(digits), 4 * _EIGHT)]
+    _tails.extend(others)
+    return own
+
+
 def _begin_anew() -> None:
     """Take a new lock in a forked child, and other random bytes than the parent's.
 
@@ -49,6 +61,7 @@ def _begin_anew() -> None:
     global _lock  # noqa: PLW0603 -- shared by all makers, so that one place can renew it
     _lock = threading.Lock()
     _eights.clear()
+    _tails.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -75,21 +88,27 @@ class IdMaker:
         self._random: Final = random
         self._last = 0
 
+    def _moment(self) -> int:
+        """Return the time, in 4,096ths of a millisecond; later than any that was returned before."""
+        now = self._clock.wall() * _FRACTIONS // _MILLISECOND
+        with _lock:
+            moment = self._last = now if now > self._last else self._last + 1
+        return moment
+
+    def long(self) -> str:
+        """Make an id that cannot be guessed: the time, and 128 random bits of the system's."""
+        moment = self._moment()
+        try:
+            return _LONG % (moment, _tails.pop())
+        except IndexError:
+            return _LONG % (moment, _fetch_tails())
+
     def __call__(self) -> str:
         """Make an id."""
-        now = _fractions(self._clock.wall())
-        with _lock:
-            moment = self._last = max(now, self._last + 1)
-        milliseconds, fraction = divmod(moment, _FRACTIONS)
+        moment = self._moment()
         eight = random_eight() if self._random is None else self._random(_EIGHT)
         tail = _VARIANT | (int.from_bytes(eight) & _RANDOM_BITS)
-        text = f"{milliseconds:012x}7{fraction:03x}{tail:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _fractions(microseconds: int) -> int:
-    milliseconds, rest = divmod(microseconds, _MILLISECOND)
-    return milliseconds * _FRACTIONS + rest * _FRACTIONS // _MILLISECOND
+        return _TEXT % (moment >> 28, moment >> 12 & 0xFFFF, moment & 0xFFF, tail >> 48, tail & 0xFFFFFFFFFFFF)
 
 
 new_id: Final = IdMaker()

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import asdict
 
 from holdfast.codec import FORMAT, MAX_BYTES, ROOM_BYTES
 from holdfast.errors import (
@@ -81,6 +82,7 @@ class Action(Generic[P, R]):
         description: What it does, for people and for language models.
         function: The function itself.
         signature: The types of what it takes besides the request, and of what it returns.
+        pack: Returns a result as JSON.
 
     Raises:
         InvalidFlowError: The declaration cannot work; the error names the place and the reason.
@@ -96,6 +98,7 @@ class Action(Generic[P, R]):
         self.policy: Final = policy
         self.function: Final = checked_function(where, function)
         self.signature: Final = checked_signature(where, function)
+        self.pack: Final = self.signature.result.pack
         self._takes: Final = item_signature(where, self.signature) if isinstance(policy, Batch) else self.signature
         self._defaults: Final = defaults_of(self._takes)
         known = self.signature.parameters.parameters.values()
@@ -137,9 +140,13 @@ class Action(Generic[P, R]):
             raise InputsTooLargeError(self.where, len(inputs), LARGEST)
         try:
             packed = (inputs or b"{}") if isinstance(inputs, bytes) else self._pack(inputs)
-            return Inputs(packed, self._defaults | self._takes.unpack(packed)[1])
+            values = asdict(self._takes.read(packed))
         except (DecodeError, EncodeError, WrongArgumentsError) as error:
             raise InvalidInputError(self.where, _without_name(str(error))) from None
+        for name, default in self._defaults.items():
+            if values[name] is UNSET:
+                values[name] = default
+        return Inputs(packed, values)
 
     def _pack(self, inputs: Mapping[str, Any]) -> bytes:
         """Return values by name as JSON: data as it came from JSON, or else values of the declared types."""

@@ -17,7 +17,7 @@ from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
 from holdfast.flows.call import Call, name_of, tags_of
-from holdfast.flows.handle import Handle, explain
+from holdfast.flows.handle import Handle, Stored, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
@@ -30,7 +30,7 @@ from holdfast.workflows.starting.starting import Start, start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from holdfast.flows.arrival import Arrival, OnDisconnect
+    from holdfast.flows.arrival import OnDisconnect
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Explanation
     from holdfast.flows.serving import Server
@@ -58,6 +58,7 @@ class Admitting:
         find: Callable[[str, str], Awaitable[Handle]],
     ) -> None:
         self._server, self._workflows, self._find = server, workflows, find
+        self._is_shared: Final = server.arbiter.is_shared
         self._owners: Final = Owners(server.space)
         self.seeing: Final = Seeing(server.space, self._owners)
 
@@ -72,8 +73,9 @@ class Admitting:
             IdempotencyMismatchError: Another request was sent with its idempotency key.
         """
         server, arrival = self._server, task.arrival
-        if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
-            await self._check_owner(arrival)
+        is_owned = bool(arrival.session) and arrival.transport in SPEAKS_FOR_ITSELF
+        if is_owned and not self._owners.are_known(arrival.principal, arrival.session):
+            await self._owners.claim(arrival.principal, arrival.session)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
         for _ in range(TRIES):
@@ -82,25 +84,34 @@ class Admitting:
             if isinstance(known, Replay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
-                return Handle(server, keys, task.action, known.view.record, is_replay=True)
+                return Handle(server, Stored(keys, known.view.record), task.action, is_replay=True)
             try:
                 return await self._begin(structs.replace(task, id=new_request_id(), claim=known))
             except RacedError:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
 
-    async def _check_owner(self, arrival: Arrival) -> None:
-        if not self._owners.are_known(arrival.principal, arrival.session):
-            await self._owners.claim(arrival.principal, arrival.session)
-
     async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy
         try:
-            if isinstance(policy, Debounce | Batch) and task.address is not None:
-                return await self._collect(task)
-            if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
+            if policy.collects and task.address is not None:
+                return await (self._collect(task) if isinstance(policy, Debounce | Batch) else self._start(task))
+            if task.action.durable or not task.arrival.attended:
                 return await self._start(task)
-            return await self._attend(task, here=here)
+            is_stored = task.claim is not None or (self._is_shared and task.address is not None)
+            attended = Attended(self._server, task, is_stored=is_stored)
+            on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
+            explanation = None
+            if not here or is_stored or on_disconnect != "cancel" or policy.name == "join":
+                explanation = await self._attend(task, attended, on_disconnect)
+            return Handle(
+                self._server,
+                attended,
+                task.action,
+                is_new=True,
+                explanation=explanation,
+                on_disconnect=on_disconnect,
+            )
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
 
@@ -118,33 +129,18 @@ class Admitting:
         await self.seeing.share(principal, handle)
         return handle
 
-    async def _attend(self, task: Task, *, here: bool) -> Handle:
-        """Run a request here, while its caller waits; if it can be, in the caller's own task as soon as it waits."""
-        server = self._server
-        is_stored = task.claim is not None or (server.arbiter.is_shared and task.address is not None)
-        attended = Attended(server, task, is_stored=is_stored)
-        on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
-        explanation = None
-        if not here or is_stored or on_disconnect != "cancel" or task.action.policy.name == "join":
-            entered = server.take(attended)
-            try:
-                if task.address is not None or is_stored:
-                    position = await asyncio.shield(entered)
-                    explanation = await self._explain(task.id, attended.record) if position else None
-            except asyncio.CancelledError:
-                if on_disconnect == "cancel" or not entered.done():
-                    attended.stop("its caller went away")
-                raise
-        return Handle(
-            server,
-            attended.keys,
-            task.action,
-            attended.record,
-            attended=attended,
-            is_new=True,
-            explanation=explanation,
-            on_disconnect=on_disconnect,
-        )
+    async def _attend(self, task: Task, attended: Attended, on_disconnect: OnDisconnect) -> Explanation | None:
+        """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
+        entered = self._server.take(attended)
+        try:
+            if task.address is None and not attended.is_stored:
+                return None
+            position = await asyncio.shield(entered)
+            return await self._explain(task.id, attended.record) if position else None
+        except asyncio.CancelledError:
+            if on_disconnect == "cancel" or not entered.done():
+                attended.stop("its caller went away")
+            raise
 
     async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:
         """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""
@@ -201,9 +197,8 @@ class Admitting:
             record = task.record(self._server.now(), "waiting", durable=True)
         return Handle(
             self._server,
-            keys,
+            Stored(keys, record),
             task.action,
-            record,
             is_new=is_new,
             explanation=await self._explain(keys.id, record) if record.status == "waiting" else None,
             on_disconnect=on_disconnect,

@@ -96,8 +96,10 @@ class Arrival(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what could not be part of a key."""
-        check_id("the session", self.session)
-        check_id("the idempotency key", self.idempotency_key, LONGEST_IDEMPOTENCY_KEY)
+        if self.session != "":  # most have none; and what is no text is no empty one
+            check_id("the session", self.session)
+        if self.idempotency_key != "":
+            check_id("the idempotency key", self.idempotency_key, LONGEST_IDEMPOTENCY_KEY)
 
     @property
     def tenant(self) -> str:

@@ -7,134 +7,60 @@ and is known to this process alone.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, structs
 
-from holdfast.errors import (
-    HoldfastError,
-    RequestCancelledError,
-    RequestInterruptedError,
-    SessionStateError,
-)
+from holdfast.errors import HoldfastError, RequestCancelledError, RequestInterruptedError, SessionStateError
 from holdfast.flows.arbiters.body import Body
-from holdfast.flows.arbiters.protocol import Beside, JoinsError
-from holdfast.flows.calling import Calls, session_put
-from holdfast.flows.emitting import Journal, Memory
-from holdfast.flows.ending import ended_by, to_the_end, write_end
-from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
+from holdfast.flows.arbiters.protocol import JoinsError
+from holdfast.flows.calling import Calls
+from holdfast.flows.emitting import Journal
+from holdfast.flows.ending import ended_by, write_end_in_time, write_late_end
+from holdfast.flows.knowing import KnownHere
 from holdfast.flows.tasks import inputs_of
-from holdfast.flows.viewing import ended, final_put
-from holdfast.stores.protocol import Check, Put
+from holdfast.flows.viewing import ended
+from holdfast.flows.writing import update_while_alive, when_it_runs, with_its_place, write_end
 from holdfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from holdfast.flows.action import Action
+    from holdfast.flows.action import Inputs
     from holdfast.flows.arbiters.protocol import Stop, Turn
-    from holdfast.flows.request import Status
-    from holdfast.flows.serving import Server
+    from holdfast.flows.records import RequestRecord
     from holdfast.flows.session import Operation
-    from holdfast.flows.tasks import Task
-    from holdfast.keys import RecordKey
-    from holdfast.stores.protocol import Change, Snapshot
-
-PATIENCE: Final = 1.0
-"""Seconds that a caller waits until it is written that its request has ended without a result."""
 
 CLOSING: Final = "its server is closing"
 
 
 @final
-class Attended:
+class Attended(KnownHere):
     """One request that runs here.
 
     Attributes:
-        record: How it is.
-        value: What it returned.
-        refusal: Why it was not taken on.
-        is_entered: It is certain that it is taken on.
-        is_over: It has ended.
-        is_stored: Whether others can see it.
-        sharers: The other users who share its run, if there are any and nothing of it is stored.
+        has_begun: It runs, or did.
+        stopping: Why it was asked to stop.
     """
 
-    __slots__ = (
-        "_body",
-        "_calls",
-        "_entered",
-        "_has_started",
-        "_journal",
-        "_may_be_written",
-        "_over",
-        "_running",
-        "_server",
-        "_task",
-        "_turn",
-        "is_entered",
-        "is_over",
-        "is_stored",
-        "keys",
-        "memory",
-        "problem",
-        "record",
-        "refusal",
-        "sharers",
-        "value",
-    )
+    # As in the class above, what few have is said once.
+    has_begun = False
+    stopping = ""
+    _journal: Journal | None = None
+    _turn: Turn | None = None
+    _calls: Calls | None = None
+    _may_be_written = _has_started = False
+    _body: Body | None = None
+    _running: asyncio.Task[Any] | None = None
+    _entered: asyncio.Future[int] | None = None
 
-    def __init__(self, server: Server, task: Task, *, is_stored: bool) -> None:
-        self._server, self._task = server, task
-        self.keys: Final = RequestKeys(server.space, task.arrival.tenant, task.id)
-        self.is_stored: Final = is_stored
-        self.sharers: set[str] | None = None
-        self.record = task.first_record(server.now())
-        self.value: Any = None
-        self.problem: BaseException | None = None
-        self.refusal: BaseException | None = None
-        self.is_entered = self.is_over = False
-        self._entered: asyncio.Future[int] | None = None
-        self._over: asyncio.Future[RequestRecord] | None = None
-        self.memory: Final = Memory()
-        self._journal: Memory | Journal = self.memory
-        emit = self._emit if is_stored else self.memory.emit
-        self._calls: Final = Calls(server, self.keys, task.arrival, emit)
-        self._turn: Turn | None = None
-        self._may_be_written = self._has_started = False
-        self._running: asyncio.Task[Any] | None = None
-        self._body: Body | None = None
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self._task.id
-
-    @property
-    def action(self) -> Action[..., Any]:
-        """What it runs."""
-        return self._task.action
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it runs, or did."""
-        return self._running is not None or self._body is not None
-
-    @property
-    def over(self) -> asyncio.Future[RequestRecord]:
-        """Done when it has ended."""
-        if self._over is None:
-            self._over = asyncio.get_running_loop().create_future()
-            if self.is_over:
-                self._over.set_result(self.record)
-        return self._over
+    # --- beginning, and being stopped ------------------------------------------------------------------------------
 
     def begin(self) -> tuple[asyncio.Task[Any], asyncio.Future[int]]:
         """Begin to run it; what is returned besides is done once it is certain that it is taken on, or why it is not.
 
         It tells where it stands then: 0 has its turn, 1 is the next.
         """
-        loop = asyncio.get_running_loop()
+        loop, self.has_begun = asyncio.get_running_loop(), True
         self._entered = loop.create_future()
         self._running = loop.create_task(self._run())
         return self._running, self._entered
@@ -145,12 +71,17 @@ class Attended:
         Raises:
             CancelledError: Somebody has cancelled the caller, and not only the request.
         """
-        body, delivered = Body(), None
+        body, self.has_begun = Body(), True
         self._body = body
+        self._server.begun(self)
         try:
             delivered = await self._run()
         except asyncio.CancelledError as again:
             delivered = again
+        finally:
+            self._server.gone(self)
+        if delivered is None and not body.was_cancelled:
+            return
         by_us = body.was_cancelled
         others = await body.take_back(delivered)
         if others is not None:
@@ -162,14 +93,25 @@ class Attended:
         """Ask it to stop; it ends where it waits."""
         if self.is_over or not self.has_begun:
             return
-        self._calls.stopping = self._calls.stopping or reason
+        self._hear(reason)
         if self._body is not None:
             self._body.cancel()
         elif self._running is not None and self._has_started:  # one that is cancelled before would never end
             self._running.cancel()
 
-    def _emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        self._journal.emit(name, data)
+    def _told_to_stop(self, why: Stop) -> None:
+        self._hear(why.reason or f"the request {why.by!r} takes its place")
+
+    def _hear(self, reason: str) -> None:
+        self.stopping = self.stopping or reason
+        if self._calls is not None:
+            self._calls.stopping = self.stopping
+
+    def _why_stopped(self) -> HoldfastError:
+        if self.stopping == CLOSING:
+            return RequestInterruptedError(self.id)
+        otherwise = "it was cancelled" if self._body is None else "its caller went away"
+        return RequestCancelledError(self.id, self.stopping or otherwise)
 
     # --- its life ------------------------------------------------------------------------------------------------
 
@@ -177,10 +119,16 @@ class Attended:
         """Run it, whatever comes of it; return the cancellation that has ended it, if one has."""
         try:
             self._has_started = True
-            if self._calls.stopping:
+            if self.stopping:
                 self._enter(0)
                 raise asyncio.CancelledError  # noqa: TRY301 -- as if it had come now
-            await (self._run_free() if self._task.address is None else self._run_in_turn())
+            if self._task.address is not None:
+                await self._run_in_turn()
+            elif self.is_stored:
+                await self._run_stored()
+            else:
+                self._enter(0)
+                await self._work()
         except (JoinsError, Exception) as problem:  # noqa: BLE001 -- whatever it is, it is how the request ended
             await self._end_otherwise(problem)
         except asyncio.CancelledError as cancelled:
@@ -189,42 +137,38 @@ class Attended:
         finally:
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
-            self._turn, self._journal = None, self.memory  # which refer to this request
+            self._turn = self._journal = self._calls = None  # which refer to this request
+            del self._task  # what it brought is needed no more, and would be kept in mind for an hour
         return None
 
-    def _ended_by(self, problem: BaseException) -> RequestRecord:
-        return ended_by(self.record, problem, self._server.now(), self._server.known)
-
-    def _why_stopped(self) -> HoldfastError:
-        if self._calls.stopping == CLOSING:
-            return RequestInterruptedError(self.id)
-        otherwise = "it was cancelled" if self._body is None else "its caller went away"
-        return RequestCancelledError(self.id, self._calls.stopping or otherwise)
-
-    async def _run_free(self) -> None:
-        if self.is_stored:
-            await self._server.attend()
-            await self._update(self._first())
-            self._journal = Journal(self._server.space, self.keys, self._update, self._server.now)
+    async def _run_stored(self) -> None:
+        """Run one that needs no turn, and has a record."""
+        server, update = self._server, partial(update_while_alive, self._server, self.id)
+        await server.attend()
+        await update(with_its_place(server, self._task, self.keys, self._note))
+        self._journal = Journal(server.space, self.keys, update, server.now)
         self._enter(0)
         await self._work()
 
     async def _run_in_turn(self) -> None:
-        server, task = self._server, self._task
+        server, first = self._server, None
         if self.is_stored:
             await server.attend()
-        first = self._first() if self.is_stored else None
-        ask = task.ask(beside=first, on_waiting=self._enter, on_stop=self._told_to_stop)
+            first = with_its_place(server, self._task, self.keys, self._note)
+        ask = self._task.ask(beside=first, on_waiting=self._enter, on_stop=self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
-            self._turn = turn
-            waited = self.is_entered
+            self._turn, waited, self._started_at = turn, self.is_entered, turn.since
             self._enter(0)
-            self.record = structs.replace(self.record, status="running", started_at=turn.since, attempt=1)
+            if self._record is not None:
+                self._record = structs.replace(self._record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
                 self._journal = Journal(server.space, self.keys, turn.update, server.now)
                 if waited:
-                    await turn.update(Beside((self.keys.record,), self._mark_running))
+                    await turn.update(when_it_runs(self.keys, self.record))
             await self._work()
+
+    def _note(self, record: RequestRecord) -> None:
+        self._record, self._may_be_written = record, True
 
     def _enter(self, position: int) -> None:
         if not self.is_entered:
@@ -232,151 +176,87 @@ class Attended:
             if self._entered is not None:
                 self._entered.set_result(position)
 
-    def _told_to_stop(self, why: Stop) -> None:
-        self._calls.stopping = self._calls.stopping or why.reason or f"the request {why.by!r} takes its place"
-
     async def _work(self) -> None:
         """Run the action, and write down what came of it."""
-        task, superseded = self._task, () if self._turn is None else self._turn.superseded
-        self.record = task.succeeding(self.record, superseded)
-        before = await inputs_of(self._server.space, task, superseded)
+        task, turn = self._task, self._turn
+        inputs: tuple[Inputs, ...] = (task.inputs,)
+        if turn is not None and turn.superseded:
+            self._record = task.succeeding(self.record, turn.superseded)
+            inputs = (*await inputs_of(self._server.space, task, turn.superseded), task.inputs)
+        self._calls = calls = Calls(self._server, task.arrival, task.id, self._emit)
         try:
-            value = await self._calls.run(task.action, (*before, task.inputs), address=task.address)
-            result = task.action.result.pack(value)
+            value = await calls.run(task.action, inputs, address=task.address)
+            packed = task.action.pack(value)
         except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
             await self._fail(problem)
-        else:
-            await self._succeed(value, result)
-        self._close(self.record)
+            return
+        operations = calls.operations
+        if self.is_stored or operations:
+            await self._succeed(value, packed, operations)
+            return
+        if turn is not None:
+            await turn.finish()
+        self._complete(value, packed, self._server.now())
 
-    async def _succeed(self, value: Any, result: bytes) -> None:  # noqa: ANN401 -- whatever the action returned
-        await self._journal.flush()
+    def _emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
+        (self._journal or self.memory).emit(name, data)
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    async def _succeed(self, value: Any, packed: bytes, operations: tuple[Operation, ...]) -> None:  # noqa: ANN401 -- whatever the action returned
+        """Write down that it ended well, in the commit that ends its turn."""
+        if self._journal is not None:
+            await self._journal.flush()
+        at = self._server.now()
+        record = ended(self.record, "completed", at, result=packed) if self.is_stored else None
         try:
-            late = await self._finish(self._ended("completed", result=result), self._calls.session.operations)
+            late = await write_end(self._server, self._task, self._turn, record, operations)
         except SessionStateError as problem:
             await self._fail(problem)
-        else:
-            self.value = value
-            if late is not None:
-                self._close(self.record)
-                raise late
+            return
+        self._complete(value, packed, at)
+        if late is not None:
+            raise late
 
     async def _fail(self, problem: Exception) -> None:
         self.problem = problem
+        if self._journal is not None:
+            await self._journal.flush()
         failure = describe(problem, self._server.known)
-        await self._journal.flush()
-        await self._finish(self._ended("failed", failure=failure), ())
+        record = ended(self.record, "failed", self._server.now(), failure=failure)
+        if self.is_stored:
+            await write_end(self._server, self._task, self._turn, record, ())
+        elif self._turn is not None:
+            await self._turn.finish()
+        self._close(record)
 
-    def _ended(self, status: Status, **how: Any) -> RequestRecord:  # noqa: ANN401 -- see viewing.ended
-        return ended(self.record, status, self._server.now(), **how)
-
-    # --- what is written -----------------------------------------------------------------------------------------
-
-    def _first(self) -> Beside:
-        """Return what is committed with its place: its record, and its idempotency key."""
-        server, claim, keys = self._server, self._task.claim, self.keys
-
-        def decide(position: int, seen: Snapshot) -> Sequence[Change]:
-            if seen.version(keys.record):
-                return ()  # it was written, and the answer got lost
-            begins = {} if position else {"started_at": seen.at, "attempt": 1}
-            status: Status = "waiting" if position else "running"
-            record = self._task.record(seen.at, status, owner=server.owner, server=server.name, **begins)
-            self.record = record
-            put = Put(keys.record, REQUESTS.encode_own(record))
-            changes = (put, *(() if claim is None else claim.put_over(keys.id, seen)))
-            self._may_be_written = True
-            return changes
-
-        return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
-
-    def _mark_running(self, _: int, seen: Snapshot) -> Sequence[Change]:
-        put = Put(self.keys.record, REQUESTS.encode_own(self.record), seen.version(self.keys.record))
-        return (put,) if put.expected else ()
-
-    async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> asyncio.CancelledError | None:
-        """Write down how it ended and what it did to its session, in the commit that ends its turn.
-
-        If nothing else would tell that this has happened, a cancellation comes too late, and is returned.
-        """
-        beside, late = self._last(record, operations), None
-        if self.is_stored or beside is None:
-            await self._write(beside)
-        else:
-            late = await to_the_end(self._server.own(self._write(beside)))
-        self.record = record
-        return late
-
-    async def _write(self, beside: Beside | None) -> None:
-        if self._turn is not None:
-            await self._turn.finish(beside)
-        elif beside is not None:
-            await self._update(beside)
-
-    def _last(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside | None:
-        if not self.is_stored and not operations:
-            return None
-        session = session_key(self._server.space, self.keys.tenant, self._task.arrival.session)
-        keys = ((self.keys.record,) if self.is_stored else ()) + ((session,) if operations else ())
-
-        def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-            changes: list[Change] = []
-            if self.is_stored:
-                found = seen.get(self.keys.record)
-                if found is None:
-                    raise RequestInterruptedError(self.id)
-                if REQUESTS.decode(found.value).has_ended:
-                    return ()  # it was written, and the answer got lost
-                changes.append(final_put(self.keys, record, found.version, seen.at))
-            if operations:
-                changes.append(session_put(session, operations, seen))
-            return changes
-
-        return Beside(keys, decide)
-
-    async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
-        """Commit without a turn; if it has a record, only while this process is taken for alive."""
-        server = self._server
-        if not self.is_stored:
-            return await server.update(beside)
-        guard = server.presence_key
-
-        def decide(position: int, seen: Snapshot) -> Sequence[Change]:
-            if not seen.version(guard):
-                raise RequestInterruptedError(self.id)
-            return (*beside.decide(position, seen), Check(guard, seen.version(guard)))
-
-        return await server.update(Beside((*beside.keys, guard), decide))
+    def _ended_by(self, problem: BaseException) -> RequestRecord:
+        return ended_by(self.record, problem, self._server.now(), self._server.known)
 
     async def _end_otherwise(self, problem: BaseException) -> None:
         """Write down that it ended without a result, if it was taken on, or that may be so."""
-        self._calls.close()
         if self.is_over:
             return
         if not self.is_entered:
-            self.refusal = problem
-            if self._entered is not None:
-                self._entered.set_exception(problem)
-                self._entered.exception()  # whoever asked may have gone
-            record = self._ended("refused", reason=str(problem))  # it has not run, whatever was written of it
-            if self._may_be_written:
-                self._server.own(write_end(self._server, self.keys, record))
-            self._close(record)
+            self._refuse(problem)
             return
         record = self._ended_by(problem)
         if self.is_stored:
-            # However long that takes, and whoever is cancelled.
-            writing = self._server.own(write_end(self._server, self.keys, record))
-            await asyncio.wait({writing}, timeout=PATIENCE)
-            record = writing.result() if writing.done() else record
+            record = await write_end_in_time(self._server, self.keys, record)
         if record.status == "completed":  # it was written, and the answer got lost
-            self.value = self.action.result.unpack(b"null" if record.result is UNSET else record.result)
+            self.packed = b"null" if record.result is UNSET else bytes(record.result)
+            self.value = self.action.result.unpack(self.packed)
         else:
             self.problem = self.problem or problem
         self._close(record)
 
-    def _close(self, record: RequestRecord) -> None:
-        self.record, self.is_over = record, True
-        if self._over is not None and not self._over.done():
-            self._over.set_result(record)
-        self.memory.rouse()
+    def _refuse(self, problem: BaseException) -> None:
+        self.refusal = problem
+        if self._entered is not None:
+            self._entered.set_exception(problem)
+            self._entered.exception()  # whoever asked may have gone
+        at = self._server.now()
+        record = ended(self.record, "refused", at, reason=str(problem))  # it has not run, whatever was written of it
+        if self._may_be_written:
+            self._server.own(write_late_end(self._server, self.keys, record))
+        self._close(record)

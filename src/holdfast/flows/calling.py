@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Raw
 
 from holdfast.clock import later
-from holdfast.flows.records import ONCES, SESSIONS, OnceRecord, SessionRecord, session_key
+from holdfast.flows.records import ONCES, SESSIONS, OnceRecord, RequestKeys, SessionRecord, session_key
 from holdfast.flows.request import Request
 from holdfast.flows.session import Session, apply
 from holdfast.stores.protocol import Conflict, Put
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from holdfast.codec import JsonValue
     from holdfast.flows.action import Action, Inputs
     from holdfast.flows.arrival import Address, Arrival
-    from holdfast.flows.records import RequestKeys
     from holdfast.flows.serving import Server
     from holdfast.flows.session import Operation
     from holdfast.keys import RecordKey
@@ -62,56 +61,61 @@ class Calls:
 
     Args:
         server: Where it runs.
-        keys: Its records.
         arrival: Who asks.
+        request_id: Its id.
         emit: Tells those who follow it.
         keeps: Whether results of :meth:`run_once` are recorded, because it may be run again.
 
     Attributes:
         stopping: Why it was asked to stop.
-        session: The state of its conversation.
     """
+
+    __slots__ = ("_arrival", "_emit", "_id", "_keeps", "_once", "_server", "_session", "_started", "stopping")
 
     def __init__(
         self,
         server: Server,
-        keys: RequestKeys,
         arrival: Arrival,
+        request_id: str,
         emit: Callable[[str, Any], None],
         *,
         keeps: bool = False,
     ) -> None:
-        self._server, self._keys, self._arrival, self._emit, self._keeps = server, keys, arrival, emit, keeps
-        self._once: Final[dict[str, asyncio.Task[Any]]] = {}
+        self._server, self._arrival, self._id, self._emit, self._keeps = server, arrival, request_id, emit, keeps
+        self._once: dict[str, asyncio.Task[Any]] | None = None  # most actions do nothing once
+        self._session: Session | None = None
         self._started = 0
         self.stopping = ""
-        # Nothing here refers back to itself: what a request needed is freed with it, and not by the garbage collector.
-        self.session: Final = Session(arrival.session, partial(_state_of, server.space, keys.tenant, arrival.session))
+
+    @property
+    def session(self) -> Session:
+        """The state of its conversation."""
+        if self._session is None:
+            # Nothing in it refers back to here: it is freed with its request, and not by the garbage collector.
+            arrival, space = self._arrival, self._server.space
+            self._session = Session(arrival.session, partial(_state_of, space, arrival.tenant, arrival.session))
+        return self._session
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """What was staged for the state of its conversation; empty if nothing has to be written."""
+        return () if self._session is None else self._session.operations
 
     async def run(
         self, action: Action[..., Any], inputs: tuple[Inputs, ...], *, address: Address | None, attempt: int = 1
     ) -> Any:  # noqa: ANN401 -- whatever the action returns
         """Call the action with the last inputs, or with the items of all."""
-        request = Request(
-            self._arrival,
-            id=self._keys.id,
-            session=self.session,
-            means=self,
-            attempt=attempt,
-            inputs=tuple(each.values for each in inputs),
-            address=address,
-        )
-        token = CHAIN.set(request.chain)
+        values = (inputs[0].values,) if len(inputs) == 1 else tuple([each.values for each in inputs])
+        request = Request(self._arrival, id=self._id, means=self, attempt=attempt, inputs=values, address=address)
+        token = None if request.chain == CHAIN.get() else CHAIN.set(request.chain)
         try:
             return await action.call(request, inputs)
         finally:
-            CHAIN.reset(token)
-            self.close()
-
-    def close(self) -> None:
-        """Stop what was begun for it and has not ended."""
-        for each in self._once.values():
-            each.cancel()
+            if token is not None:
+                CHAIN.reset(token)
+            if self._once is not None:
+                for each in self._once.values():  # what was begun for it and has not ended
+                    each.cancel()
 
     # --- what an action does with its request ---------------------------------------------------------------------
 
@@ -132,27 +136,25 @@ class Calls:
     ) -> Run[Any]:
         """Start a workflow; the n-th one of a request has an id that follows from the request's."""
         self._started += 1
-        run_id = f"{self._keys.id}:{self._started}" if id is None else id
+        run_id = f"{self._id}:{self._started}" if id is None else id
         return await self._server.engine.start(workflow, *args, kwargs=kwargs, id=run_id)
 
     async def run_once(
         self, key: str, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:  # noqa: ANN401 -- whatever it returns
         """Call a function unless it was called before for this request; share the call that is under way."""
-        task = self._once.get(key)
+        if self._once is None:
+            self._once = {}
+        known, task = self._once, self._once.get(key)
         if task is None:
             once = self._call_once(key, as_step(function).signature.result, lambda: function(*args, **kwargs))
-            task = self._once[key] = asyncio.get_running_loop().create_task(once)
-            task.add_done_callback(lambda done: self._forget(key, done))
+            task = known[key] = asyncio.get_running_loop().create_task(once)
+            task.add_done_callback(lambda done: _forget(known, key, done))
         return await asyncio.shield(task)
 
-    def _forget(self, key: str, task: asyncio.Task[Any]) -> None:
-        """Let one that failed be called again."""
-        if task.cancelled() or task.exception() is not None:
-            self._once.pop(key, None)
-
     async def _call_once(self, key: str, typed: Typed[Any], call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 -- whatever it returns
-        space, place = self._server.space, self._keys.once(key)
+        space = self._server.space
+        place = RequestKeys(space, self._arrival.tenant, self._id).once(key)
         seen = await space.read(place) if self._keeps else None
         found = None if seen is None else seen.get(place)
         if found is not None:
@@ -165,3 +167,9 @@ class Calls:
             if winner is not None:  # another worker runs this request by now
                 return typed.unpack(ONCES.decode(winner.value).result)
         return restored
+
+
+def _forget(known: dict[str, asyncio.Task[Any]], key: str, task: asyncio.Task[Any]) -> None:
+    """Let a call that failed be made again."""
+    if task.cancelled() or task.exception() is not None:
+        known.pop(key, None)

@@ -26,7 +26,7 @@ from holdfast.flows.calling import CHAIN
 from holdfast.flows.chaining import Chains
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
-from holdfast.flows.handle import Handle
+from holdfast.flows.handle import Handle, Stored
 from holdfast.flows.keying import address_of, label_of
 from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.scheduling import known_schedules
@@ -204,8 +204,9 @@ class Dispatcher:
         finally:
             await server.aclose()
 
-    def _admitting(self, server: Server) -> Admitting:
+    def _admitting(self) -> Admitting:
         if self._admits is None:
+            server = self._serving()
             self._admits = Admitting(server, self._workflows, partial(self._handle, server))
         return self._admits
 
@@ -247,24 +248,25 @@ class Dispatcher:
             IdempotencyMismatchError: Another request was sent with its idempotency key.
             ArbiterUnavailableError: Who has its turn cannot be decided now, or this server is closing.
         """
-        server = self._serving()
+        admitting = self._admits or self._admitting()
         if self._is_closing:
             raise ArbiterUnavailableError("this server is closing")
-        task = self._checked(server, arrival)
+        task = self._checked(arrival)
         try:
-            return await self._admitting(server).take_on(task, here=here)
+            return await admitting.take_on(task, here=here)
         except StoreError as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
-    def _checked(self, server: Server, arrival: Arrival) -> Task:
+    def _checked(self, arrival: Arrival) -> Task:
         action = self.flows.find(arrival.flow, arrival.action)
-        action.check_roles(arrival.principal.roles)
+        if action.roles:
+            action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
-        address = address_of(action.policy, arrival, inputs.values)
-        chain = _chain_of(server, arrival)
-        if address is not None and address in chain and not action.policy.collects:
-            raise WaitsForItselfError(label_of(address))
-        if chain != arrival.chain:
+        address = None if action.policy.key == "none" else address_of(action.policy, arrival, inputs.values)
+        if arrival.chain or CHAIN.get():
+            chain = _chain_of(self._serving(), arrival)
+            if address is not None and address in chain and not action.policy.collects:
+                raise WaitsForItselfError(label_of(address))
             arrival = structs.replace(arrival, chain=chain)
         return Task(id=new_request_id(), action=action, arrival=arrival, inputs=inputs, address=address)
 
@@ -280,18 +282,18 @@ class Dispatcher:
         """
         server = self._serving()
         handle = await self._handle(server, principal.tenant, request_id)
-        handle.may_cancel = await self._admitting(server).seeing.may_cancel(principal, handle)
+        handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
         return handle
 
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
         attended = server.find(tenant, request_id)
         if attended is not None:
-            return Handle(server, attended.keys, attended.action, attended.record, attended=attended)
+            return Handle(server, attended, attended.action)
         if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_ID or not request_id.isascii():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise RequestNotFoundError(str(request_id)[:LONGEST_ID])
         keys = RequestKeys(server.space, tenant, request_id)
         view = await server.look(keys)
-        return Handle(server, keys, self._action_of(view.record.flow, view.record.action), view.record)
+        return Handle(server, Stored(keys, view.record), self._action_of(view.record.flow, view.record.action))
 
     def _action_of(self, flow: str, action: str) -> Action[..., Any] | None:
         return next((each for each in self.flows.actions if (each.flow, each.name) == (flow, action)), None)

@@ -166,7 +166,7 @@ class Performing:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
         journal = Journal(server.space, self.keys, self._commit, server.now, await last_number(server.space, self.keys))
-        calls = self._doing = Calls(server, self.keys, task.arrival, journal.emit, keeps=True)
+        calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
         try:
@@ -177,7 +177,7 @@ class Performing:
             return await self._fail(journal, began, problem)
         await journal.flush()
         try:
-            await self._finish(ended(began, "completed", server.now(), result=packed), calls.session.operations)
+            await self._finish(ended(began, "completed", server.now(), result=packed), calls.operations)
         except SessionStateError as problem:
             return await self._fail(journal, began, problem)
         return None

@@ -32,6 +32,9 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 """Seconds between two tries to write the end down: doubled from the first to the longest."""
 
+PATIENCE: Final = 1.0
+"""Seconds that a caller waits until it is written that its request has ended without a result."""
+
 
 def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: KnownErrors) -> RequestRecord:
     """Return the record of a request that has ended because of a problem."""
@@ -62,7 +65,14 @@ async def to_the_end(writing: asyncio.Task[None]) -> asyncio.CancelledError | No
     return late
 
 
-async def write_end(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
+async def write_end_in_time(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
+    """Write the end of a request, however long that takes and whoever is cancelled; return what is written by then."""
+    writing = server.own(write_late_end(server, keys, record))
+    await asyncio.wait({writing}, timeout=PATIENCE)
+    return writing.result() if writing.done() else record
+
+
+async def write_late_end(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
     """Write the end of a request that has no turn any more, and return what is written then.
 
     While the store does not answer it is tried again. If this server closes before that, its end will tell.

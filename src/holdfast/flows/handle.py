@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from holdfast.clock import Instant
 from holdfast.durations import seconds
@@ -15,6 +15,7 @@ from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
 from holdfast.flows.following import follow, follow_memory, until_ended
 from holdfast.flows.keying import label_of
+from holdfast.flows.records import RequestKeys, RequestRecord
 from holdfast.flows.request import Explanation, RequestInfo
 from holdfast.flows.seeing import OPERATOR
 from holdfast.flows.viewing import look, problem_of, settle, shown_problem
@@ -25,11 +26,27 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.flows.action import Action
-    from holdfast.flows.arrival import OnDisconnect
+    from holdfast.flows.arrival import Address, OnDisconnect
     from holdfast.flows.attending import Attended
-    from holdfast.flows.records import RequestKeys, RequestRecord
     from holdfast.flows.request import Event, Status
     from holdfast.flows.serving import Server
+
+
+class Stored(Struct, frozen=True):
+    """A request as it was found in the store."""
+
+    keys: RequestKeys
+    record: RequestRecord
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.keys.id
+
+    @property
+    def address(self) -> Address | None:
+        """The line in which it needs a turn; None: it needs none."""
+        return self.record.address or None
 
 
 @final
@@ -43,42 +60,38 @@ class Handle:
         is_replay: Whether it was sent before, with the same idempotency key.
         explanation: Why it waits, if it did when this handle was made.
         may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker shares its run.
-        keys: Where its records lie.
     """
 
     __slots__ = (
         "_action",
         "_attended",
+        "_known",
         "_on_disconnect",
-        "_record",
         "_server",
         "explanation",
         "id",
         "is_new",
         "is_replay",
-        "keys",
         "may_cancel",
     )
 
-    def __init__(  # noqa: PLR0913 -- what is known of it when it is made
+    def __init__(
         self,
         server: Server,
-        keys: RequestKeys,
+        known: Attended | Stored,
         action: Action[..., Any] | None,
-        record: RequestRecord,
         *,
-        attended: Attended | None = None,
         is_new: bool = False,
         is_replay: bool = False,
         explanation: Explanation | None = None,
         on_disconnect: OnDisconnect = "continue",
         may_cancel: bool = True,
     ) -> None:
-        self._server, self._action, self._record = server, action, record
-        self.keys: Final = keys
-        self._attended: Final = attended
+        self._server, self._action = server, action
+        self._known = known
+        self._attended: Final = None if isinstance(known, Stored) else known
         self._on_disconnect: Final = on_disconnect
-        self.id: Final = keys.id
+        self.id: Final = known.id
         self.is_new: Final = is_new
         self.is_replay: Final = is_replay
         self.may_cancel = may_cancel
@@ -100,7 +113,7 @@ class Handle:
     @property
     def is_durable(self) -> bool:
         """Whether it goes on when its server dies."""
-        return self._record.durable
+        return self.record.durable
 
     @property
     def is_taken_on(self) -> bool:
@@ -110,7 +123,12 @@ class Handle:
     @property
     def record(self) -> RequestRecord:
         """What is known of it, as far as this process was told."""
-        return self._record if self._attended is None else self._attended.record
+        return self._known.record
+
+    @property
+    def keys(self) -> RequestKeys:
+        """Where its records lie, if it has any."""
+        return self._known.keys
 
     @property
     def unstored(self) -> Attended | None:
@@ -145,6 +163,13 @@ class Handle:
 
     async def packed(self, timeout: Duration | None = None) -> bytes:
         """Return what the action returned as JSON, waiting for its end; see :meth:`result`."""
+        attended = self._attended
+        if attended is not None and timeout is None and not attended.has_begun:  # the way of nearly all
+            if attended.address is not None:
+                self._check_chain()
+            await attended.run_here()
+            if attended.packed is not None:
+                return attended.packed
         record = await self._end(timeout)
         return b"null" if record.result is UNSET else bytes(record.result)
 
@@ -156,7 +181,6 @@ class Handle:
         except asyncio.CancelledError:
             self._abandon()
             raise
-        self._record = record
         if record.status == "completed":
             return record
         problem = problem_of(self.id, record, self._server.known)
@@ -181,15 +205,15 @@ class Handle:
             self._server.take(self._attended)
 
     def _check_chain(self) -> None:
-        address = self._record.address
-        if address and address in CHAIN.get() and not self.record.has_ended:
+        address = self._known.address
+        if address is not None and address in CHAIN.get() and not self.record.has_ended:
             raise WaitsForItselfError(label_of(address), self.id)
 
     async def _ended(self) -> RequestRecord:
         attended = self._attended
         if attended is not None:
             if not attended.has_begun:
-                await self._server.run_here(attended)
+                await attended.run_here()
             record = attended.record if attended.is_over else await asyncio.shield(attended.over)
             if attended.refusal is not None:
                 raise attended.refusal
@@ -197,6 +221,7 @@ class Handle:
         view = await until_ended(self._server.space, self.keys)
         if view.is_derived:
             await settle(self._server.space, self.keys, view)
+        self._known = Stored(self.keys, view.record)
         return view.record
 
     def _abandon(self) -> None:
@@ -227,7 +252,7 @@ class Handle:
             view = await self._server.look(self.keys)
             if view.is_derived:
                 await settle(self._server.space, self.keys, view)
-            self._record = view.record
+            self._known = Stored(self.keys, view.record)
         record = self.record
         explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
         info = info_of(self.id, record, explanation)

@@ -51,6 +51,8 @@ def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | Non
 
 def label_of(address: Address) -> str:
     """Return a key in words, as refusals show it, without the tenant: ``"session 's-1'"``."""
+    if len(address) == len((REQUEST, "tenant", "kind", "id")):  # of a session or a user: nearly all
+        return f"{address[2]} {address[3]!r}"
     kind, *rest = address[2:]
     return f"key {rest[1]!r} of {rest[0]}" if kind == "custom" else " ".join([kind, *map(repr, rest)])
 

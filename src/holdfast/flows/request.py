@@ -147,6 +147,11 @@ class Means(Protocol):
         """Why the request was asked to stop; empty if it was not."""
         ...
 
+    @property
+    def session(self) -> Session:
+        """The state of its conversation."""
+        ...
+
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         """Tell those who follow the request."""
         ...
@@ -188,7 +193,6 @@ class Request:
         flow: The kind of the flow.
         action: The name of the action.
         principal: Who asks.
-        session: The state of the conversation: what is done to it is staged, and kept if the action ends well.
         session_id: The id of the conversation; empty for none.
         transport: What it came by.
         metadata: What else the transport knows about it.
@@ -210,7 +214,6 @@ class Request:
         "inputs",
         "metadata",
         "principal",
-        "session",
         "session_id",
         "transport",
     )
@@ -220,7 +223,6 @@ class Request:
         arrival: Arrival,
         *,
         id: str,  # noqa: A002 -- the word that users know
-        session: Session,
         means: Means,
         attempt: int = 1,
         inputs: tuple[Mapping[str, Any], ...] = (),
@@ -230,7 +232,6 @@ class Request:
         self.flow: Final = arrival.flow
         self.action: Final = arrival.action
         self.principal: Final = arrival.principal
-        self.session: Final = session
         self.session_id: Final = arrival.session
         self.transport: Final = arrival.transport
         self.metadata: Final = arrival.metadata
@@ -239,6 +240,11 @@ class Request:
         self.inputs: Final = inputs
         self.chain: Final = arrival.chain if address is None else (*arrival.chain, address)
         self._means: Final = means
+
+    @property
+    def session(self) -> Session:
+        """The state of the conversation: what is done to it is staged, and kept if the action ends well."""
+        return self._means.session
 
     @property
     def tenant(self) -> str:

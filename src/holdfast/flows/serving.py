@@ -49,6 +49,7 @@ class Server:
         space: Where everything lies.
         arbiter: Says who has its turn.
         chains: Signs keys that go to other processes, and knows them again.
+        now: Returns the store's time, as near as this process can tell without asking.
         is_closing: Nothing more is tried again.
     """
 
@@ -59,8 +60,9 @@ class Server:
         self._keeper: Final = lines_of(self.space).keeper
         self._presence: Presence | None = None
         self._attending: Final = asyncio.Lock()
-        self._requests: Final[dict[tuple[str, str], Attended]] = {}
-        self._ended: Final[OrderedDict[tuple[str, str], Attended]] = OrderedDict()
+        self.now: Final = self._host.now
+        self._requests: Final[dict[str, Attended]] = {}
+        self._ended: Final[OrderedDict[str, Attended]] = OrderedDict()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -74,10 +76,6 @@ class Server:
     def known(self) -> KnownErrors:
         """The exceptions that come back as themselves."""
         return self._host.known
-
-    def now(self) -> Instant:
-        """Return the store's time, as near as this process can tell without asking."""
-        return self._host.now()
 
     # --- being alive ---------------------------------------------------------------------------------------------
 
@@ -137,37 +135,37 @@ class Server:
 
     def take(self, attended: Attended) -> asyncio.Future[int]:
         """Run a request here; return what is done once it is certain that it is taken on."""
-        key = (attended.keys.tenant, attended.id)
-        self._requests[key] = attended
+        self._requests[attended.id] = attended
         task, entered = attended.begin()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._gone(key))
+        task.add_done_callback(lambda _: self.gone(attended))
         return entered
 
-    async def run_here(self, attended: Attended) -> None:
-        """Run a request in the task of its caller."""
-        key = (attended.keys.tenant, attended.id)
-        self._requests[key] = attended
-        try:
-            await attended.run_here()
-        finally:
-            self._gone(key)
+    def begun(self, attended: Attended) -> None:
+        """Take note of a request that is run by the task of its caller."""
+        self._requests[attended.id] = attended
 
-    def _gone(self, key: tuple[str, str]) -> None:
-        attended = self._requests.pop(key)
-        if not attended.is_entered or attended.is_stored:
-            return  # it was never taken on, or lies in the store
-        self._ended[key] = attended
-        first = next(iter(self._ended.values()))
-        while len(self._ended) > REMEMBERED or seconds_between(first.record.ended_at, attended.record.ended_at) > KEPT:
+    def gone(self, attended: Attended) -> None:
+        """Take note that a request has ended, and keep it in mind if nobody else does."""
+        del self._requests[attended.id]
+        if attended.is_stored or not attended.is_entered:
+            return  # it lies in the store, or was never taken on
+        self._ended[attended.id] = attended
+        if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-            first = next(iter(self._ended.values()))
 
     def find(self, tenant: str, request_id: str) -> Attended | None:
         """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
-        key = (tenant, request_id)
-        return self._requests.get(key) or self._ended.get(key)
+        self._forget()
+        found = self._requests.get(request_id) or self._ended.get(request_id)
+        return None if found is None or found.tenant != tenant else found
+
+    def _forget(self) -> None:
+        """Forget what has ended too long ago: when somebody asks, and every now and then."""
+        now = self.now()
+        while self._ended and seconds_between(next(iter(self._ended.values())).ended_at, now) > KEPT:
+            self._ended.popitem(last=False)
 
     @property
     def unfinished(self) -> tuple[Attended, ...]:
@@ -196,6 +194,7 @@ class Server:
         try:
             while True:
                 hint = await watch.wait(LOOK_EVERY)
+                self._forget()
                 if hint is None or not hint.complete:  # one may have been lost
                     lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
                     heard = {each.keys.cancel for each in lonely}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
@@ -13,6 +13,7 @@ from holdfast.flows.action import Action, Inputs
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask, Manner
 from holdfast.flows.arrival import Address, Arrival
+from holdfast.flows.call import name_of
 from holdfast.flows.idempotency import Claim
 from holdfast.flows.keying import label_of
 from holdfast.flows.policies import Restart
@@ -47,37 +48,13 @@ class Task(Struct, frozen=True, kw_only=True):
     address: Address | None = None
     claim: Claim | None = None
 
-    @property
-    def name(self) -> str:
-        """Flow and action."""
-        return f"{self.action.flow}.{self.action.name}"
-
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
-        arrival, action = self.arrival, self.action
-        if action.policy.name == "restart":
+        if self.action.policy.name == "restart":
             more["inputs"] = Raw(self.inputs.packed)
         if self.claim is not None:
             more["keep"] = self.claim.keep
-        return RequestRecord(
-            arrival.flow,
-            arrival.action,
-            status,
-            at,
-            user=arrival.user,
-            session=arrival.session,
-            transport=arrival.transport,
-            address=self.address or (),
-            policy=action.policy.name,
-            retryable=action.interrupted == "retry",
-            **more,
-        )
-
-    def first_record(self, at: Instant) -> RequestRecord:
-        """Return its record before it is known whether it has to wait; without a key it runs at once."""
-        if self.address is not None:
-            return self.record(at, "waiting")
-        return self.record(at, "running", started_at=at, attempt=1)
+        return record_of(self.action, self.arrival, self.address, at, status, **more)
 
     def succeeding(self, record: RequestRecord, superseded: Sequence[Superseded]) -> RequestRecord:
         """Return the record of one that has begun, with those whose place it took.
@@ -93,16 +70,59 @@ class Task(Struct, frozen=True, kw_only=True):
 
     def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
         """Return what an arbiter is asked."""
-        address = self.address or ()
+        address, (name, manner) = self.address or (), _name_and_manner(self.action)
         return Ask(
             id=self.id,
             address=address,
             label=label_of(address),
-            action=self.name,
-            manner=_manner_of(self.action),
+            action=name,
+            manner=manner,
             packed=self.inputs.packed,
             **more,
         )
+
+
+class Origin(Protocol):
+    """Where a request came from, as far as its record tells."""
+
+    @property
+    def user(self) -> str:
+        """Who asked."""
+        ...
+
+    @property
+    def session(self) -> str:
+        """In which conversation."""
+        ...
+
+    @property
+    def transport(self) -> str:
+        """What it came by."""
+        ...
+
+
+def record_of(
+    action: Action[..., Any],
+    origin: Origin,
+    address: Address | None,
+    at: Instant,
+    status: Status,
+    **more: Any,  # noqa: ANN401 -- fields of the record
+) -> RequestRecord:
+    """Return the record of a request that was received at an instant."""
+    return RequestRecord(
+        action.flow,
+        action.name,
+        status,
+        at,
+        user=origin.user,
+        session=origin.session,
+        transport=origin.transport,
+        address=address or (),
+        policy=action.policy.name,
+        retryable=action.interrupted == "retry",
+        **more,
+    )
 
 
 def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
@@ -118,9 +138,9 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
 
 
 @lru_cache(maxsize=1_000)
-def _manner_of(action: Action[..., Any]) -> Manner:
-    """Return how the requests of an action behave in a line; actions are told apart faster than policies."""
-    return manner_of(action.policy)
+def _name_and_manner(action: Action[..., Any]) -> tuple[str, Manner]:
+    """Return how the requests of an action are called in a line, and behave there."""
+    return name_of(action), manner_of(action.policy)
 
 
 async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) -> list[Inputs]:

@@ -11,12 +11,12 @@ from holdfast.flows.call import name_of
 from holdfast.flows.dispatch import Dispatcher
 from holdfast.flows.flow import Flows
 from holdfast.transports.chat.declaring import checked_chats
-from holdfast.transports.limits import AppLimits
+from holdfast.transports.limits import AppLimits, Rooms
 from holdfast.transports.mcp.tools import Toolbox
 from holdfast.workflows.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
     from types import ModuleType
 
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -107,6 +107,7 @@ class App:
         )
         self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name)
         self.name, self.limits, self.grace = name, limits or AppLimits(), grace
+        self.rooms: Final = Rooms(self.limits)
         self.is_guarded: Final = authenticate is not None
         self.closing: Final = asyncio.Event()
         self._is_open = False
@@ -178,9 +179,11 @@ class App:
             raise EngineNotOpenError
         return self._dispatcher
 
-    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> Handle:
+    def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
         """Take a request on."""
-        return await self.dispatcher.dispatch(arrival, here=here)
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher.dispatch(arrival, here=here)
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
         """Return a request by its id."""

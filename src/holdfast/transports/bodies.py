@@ -11,9 +11,10 @@ import msgspec
 from holdfast.errors import BodyTooLargeError, BodyTooSlowError, UnsupportedBodyError
 from holdfast.offload import Lane
 from holdfast.transports.alarms import Alarm
+from holdfast.transports.begun import Begun
 
 if TYPE_CHECKING:
-    from starlette.types import Receive
+    from starlette.types import Message, Receive
 
     from holdfast.transports.headers import Headers
 
@@ -36,13 +37,30 @@ async def read_body(headers: Headers, receive: Receive, limit: int, time: float)
     length = headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > len(str(limit)) or int(length) > limit):
         raise BodyTooLargeError(limit)
+    return await received(Begun(receive()), receive, limit, time)
+
+
+async def received(first: Begun[Message], receive: Receive, limit: int, time: float) -> bytes:
+    """Return the body, if nothing in the headers speaks against it; see :func:`read_body`.
+
+    Args:
+        first: Its first part, which most often is there already, and is all of it.
+        receive: Returns the next.
+        limit: How many bytes it has at most.
+        time: How many seconds it takes at most.
+    """
+    if first.is_done and first.value["type"] == "http.request" and not first.value.get("more_body", False):
+        body: bytes = first.value.get("body", b"")
+        if len(body) > limit:
+            raise BodyTooLargeError(limit)
+        return body
     task = asyncio.current_task()
     if task is None:
-        return await _received(receive, limit, time)
+        return await _received(first, receive, limit, time)
     slow = _Slow(task)
     off = _alarm(time).set(slow.stop)
     try:
-        return await _received(receive, limit, time)
+        return await _received(first, receive, limit, time)
     except asyncio.CancelledError:
         if slow.was_stopped and task.uncancel() <= slow.before:
             raise BodyTooSlowError(time) from None
@@ -70,11 +88,11 @@ class _Slow:
         self._task.cancel()
 
 
-async def _received(receive: Receive, limit: int, time: float) -> bytes:
+async def _received(first: Begun[Message], receive: Receive, limit: int, time: float) -> bytes:
     chunks: list[bytes] = []
     size, more = 0, True
+    message = first.value if first.is_done else await first
     while more:
-        message = await receive()
         if message["type"] != "http.request":
             raise BodyTooSlowError(time)
         chunk: bytes = message.get("body", b"")
@@ -83,6 +101,8 @@ async def _received(receive: Receive, limit: int, time: float) -> bytes:
             raise BodyTooLargeError(limit)
         chunks.append(chunk)
         more = message.get("more_body", False)
+        if more:
+            message = await receive()
     return b"".join(chunks)
 
 

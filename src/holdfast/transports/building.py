@@ -13,10 +13,10 @@ from holdfast.flows.seeing import OPERATOR
 from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.chat.routes import chat_routes
 from holdfast.transports.gate import Gate
-from holdfast.transports.http import REQUEST
-from holdfast.transports.limits import Rooms
 from holdfast.transports.oauth.tokens import OAuthTokens
+from holdfast.transports.results import REQUEST
 from holdfast.transports.routing import (
+    CALLS,
     HEALTH,
     Direct,
     document_route,
@@ -27,6 +27,7 @@ from holdfast.transports.routing import (
     webhook_path,
     webhook_routes,
 )
+from holdfast.transports.straight import Straight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,11 +87,11 @@ def routes_of(
     authenticate: Authenticate | None,
 ) -> list[BaseRoute]:
     """Return all routes of an application."""
-    rooms = Rooms(app.limits)
+    limits, rooms = app.limits, app.rooms
     return [
-        *flow_routes(app, app.flows, app.limits, rooms, app.closing),
-        *webhook_routes(app, webhooks, app.limits, rooms),
-        *chat_routes(chats, app, space=lambda: app.space, limits=app.limits, rooms=rooms, closing=app.closing),
+        *flow_routes(app, app.flows, limits, rooms, app.closing),
+        *webhook_routes(app, webhooks, limits, rooms),
+        *chat_routes(chats, app, space=lambda: app.space, limits=limits, rooms=rooms, closing=app.closing),
         *([] if tools is None else [Route("/mcp", tools)]),
         document_route(app.name, version, app.flows, is_guarded=app.is_guarded),
         health_route(lambda: app.is_well),
@@ -117,6 +118,7 @@ def behind_the_door(
         origins=origins,
         open_paths={HEALTH, *map(webhook_path, webhooks), *open_paths},
         nobody=Principal() if authenticate is not None else LOCAL,
+        straight=Straight(app, app.flows, CALLS, app.limits, app.rooms),
     )
     if not origins:
         return gate

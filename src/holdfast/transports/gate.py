@@ -10,9 +10,10 @@ from starlette.requests import HTTPConnection
 
 from holdfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
 from holdfast.transports.authentication import identify
-from holdfast.transports.headers import headers_of
-from holdfast.transports.loopback import host_of, is_local
+from holdfast.transports.headers import SECURITY, raw_headers
+from holdfast.transports.loopback import host_of, is_from_here
 from holdfast.transports.problems import problem_response
+from holdfast.transports.results import Result
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,18 +22,12 @@ if TYPE_CHECKING:
 
     from holdfast.flows.arrival import Principal
     from holdfast.transports.authentication import Authenticate
-    from holdfast.transports.headers import Headers
+    from holdfast.transports.headers import RawHeaders
+    from holdfast.transports.straight import Straight
 
 PRINCIPAL: Final = "holdfast.principal"
 """Where an endpoint finds in the scope who asks."""
 
-SECURITY: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
 _NOT_GUARDED: Final = "without authentication, this application serves its own machine only; see authenticate="
 _log: Final = logging.getLogger("holdfast.transports")
 
@@ -51,6 +46,7 @@ class Gate:
         origins: The pages besides its own that may use it.
         open_paths: The paths that take no credentials, each in full. They look after themselves.
         nobody: Who asks if there is no ``authenticate``.
+        straight: Answers plain calls of actions, once they are let in; all else goes to ``app``.
     """
 
     def __init__(
@@ -62,8 +58,9 @@ class Gate:
         origins: Collection[str],
         open_paths: Collection[str],
         nobody: Principal,
+        straight: Straight | None = None,
     ) -> None:
-        self._app, self._authenticate, self._nobody = app, authenticate, nobody
+        self._app, self._authenticate, self._nobody, self._straight = app, authenticate, nobody, straight
         self._hosts: Final = frozenset(host.lower() for host in hosts if not host.startswith("*."))
         self._below: Final = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
         self._origins: Final = frozenset(origin.rstrip("/").lower() for origin in origins)
@@ -74,10 +71,23 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer, scope = _Answer(send), {**scope}
+        answer, headers, straight = _Answer(send), raw_headers(scope), self._straight
         try:
-            scope[PRINCIPAL] = await self._admitted(scope)
-            await self._app(scope, receive, answer)
+            if self._is_open(scope, headers):
+                principal = self._nobody
+            else:
+                scope = {**scope}
+                principal = await self._identified(scope)
+            if straight is None or (action := straight.find(scope, headers)) is None:
+                await self._app({**scope, PRINCIPAL: principal}, receive, answer)
+                return
+            told = await straight.answer(action, principal, headers, receive)
+            if isinstance(told, Result):  # it brings along what the door adds to others
+                answer.has_begun = True
+                await send(told.start)
+                await send(told.body)
+            else:
+                await told(scope, receive, answer)
         except FlowError as problem:
             await answer.refuse(problem, scope, receive)
         except Exception as problem:
@@ -86,33 +96,34 @@ class Gate:
                 raise
             await answer.refuse(problem, scope, receive)
 
-    async def _admitted(self, scope: Scope) -> Principal:
-        headers = headers_of(scope)
-        self._check_host(headers.get("host", ""))
-        self._check_origin(headers)
+    def _is_open(self, scope: Scope, headers: RawHeaders) -> bool:
+        """Check the host and the origin; tell whether no credentials are needed."""
+        if self._hosts or self._below:
+            self._check_host(headers.get(b"host", b"").decode("latin-1"))
+        if b"origin" in headers:
+            self._check_origin(headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1"))
+        if self._authenticate is None and is_from_here(scope, headers):
+            return True
         if route_path(scope) in self._open_paths:
-            return self._nobody
+            return True
         if self._authenticate is None:
-            if not is_local(scope):
-                raise AuthenticationError(_NOT_GUARDED)
-            return self._nobody
+            raise AuthenticationError(_NOT_GUARDED)
+        return False
+
+    async def _identified(self, scope: Scope) -> Principal:
+        assert self._authenticate is not None  # noqa: S101 -- otherwise it is open, or refused
         principal = await identify(self._authenticate, HTTPConnection(scope))
         if principal is None:
             raise AuthenticationError
         return principal
 
     def _check_host(self, header: str) -> None:
-        if not self._hosts and not self._below:
-            return
         host = host_of(header)
         if host not in self._hosts and not (self._below and host.endswith(self._below)):
             raise WrongHostError(host)
 
-    def _check_origin(self, headers: Headers) -> None:
-        origin = headers.get("origin")
-        if origin is None or origin.lower() in self._origins:
-            return
-        if _netloc(origin) != headers.get("host", "").lower():
+    def _check_origin(self, origin: str, host: str) -> None:
+        if origin.lower() not in self._origins and _netloc(origin) != host.lower():
             raise WrongOriginError(origin)
 
 

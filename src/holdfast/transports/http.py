@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -10,17 +9,19 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
-from holdfast.transports.alarms import Alarm
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
+from holdfast.transports.begun import Begun
 from holdfast.transports.bodies import read_body
-from holdfast.transports.gate import PRINCIPAL, SECURITY
+from holdfast.transports.gate import PRINCIPAL
 from holdfast.transports.headers import headers_of
 from holdfast.transports.problems import problem_response
+from holdfast.transports.results import GONE, Result, refusal, result_within, told, watched
 from holdfast.transports.showing import as_json, shown_handle, shown_info
 from holdfast.transports.sse import EventStream, written
 from holdfast.transports.visitors import who_asks
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,15 +33,7 @@ if TYPE_CHECKING:
     from holdfast.transports.limits import AppLimits, Rooms
     from holdfast.transports.seam import Dispatching, Handle
 
-REQUEST: Final = "Holdfast-Request"
-WATCH_AFTER: Final = 0.05
-"""Seconds after which it is looked at whether a caller is still there. Most requests have ended by then."""
-
-GONE: Final = "the caller went away"
-_REQUEST: Final = REQUEST.lower().encode()
 _NO_STREAM: Final = contextlib.nullcontext()
-_NOT_KEPT: Final = (b"cache-control", b"no-store")
-_REPLAYED: Final = (b"idempotency-replayed", b"true")
 
 
 @final
@@ -52,7 +45,6 @@ class Calling:
     ) -> None:
         self._dispatching, self._flows, self._limits, self._closing = dispatching, flows, limits, closing
         self._open, self._streams = rooms.requests, rooms.streams
-        self._watching: Final = Alarm(WATCH_AFTER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one call. Whether there is room for its stream is known before anything is done."""
@@ -81,35 +73,25 @@ class Calling:
             return await self._later(scope, handle, preference)
         if is_stream:
             return self._streamed(action, handle)
-        return await self._ended(action, handle, receive)
+        try:
+            work = Begun(handle.packed())
+            return Result(work.value if work.is_done else await watched(work, action, handle, receive), handle)
+        except HoldfastError as problem:
+            return refusal(problem, handle)
 
     async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> ASGIApp:
         """Answer before it has ended, unless the caller asked to wait and it ends in time."""
         wait = min(preference.wait or 0.0, self._limits.wait)
         if wait:
             with contextlib.suppress(ResultTimeoutError):
-                return await _result(handle, wait)
+                return await result_within(handle, wait)
         return accepted(scope, handle, is_asked_for=preference.is_async)
-
-    async def _ended(self, action: Action[..., Any], handle: Handle, receive: Receive) -> ASGIApp:
-        """Wait until it has ended. A caller that goes away is noticed, if it matters."""
-        if action.on_disconnect != "cancel" or not handle.is_new:
-            return await _result(handle)
-        watching: list[asyncio.Task[None]] = []
-        off = self._watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
-        try:
-            return await _result(handle)
-        finally:
-            off()
-            if watching:
-                watching[0].cancel()
-                await asyncio.wait(watching)
 
     def _streamed(self, action: Action[..., Any], handle: Handle) -> ASGIApp:
         """Send the events as they come; the last of them has the result."""
 
         async def send_events(scope: Scope, receive: Receive, send: Send) -> None:
-            stream = EventStream(_all(handle.events()), self._limits, self._closing, _told(handle))
+            stream = EventStream(_all(handle.events()), self._limits, self._closing, told(handle))
             try:
                 await stream(scope, receive, send)
             finally:
@@ -123,53 +105,9 @@ def _is_stream(scope: Scope) -> bool:
     return "text/event-stream" in headers_of(scope).get("accept", "")
 
 
-async def _watch(handle: Handle, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    await handle.cancel(GONE)
-
-
-async def _result(handle: Handle, wait: float | None = None) -> ASGIApp:
-    try:
-        packed = await handle.packed(wait)
-    except ResultTimeoutError:
-        raise
-    except HoldfastError as problem:
-        return problem_response(problem, handle.id, _told(handle)) if handle.is_taken_on else problem_response(problem)
-    return _Result(packed, handle)
-
-
-@final
-class _Result:
-    """The most frequent answer, as bytes: what an action returned."""
-
-    __slots__ = ("_body", "_headers")
-
-    def __init__(self, body: bytes, handle: Handle) -> None:
-        self._body = body
-        self._headers = [
-            (b"content-length", b"%d" % len(body)),
-            (b"content-type", b"application/json"),
-            (_REQUEST, handle.id.encode("latin-1")),
-            _NOT_KEPT,
-            *((_REPLAYED,) if handle.is_replay else ()),
-            *SECURITY,
-        ]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI hands it to everybody
-        """Send it."""
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        await send({"type": "http.response.body", "body": self._body})
-
-
-def _told(handle: Handle) -> dict[str, str]:
-    told = {REQUEST: handle.id, "Cache-Control": "no-store"}
-    return told | {"Idempotency-Replayed": "true"} if handle.is_replay else told
-
-
 def accepted(scope: Scope, handle: Handle, *, is_asked_for: bool = False) -> Response:
     """Return the answer to a request that goes on by itself: where to follow it."""
-    headers = _told(handle) | {"Location": f"{scope.get('root_path', '')}/requests/{handle.id}"}
+    headers = told(handle) | {"Location": f"{scope.get('root_path', '')}/requests/{handle.id}"}
     if is_asked_for:
         headers["Preference-Applied"] = "respond-async"
     return Response(as_json(shown_handle(handle)), 202, headers, "application/json")

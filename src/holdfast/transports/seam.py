@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
     from holdfast.flows.arrival import Arrival, Principal
     from holdfast.flows.request import Event, Explanation, RequestInfo
@@ -69,7 +69,7 @@ class Handle(Protocol):
 class Dispatching(Protocol):
     """Where every request goes, whatever it came by."""
 
-    async def dispatch(self, arrival: Arrival, *, here: bool = False) -> Handle:
+    def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
         """Take a request on, or raise why not.
 
         With ``here``, whoever asks will wait for the result and do nothing else, so that may come out only then.

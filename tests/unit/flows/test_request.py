@@ -10,7 +10,6 @@ import pytest
 import holdfast as hf
 from holdfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
 from holdfast.flows.request import ENDED, Event, Explanation, Request, RequestInfo
-from holdfast.flows.session import Session
 from holdfast.testing.flows import Rehearsal
 
 
@@ -34,10 +33,9 @@ def test_the_chain_ends_with_the_requests_own_key() -> None:
     """Whatever it calls must not wait for that."""
     rehearsal, outer, own = Rehearsal(), ("request", "default", "user", "u"), ("request", "default", "session", "s")
     arrival = hf.Arrival(flow="chat", action="respond", chain=(outer,))
-    session = Session("", rehearsal.request.session.read)
 
-    assert Request(arrival, id="r", session=session, means=rehearsal).chain == (outer,)
-    assert Request(arrival, id="r", session=session, means=rehearsal, address=own).chain == (outer, own)
+    assert Request(arrival, id="r", means=rehearsal).chain == (outer,)
+    assert Request(arrival, id="r", means=rehearsal, address=own).chain == (outer, own)
 
 
 def test_events_are_told_in_order() -> None:

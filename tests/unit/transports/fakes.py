@@ -17,6 +17,7 @@ from holdfast.flows.request import Event, Explanation, Request, RequestInfo
 from holdfast.transports.gate import Gate
 from holdfast.transports.limits import AppLimits, Rooms
 from holdfast.transports.routing import (
+    CALLS,
     HEALTH,
     document_route,
     flow_routes,
@@ -25,6 +26,7 @@ from holdfast.transports.routing import (
     webhook_path,
     webhook_routes,
 )
+from holdfast.transports.straight import Straight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, MutableMapping
@@ -165,6 +167,7 @@ class Served:
         hosts: tuple[str, ...] = (),
         origins: tuple[str, ...] = (),
         limits: AppLimits | None = None,
+        straight: bool = True,
     ) -> None:
         self.dispatching, self.closing = FakeDispatching(), asyncio.Event()
         limits, flows, webhooks = limits or AppLimits(), Flows([chat]), tuple(webhooks)
@@ -182,6 +185,7 @@ class Served:
             origins=origins,
             open_paths={HEALTH, *map(webhook_path, webhooks)},
             nobody=Principal(),
+            straight=Straight(self.dispatching, flows, CALLS, limits, rooms) if straight else None,
         )
 
     def client(self, address: str = "127.0.0.1", base: str = "http://localhost") -> httpx.AsyncClient:

@@ -60,8 +60,8 @@ class RequestLine(Generic[E]):
 
     __slots__ = ("holder", "waiters")
 
-    def __init__(self) -> None:
-        self.holder: E | None = None
+    def __init__(self, holder: E | None = None) -> None:
+        self.holder = holder
         self.waiters: Final[dict[E, None]] = {}
 
     @property

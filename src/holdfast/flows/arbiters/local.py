@@ -99,9 +99,8 @@ class LocalArbiter:
         turn = LocalTurn(self, ask)
         line = self._lines.get(ask.address)
         if line is None:
-            line = self._lines[ask.address] = RequestLine()
-            line.enter(turn)
-            turn.begin(self._clock.wall())
+            self._lines[ask.address] = RequestLine(turn)
+            turn.is_at_front, turn.since = True, self._clock.wall()
             return turn
         verdict = line.judge(ask.action, manner)
         if isinstance(verdict, Refused):
@@ -118,17 +117,18 @@ class LocalArbiter:
     def leave(self, turn: LocalTurn) -> None:
         """Take a place back. Doing it again, or when others stand in its line, changes nothing."""
         turn.has_left = True
-        line = self._lines.get(turn.ask.address)
+        address = turn.ask.address
+        line = self._lines.get(address)
         if line is None:
             return
-        if line.holder is turn:
+        was_holder, following = line.holder is turn, line.leave(turn)
+        if line.holder is None:
+            del self._lines[address]
+            self._paces.pop(address, None)
+        elif was_holder:
             self._note_pace(turn)
-        following = line.leave(turn)
         if following is not None:
             following.begin(self._clock.wall())
-        if line.is_empty:
-            del self._lines[turn.ask.address]
-            self._paces.pop(turn.ask.address, None)
 
     def _note_pace(self, turn: LocalTurn) -> None:
         address, took = turn.ask.address, max(0.0, (self._clock.wall() - turn.since) / 1_000_000)

@@ -23,41 +23,22 @@ if TYPE_CHECKING:
 class LocalTurn:
     """One place. It is in the line from :meth:`~LocalArbiter.enter` to :meth:`~LocalArbiter.leave`."""
 
-    __slots__ = (
-        "_arbiter",
-        "_coming",
-        "_deadline",
-        "_timer",
-        "ask",
-        "body",
-        "finishing",
-        "has_left",
-        "is_at_front",
-        "is_durable",
-        "is_lost",
-        "is_to_stay",
-        "position",
-        "problem",
-        "since",
-        "stop",
-        "superseded",
-    )
+    # What only those need who wait or are stopped is said once, for the class: most have their turn at once, and end.
+    body: Body | None = None
+    since = Instant(0)
+    position = 0
+    superseded: tuple[Superseded, ...] = ()
+    stop: Stop | None = None
+    problem: HoldfastError | None = None
+    finishing: asyncio.Task[None] | None = None
+    is_at_front = is_durable = has_left = is_lost = is_to_stay = False
+    coming: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _deadline: float | None = None
 
     def __init__(self, arbiter: LocalArbiter, ask: Ask) -> None:
         self._arbiter: Final = arbiter
         self.ask: Final = ask
-        self.body: Body | None = None
-        self.since = Instant(0)
-        self.position = 0
-        self.superseded: tuple[Superseded, ...] = ()
-        self.stop: Stop | None = None
-        self.problem: HoldfastError | None = None
-        self.finishing: asyncio.Task[None] | None = None
-        self.is_at_front = self.is_durable = self.has_left = self.is_lost = False
-        self.is_to_stay = False
-        self._coming: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline: float | None = None
 
     @property
     def action(self) -> str:
@@ -80,7 +61,7 @@ class LocalTurn:
         """Wait from now on, for so many seconds."""
         loop = asyncio.get_running_loop()
         self.position, self.since = position, at
-        self._coming = loop.create_future()
+        self.coming = loop.create_future()
         if budget is not None:
             self._deadline = loop.time() + budget
             self._timer = loop.call_at(self._deadline, self._is_late)
@@ -96,14 +77,14 @@ class LocalTurn:
         self._settle()
 
     def _settle(self) -> None:
-        if self._coming is not None and not self._coming.done():
-            self._coming.set_result(None)
+        if self.coming is not None and not self.coming.done():
+            self.coming.set_result(None)
 
     async def come(self) -> None:
         """Wait until it has its turn, or raise why it gets none. Whoever does not wait to the end has to leave."""
-        if self._coming is not None:
+        if self.coming is not None:
             try:
-                await self._coming
+                await self.coming
             finally:
                 if self._timer is not None:
                     self._timer.cancel()
@@ -224,7 +205,8 @@ class LocalHolding:
                 await arbiter.commit(ask.beside, turn.position, turn)
             if not turn.is_at_front and ask.on_waiting is not None:
                 ask.on_waiting(turn.position)
-            await turn.come()
+            if turn.coming is not None or turn.is_lost:
+                await turn.come()
         except BaseException as error:
             arbiter.leave(turn)
             was_stopped = turn.body.was_cancelled and await turn.body.take_back(error) is None
@@ -241,6 +223,8 @@ class LocalHolding:
         turn = self._turn
         if turn is None or turn.body is None:
             return
+        if error is None and turn.has_left and not turn.is_lost and not turn.body.was_cancelled:
+            return  # it has finished, and nobody wanted it to stop: nearly all end like this
         by_us = turn.body.was_cancelled
         try:
             others = await turn.body.take_back(error)

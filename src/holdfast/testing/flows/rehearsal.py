@@ -61,6 +61,7 @@ class Rehearsal:
 
     Attributes:
         request: What to call the action with.
+        session: The state of the conversation, as the action sees it.
         events: What the action has told those who follow it.
         started: The workflows that it has started.
     """
@@ -91,10 +92,8 @@ class Rehearsal:
         self.stopping = ""
         self.events: Final[list[Event]] = []
         self.started: Final[list[StartedRun]] = []
-        own_session = Session(session, self._load)
-        self.request: Final = Request(
-            arrival, id=new_id(), session=own_session, means=self, attempt=attempt, inputs=inputs
-        )
+        self.session: Final = Session(session, self._load)
+        self.request: Final = Request(arrival, id=new_id(), means=self, attempt=attempt, inputs=inputs)
 
     def state_after(self) -> State:
         """Return the state of the conversation as it is if the action ends now, and well."""

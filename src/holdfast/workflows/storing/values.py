@@ -132,18 +132,26 @@ class Signature:
             raise WrongArgumentsError(self.name, str(error)) from None
         return self._codec.write(self.arguments(**bound.arguments))[0]
 
+    def read(self, body: bytes) -> msgspec.Struct:
+        """Return the arguments that ``body`` was made from, as :attr:`arguments`; what was left out is ``UNSET``.
+
+        Raises:
+            DecodeError: As :meth:`unpack`.
+        """
+        try:
+            found: msgspec.Struct = self._codec.read(body)
+        except DecodeError:
+            self._refuse_unknown(body)
+            raise
+        return found
+
     def unpack(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments that ``data`` was made from, to call the function with.
 
         Raises:
             DecodeError: The data is damaged, or the function takes other arguments now.
         """
-        body = bytes(data)
-        try:
-            found = self._codec.read(body)
-        except DecodeError:
-            self._refuse_unknown(body)
-            raise
+        found = self.read(bytes(data))
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, is_positional in self._places:

@@ -1,0 +1,130 @@
+"""What is known of a request that runs here, or has: it lies in memory, and its record is made when somebody looks.
+
+Nearly all requests whose caller waits leave nothing in the store, end at once, and are never asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import Instant
+from holdfast.flows.emitting import Memory
+from holdfast.flows.records import RequestKeys
+from holdfast.flows.tasks import record_of
+from holdfast.flows.viewing import ended
+
+if TYPE_CHECKING:
+    from holdfast.flows.records import RequestRecord
+    from holdfast.flows.serving import Server
+    from holdfast.flows.tasks import Task
+
+
+class KnownHere:
+    """What is known of one request. :class:`~holdfast.flows.attending.Attended` runs it.
+
+    Attributes:
+        id: Its id.
+        action: What it runs.
+        address: The line in which it needs a turn; None: it needs none.
+        principal: Who asked.
+        session: In which conversation.
+        transport: What it came by.
+        is_stored: Whether others can see it.
+        value: What it returned.
+        packed: The same, as JSON; None: it has returned nothing.
+        problem: What it raised.
+        refusal: Why it was not taken on.
+        is_entered: It is certain that it is taken on.
+        is_over: It has ended.
+        ended_at: When.
+        sharers: The other users who share its run, if there are any and nothing of it is stored.
+    """
+
+    # What most requests never have is said once, for the class: to set it for each takes longer than their actions do.
+    value: Any = None
+    packed: bytes | None = None
+    problem: BaseException | None = None
+    refusal: BaseException | None = None
+    is_entered = is_over = False
+    ended_at = Instant(0)
+    sharers: set[str] | None = None
+    _started_at = Instant(0)
+    _record: RequestRecord | None = None
+    _keys: RequestKeys | None = None
+    _memory: Memory | None = None
+    _over: asyncio.Future[RequestRecord] | None = None
+
+    def __init__(self, server: Server, task: Task, *, is_stored: bool) -> None:
+        arrival = task.arrival
+        self._server, self._task, self.is_stored = server, task, is_stored
+        self.id, self.action, self.address = task.id, task.action, task.address
+        self.principal, self.session, self.transport = arrival.principal, arrival.session, arrival.transport
+        self._received_at = server.now()
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.principal.tenant
+
+    @property
+    def user(self) -> str:
+        """Who asked; empty if nobody is known by name."""
+        return self.principal.user
+
+    @property
+    def keys(self) -> RequestKeys:
+        """Where its records lie, if it has any."""
+        if self._keys is None:
+            self._keys = RequestKeys(self._server.space, self.tenant, self.id)
+        return self._keys
+
+    @property
+    def memory(self) -> Memory:
+        """What it tells, if it has no record."""
+        if self._memory is None:
+            self._memory = Memory()
+        return self._memory
+
+    @property
+    def record(self) -> RequestRecord:
+        """How it is."""
+        if self._record is None:  # nobody has looked yet
+            self._record = self._first_record()
+        return self._record
+
+    def _first_record(self) -> RequestRecord:
+        at, began = self._received_at, self._started_at if self.address else self._received_at
+        if not began:
+            return record_of(self.action, self, self.address, at, "waiting")
+        record = record_of(self.action, self, self.address, at, "running", started_at=began, attempt=1)
+        return record if self.packed is None else ended(record, "completed", self.ended_at, result=self.packed)
+
+    @property
+    def over(self) -> asyncio.Future[RequestRecord]:
+        """Done when it has ended."""
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+            if self.is_over:
+                self._over.set_result(self.record)
+        return self._over
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    def _complete(self, value: Any, packed: bytes, at: Instant) -> None:  # noqa: ANN401 -- whatever the action returned
+        self.value, self.packed, self.ended_at, self.is_over = value, packed, at, True
+        if self._record is not None:
+            self._record = ended(self._record, "completed", at, result=packed)
+        if self._over is not None or self._memory is not None:
+            self._tell()
+
+    def _close(self, record: RequestRecord) -> None:
+        self._record, self.ended_at, self.is_over = record, record.ended_at, True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell those who wait for its end."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(self.record)
+        if self._memory is not None:
+            self._memory.rouse()

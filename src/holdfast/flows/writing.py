@@ -1,0 +1,123 @@
+"""What is written of a request whose caller waits: with its place, when its turn comes, and with its end.
+
+All of it is for the store's commits: pure functions of what lies there, which may run several times, on another thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import RequestInterruptedError
+from holdfast.flows.arbiters.protocol import Beside
+from holdfast.flows.calling import session_put
+from holdfast.flows.ending import to_the_end
+from holdfast.flows.records import REQUESTS, RequestKeys, session_key
+from holdfast.flows.viewing import final_put
+from holdfast.stores.protocol import Check, Put
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.flows.arbiters.protocol import Turn
+    from holdfast.flows.records import RequestRecord
+    from holdfast.flows.request import Status
+    from holdfast.flows.serving import Server
+    from holdfast.flows.session import Operation
+    from holdfast.flows.tasks import Task
+    from holdfast.keys import RecordKey
+    from holdfast.stores.protocol import Change, Snapshot
+
+
+def with_its_place(server: Server, task: Task, keys: RequestKeys, note: Callable[[RequestRecord], None]) -> Beside:
+    """Return what is committed with the place of a request: its record, and its idempotency key.
+
+    Args:
+        server: Where it runs.
+        task: The request.
+        keys: Where its records lie.
+        note: Told the record before it is written; from then on it may be there.
+    """
+    claim = task.claim
+
+    def decide(position: int, seen: Snapshot) -> Sequence[Change]:
+        if seen.version(keys.record):
+            return ()  # it was written, and the answer got lost
+        begins = {} if position else {"started_at": seen.at, "attempt": 1}
+        status: Status = "waiting" if position else "running"
+        record = task.record(seen.at, status, owner=server.owner, server=server.name, **begins)
+        put = Put(keys.record, REQUESTS.encode_own(record))
+        changes = (put, *(() if claim is None else claim.put_over(keys.id, seen)))
+        note(record)
+        return changes
+
+    return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
+
+
+def when_it_runs(keys: RequestKeys, record: RequestRecord) -> Beside:
+    """Return what is committed when one that had to wait has its turn."""
+
+    def decide(_: int, seen: Snapshot) -> Sequence[Change]:
+        put = Put(keys.record, REQUESTS.encode_own(record), seen.version(keys.record))
+        return (put,) if put.expected else ()
+
+    return Beside((keys.record,), decide)
+
+
+def with_its_end(
+    server: Server, task: Task, keys: RequestKeys, record: RequestRecord | None, operations: tuple[Operation, ...]
+) -> Beside:
+    """Return what is committed with the end of a request: what was done to its session, and its record if it has one.
+
+    It raises :class:`~holdfast.errors.RequestInterruptedError` if the record is gone.
+    """
+    session = session_key(server.space, keys.tenant, task.arrival.session)
+
+    def decide(_: int, seen: Snapshot) -> Sequence[Change]:
+        changes: list[Change] = []
+        if record is not None:
+            found = seen.get(keys.record)
+            if found is None:
+                raise RequestInterruptedError(keys.id)
+            if REQUESTS.decode(found.value).has_ended:
+                return ()  # it was written, and the answer got lost
+            changes.append(final_put(keys, record, found.version, seen.at))
+        if operations:
+            changes.append(session_put(session, operations, seen))
+        return changes
+
+    return Beside((*(() if record is None else (keys.record,)), *((session,) if operations else ())), decide)
+
+
+async def write_end(
+    server: Server, task: Task, turn: Turn | None, record: RequestRecord | None, operations: tuple[Operation, ...]
+) -> asyncio.CancelledError | None:
+    """Write down how a request ended and what it did to its session, in the commit that ends its turn.
+
+    If nothing else would tell that this has happened, a cancellation comes too late, and is returned.
+
+    Args:
+        server: Where it runs.
+        task: The request.
+        turn: Its turn, if it has one.
+        record: How it ended; None: it has no record.
+        operations: What it did to its session.
+    """
+    keys = RequestKeys(server.space, task.arrival.tenant, task.id)
+    beside = with_its_end(server, task, keys, record, operations)
+    if record is None:
+        return await to_the_end(server.own(server.update(beside) if turn is None else turn.finish(beside)))
+    await (update_while_alive(server, task.id, beside) if turn is None else turn.finish(beside))
+    return None
+
+
+async def update_while_alive(server: Server, request_id: str, beside: Beside) -> Mapping[RecordKey, int]:
+    """Commit without a turn, only while this process is taken for alive."""
+    guard = server.presence_key
+
+    def decide(position: int, seen: Snapshot) -> Sequence[Change]:
+        if not seen.version(guard):
+            raise RequestInterruptedError(request_id)
+        return (*beside.decide(position, seen), Check(guard, seen.version(guard)))
+
+    return await server.update(Beside((*beside.keys, guard), decide))

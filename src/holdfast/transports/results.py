@@ -1,0 +1,111 @@
+"""Waiting for what a request returns while its caller may go away, and telling it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from holdfast.errors import HoldfastError, ResultTimeoutError
+from holdfast.transports.alarms import Alarm
+from holdfast.transports.headers import SECURITY
+from holdfast.transports.problems import problem_response
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from holdfast.flows.action import Action
+    from holdfast.transports.begun import Begun
+    from holdfast.transports.seam import Handle
+
+REQUEST: Final = "Holdfast-Request"
+WATCH_AFTER: Final = 0.05
+"""Seconds after which it is looked at whether a caller is still there. Most requests have ended by then."""
+
+GONE: Final = "the caller went away"
+
+_REQUEST: Final = REQUEST.lower().encode()
+_JSON: Final = (b"content-type", b"application/json")
+_REPLAYED: Final = (b"idempotency-replayed", b"true")
+_ALWAYS: Final = ((b"cache-control", b"no-store"), *SECURITY)
+_watching: Final = Alarm(WATCH_AFTER)
+
+
+async def watched(work: Begun[bytes], action: Action[..., Any], handle: Handle, receive: Receive) -> bytes:
+    """Wait for a result that was not there at once. A caller that goes away meanwhile is noticed, if it matters.
+
+    Args:
+        work: What returns it.
+        action: What was called.
+        handle: The request.
+        receive: Tells that the caller has gone.
+
+    Raises:
+        HoldfastError: Why there is nothing.
+    """
+    if action.on_disconnect != "cancel" or not handle.is_new:
+        return await work
+    watching: list[asyncio.Task[None]] = []
+    off = _watching.set(lambda: watching.append(asyncio.ensure_future(_watch(handle, receive))))
+    try:
+        return await work
+    finally:
+        off()
+        if watching:
+            watching[0].cancel()
+            await asyncio.wait(watching)
+
+
+async def _watch(handle: Handle, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    await handle.cancel(GONE)
+
+
+async def result_within(handle: Handle, wait: float) -> ASGIApp:
+    """Return the answer of a request that ends in time.
+
+    Raises:
+        ResultTimeoutError: It does not.
+    """
+    try:
+        return Result(await handle.packed(wait), handle)
+    except ResultTimeoutError:
+        raise
+    except HoldfastError as problem:
+        return refusal(problem, handle)
+
+
+def refusal(problem: HoldfastError, handle: Handle) -> Response:
+    """Return the answer that tells why a request has no result."""
+    return problem_response(problem, handle.id, told(handle)) if handle.is_taken_on else problem_response(problem)
+
+
+def told(handle: Handle) -> dict[str, str]:
+    """Return the headers that every answer about a request has."""
+    headers = {REQUEST: handle.id, "Cache-Control": "no-store"}
+    return headers | {"Idempotency-Replayed": "true"} if handle.is_replay else headers
+
+
+@final
+class Result:
+    """The most frequent answer: what an action returned, with all headers, those included that the door adds to others.
+
+    Attributes:
+        start: The message that it begins with.
+        body: The one that it ends with.
+    """
+
+    __slots__ = ("body", "start")
+
+    def __init__(self, packed: bytes, handle: Handle) -> None:
+        length, request_id = (b"content-length", b"%d" % len(packed)), (_REQUEST, handle.id.encode("latin-1"))
+        replayed = (_REPLAYED,) if handle.is_replay else ()
+        headers = [length, _JSON, request_id, *replayed, *_ALWAYS]
+        self.start: Final[Message] = {"type": "http.response.start", "status": 200, "headers": headers}
+        self.body: Final[Message] = {"type": "http.response.body", "body": packed}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI hands it to everybody
+        """Send it."""
+        await send(self.start)
+        await send(self.body)

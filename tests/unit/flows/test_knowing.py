@@ -1,0 +1,124 @@
+"""What is known of requests that leave nothing in the store: as much as is asked for, as long as it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.clock import later
+from holdfast.errors import RequestNotFoundError
+from holdfast.flows.records import KEPT
+from holdfast.flows.serving import REMEMBERED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.flows.handle import Handle
+    from holdfast.flows.request import RequestInfo
+
+DESK = hf.Flow("desk")
+
+
+class Letter(msgspec.Struct, weakref=True):
+    """Something that a request brings."""
+
+    text: str
+
+
+class Pause:
+    """Where requests wait until a test lets them go on."""
+
+    here, may_go_on = asyncio.Event(), asyncio.Event()
+    letters: list[weakref.ref[Letter]] = []  # noqa: RUF012 -- made anew for each test
+
+
+@DESK.action(concurrency="queue")
+async def read(_request: hf.Request, letter: Letter) -> int:
+    """Wait, and tell how long a letter is."""
+    Pause.letters.append(weakref.ref(letter))
+    Pause.here.set()
+    await Pause.may_go_on.wait()
+    return len(letter.text)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[hf.Dispatcher]:
+    """Serve the desk."""
+    Pause.here, Pause.may_go_on, Pause.letters = asyncio.Event(), asyncio.Event(), []
+    async with hf.Dispatcher("memory://", [DESK], arbiter="local") as dispatcher:
+        yield dispatcher
+
+
+async def sent(desk: hf.Dispatcher, session: str = "s") -> Handle:
+    """Send a letter, to be read by the task that waits for it."""
+    inputs = b'{"letter":{"text":"dear"}}'
+    return await desk.dispatch(hf.Arrival(flow="desk", action="read", inputs=inputs, session=session), here=True)
+
+
+def facts(info: RequestInfo) -> dict[str, Any]:
+    """Return what two requests of the same kind have in common."""
+    return {name: value for name, value in msgspec.structs.asdict(info).items() if name != "id" and name[-3:] != "_at"}
+
+
+async def test_a_request_ends_the_same_whether_or_not_it_was_looked_at(desk: hf.Dispatcher) -> None:
+    """While it waits, while it runs, or never before its end."""
+    looked_at, other = await sent(desk, "s-1"), await sent(desk, "s-2")
+    assert (await looked_at.info()).status == "waiting"
+    both = [asyncio.ensure_future(each.packed()) for each in (looked_at, other)]
+    await Pause.here.wait()
+    assert (await looked_at.info()).status == "running"
+    Pause.may_go_on.set()
+    assert await asyncio.gather(*both) == [b"4", b"4"]
+    infos = [await each.info() for each in (looked_at, other)]
+    assert facts(infos[0]) | {"session": ""} == facts(infos[1]) | {"session": ""}
+    assert all(0 < info.received_at <= info.started_at <= info.ended_at for info in infos)
+
+
+async def test_what_a_request_brought_is_let_go_when_it_has_ended(desk: hf.Dispatcher) -> None:
+    """What is kept of it for an hour is what became of it."""
+    handle = await sent(desk)
+    Pause.may_go_on.set()
+    await handle.packed()
+    gc.collect()
+    assert [letter() for letter in Pause.letters] == [None]
+    assert (await handle.info()).result == 4
+
+
+async def test_a_request_can_be_asked_about_for_an_hour(desk: hf.Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the store's time, also if nothing else has happened meanwhile."""
+    handle, server = await sent(desk), desk._serving()
+    Pause.may_go_on.set()
+    await handle.packed()
+    ended_at = (await handle.info()).ended_at
+    monkeypatch.setattr(server, "now", lambda: later(ended_at, KEPT))
+    assert (await desk.info(hf.Principal(), handle.id)).status == "completed"
+    monkeypatch.setattr(server, "now", lambda: later(ended_at, KEPT + 1))
+    with pytest.raises(RequestNotFoundError):
+        await desk.find(hf.Principal(), handle.id)
+
+
+async def test_nobody_finds_a_request_of_another_tenant(desk: hf.Dispatcher) -> None:
+    """Not by its id either."""
+    handle = await sent(desk)
+    Pause.may_go_on.set()
+    await handle.packed()
+    with pytest.raises(RequestNotFoundError):
+        await desk.find(hf.Principal("another", roles=frozenset({"operator"})), handle.id)
+
+
+async def test_so_many_that_have_ended_are_kept_in_mind(desk: hf.Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten first."""
+    monkeypatch.setattr("holdfast.flows.serving.REMEMBERED", 3)
+    assert REMEMBERED == 10_000
+    Pause.may_go_on.set()
+    handles = [await sent(desk) for _ in range(5)]
+    for each in handles:
+        await each.packed()
+    known = [desk._serving().find("default", each.id) is not None for each in handles]
+    assert known == [False, False, True, True, True]
