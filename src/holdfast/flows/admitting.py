@@ -17,8 +17,9 @@ from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
 from holdfast.flows.call import Call, name_of, tags_of
-from holdfast.flows.handle import Handle, Stored, explain
+from holdfast.flows.handle import Handle, Stored
 from holdfast.flows.idempotency import RacedError, Replay, resolve
+from holdfast.flows.informing import explain
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id

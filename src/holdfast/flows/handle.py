@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from holdfast.clock import Instant
 from holdfast.durations import seconds
 from holdfast.errors import ForbiddenError, HoldfastError, ResultTimeoutError, WaitsForItselfError
 from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
 from holdfast.flows.following import follow, follow_memory, until_ended
+from holdfast.flows.informing import explain, info_of
 from holdfast.flows.keying import label_of
 from holdfast.flows.records import RequestKeys, RequestRecord
-from holdfast.flows.request import Explanation, RequestInfo
 from holdfast.flows.seeing import OPERATOR
-from holdfast.flows.viewing import look, problem_of, settle, shown_problem
+from holdfast.flows.viewing import look, problem_of, settle
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.flows.action import Action
     from holdfast.flows.arrival import Address, OnDisconnect
     from holdfast.flows.attending import Attended
-    from holdfast.flows.request import Event, Status
+    from holdfast.flows.request import Event, Explanation, RequestInfo, Status
     from holdfast.flows.serving import Server
 
 
@@ -297,54 +296,3 @@ class Handle:
             await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
         elif record.server:
             await server.stop_elsewhere(self.keys, record.server, reason)
-
-
-def info_of(request_id: str, record: RequestRecord, explanation: Explanation | None = None) -> RequestInfo:
-    """Return what a record tells, in a form that is safe to show."""
-    is_good = record.status == "completed"
-    problem = None if is_good or not record.has_ended else problem_of(request_id, record)
-    failure = record.failure
-    return RequestInfo(
-        id=request_id,
-        flow=record.flow,
-        action=record.action,
-        status=record.status,
-        user=record.user,
-        session=record.session,
-        transport=record.transport or "local",
-        received_at=record.received_at,
-        started_at=record.started_at,
-        ended_at=record.ended_at,
-        attempt=record.attempt,
-        explanation=explanation,
-        result=msgspec.json.decode(record.result) if is_good and record.result is not UNSET else None,
-        error="" if problem is None else shown_problem(record),
-        error_type="" if problem is None else _type_of(problem, failure),
-        error_status=0 if problem is None else getattr(problem, "status", 500),
-        by=record.by,
-        superseded=record.superseded,
-        overlap=record.overlap,
-    )
-
-
-def _type_of(problem: HoldfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
-    return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
-
-
-async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
-    """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
-    if not record.address:
-        return None
-    queue = await server.arbiter.look(record.address)
-    place, holder = queue.position(request_id), queue.holder
-    own = holder is not None and holder.id == request_id
-    return Explanation(
-        key=label_of(record.address),
-        policy=record.policy,
-        holder="" if holder is None or own else holder.id,
-        holder_action="" if holder is None or own else holder.action,
-        holder_status="" if holder is None or own else "running",
-        since=Instant(0) if holder is None else holder.since,
-        position=None if not place else place - 1,
-        waiting=queue.waiting,
-    )

@@ -1,0 +1,69 @@
+"""What is told of a request, in a form that is safe to show: how it is, and why it waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.clock import Instant
+from holdfast.flows.keying import label_of
+from holdfast.flows.request import Explanation, RequestInfo
+from holdfast.flows.viewing import problem_of, shown_problem
+
+if TYPE_CHECKING:
+    from holdfast.errors import HoldfastError
+    from holdfast.flows.records import RequestRecord
+    from holdfast.flows.serving import Server
+
+
+def info_of(request_id: str, record: RequestRecord, explanation: Explanation | None = None) -> RequestInfo:
+    """Return what a record tells, in a form that is safe to show."""
+    is_good = record.status == "completed"
+    problem = None if is_good or not record.has_ended else problem_of(request_id, record)
+    failure = record.failure
+    return RequestInfo(
+        id=request_id,
+        flow=record.flow,
+        action=record.action,
+        status=record.status,
+        user=record.user,
+        session=record.session,
+        transport=record.transport or "local",
+        received_at=record.received_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        attempt=record.attempt,
+        explanation=explanation,
+        result=msgspec.json.decode(record.result) if is_good and record.result is not UNSET else None,
+        error="" if problem is None else shown_problem(record),
+        error_type="" if problem is None else _type_of(problem, failure),
+        error_status=0 if problem is None else getattr(problem, "status", 500),
+        by=record.by,
+        superseded=record.superseded,
+        overlap=record.overlap,
+    )
+
+
+def _type_of(problem: HoldfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
+    return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
+
+
+async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
+    """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
+    if not record.address:
+        return None
+    queue = await server.arbiter.look(record.address)
+    place, holder = queue.position(request_id), queue.holder
+    own = holder is not None and holder.id == request_id
+    return Explanation(
+        key=label_of(record.address),
+        policy=record.policy,
+        holder="" if holder is None or own else holder.id,
+        holder_action="" if holder is None or own else holder.action,
+        holder_status="" if holder is None or own else "running",
+        since=Instant(0) if holder is None else holder.since,
+        position=None if not place else place - 1,
+        waiting=queue.waiting,
+    )
