@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Arrival, Principal
     from holdfast.flows.dispatch import Dispatcher
     from holdfast.flows.flow import Flow
+    from holdfast.flows.limits import ActionLimit, Rate
     from holdfast.flows.policies import Allow, Batch, Debounce, Join, Latest, Queue, Reject, Restart
     from holdfast.flows.request import Request
     from holdfast.keys import Key, KeyFamily
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DID_NOT_HAPPEN",
+    "ActionLimit",
     "Allow",
     "App",
     "AppLimits",
@@ -69,6 +71,7 @@ __all__ = [
     "LogHook",
     "Principal",
     "Queue",
+    "Rate",
     "Reject",
     "Request",
     "Restart",
@@ -105,6 +108,7 @@ _HOMES = {
     "webhooks": "holdfast.transports.webhooks",
     "chain_headers": "holdfast.transports.chains",
     "DID_NOT_HAPPEN": "holdfast.workflows.context.performing",
+    "ActionLimit": "holdfast.flows.limits",
     "Allow": "holdfast.flows.policies",
     "Arrival": "holdfast.flows.arrival",
     "Batch": "holdfast.flows.policies",
@@ -130,6 +134,7 @@ _HOMES = {
     "LogHook": "holdfast.logs",
     "Principal": "holdfast.flows.arrival",
     "Queue": "holdfast.flows.policies",
+    "Rate": "holdfast.flows.limits",
     "Reject": "holdfast.flows.policies",
     "Request": "holdfast.flows.request",
     "Restart": "holdfast.flows.policies",

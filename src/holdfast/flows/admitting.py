@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
 
-from holdfast.errors import ArbiterUnavailableError, RunNotFoundError, StoreBusyError, StoreError
+from holdfast.errors import (
+    ArbiterUnavailableError,
+    RunNotFoundError,
+    StoreBusyError,
+    StoreError,
+    WorkflowConcurrencyLimitExceededError,
+)
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
@@ -28,7 +34,7 @@ from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.starting import Start, start
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.flows.arrival import Arrival, OnDisconnect
     from holdfast.flows.records import RequestRecord
@@ -70,8 +76,12 @@ class Admitting:
             ForbiddenError: The session is another user's.
             IdempotencyInFlightError: The same request was sent before and has not ended.
             IdempotencyMismatchError: Another request was sent with its idempotency key.
+            RateExceededError: More come than the action takes.
+            TooManyRequestsError: As many run as may, and the request does not wait.
         """
         server, arrival = self._server, task.arrival
+        if task.action.limits:
+            task = await self._within_limits(task)
         if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
             await self._check_owner(arrival)
         if not arrival.idempotency_key:
@@ -83,11 +93,25 @@ class Admitting:
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
                 return Handle(server, keys, task.action, known.view.record, is_replay=True)
+            if task.action.rates:
+                await server.limits.check_rates(task)
             try:
                 return await self._begin(structs.replace(task, id=new_request_id(), claim=known))
             except RacedError:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+
+    async def _within_limits(self, task: Task) -> Task:
+        """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
+        server, arrival = self._server, task.arrival
+        if arrival.attended:
+            server.limits.check_chain(task)
+            task = server.limits.chained(task)
+        if task.action.rates and not arrival.idempotency_key:
+            if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
+                await self._owners.check(arrival.principal, arrival.session)  # no stranger uses up what is not theirs
+            await server.limits.check_rates(task)
+        return task
 
     async def _check_owner(self, arrival: Arrival) -> None:
         if not self._owners.are_known(arrival.principal, arrival.session):
@@ -170,9 +194,14 @@ class Admitting:
             alongside=tuple(changes),
         )
 
-        def begin() -> Coroutine[Any, Any, Started]:
-            return start(server.engine.host, asked)
+        async def begin() -> Started:
+            try:
+                return await start(server.engine.host, asked)
+            except WorkflowConcurrencyLimitExceededError as full:
+                raise server.limits.refusal(task, full) or full from None
 
+        if task.action.has_room_limits:
+            server.limits.check_room(task)
         try:
             started = await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
         except RunNotFoundError:

@@ -206,6 +206,9 @@ class Attended:
             await self._server.attend()
             await self._update(self._first())
             self._journal = Journal(self._server.space, self.keys, self._update, self._server.now)
+        if self._task.action.has_room_limits:
+            await self._work_with_room()
+            return
         self._enter(0)
         await self._work()
 
@@ -218,13 +221,34 @@ class Attended:
         async with server.arbiter.hold(ask) as turn:
             self._turn = turn
             waited = self.is_entered
-            self._enter(0)
+            if not task.action.has_room_limits:
+                self._enter(0)
             self.record = structs.replace(self.record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
                 self._journal = Journal(server.space, self.keys, turn.update, server.now)
                 if waited:
-                    await turn.update(Beside((self.keys.record,), self._mark_running))
+                    await turn.update(Beside((self.keys.record,), self._mark))
+            await (self._work_with_room() if task.action.has_room_limits else self._work())
+
+    async def _work_with_room(self) -> None:
+        """Run it when its limits have room for it."""
+        room = self._server.limits.room_for(self._task)
+        try:
+            if not await room.take_at_once():
+                await self._show("waiting")
+                self._enter(1)
+                await room.wait()
+                await self._show("running")
+            self._enter(0)
             await self._work()
+        finally:
+            room.give_back()
+
+    async def _show(self, status: Status) -> None:
+        self.record = structs.replace(self.record, status=status, started_at=self._server.now())
+        if self.is_stored:
+            update = self._update if self._turn is None else self._turn.update
+            await update(Beside((self.keys.record,), self._mark))
 
     def _enter(self, position: int) -> None:
         if not self.is_entered:
@@ -290,7 +314,7 @@ class Attended:
 
         return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
 
-    def _mark_running(self, _: int, seen: Snapshot) -> Sequence[Change]:
+    def _mark(self, _: int, seen: Snapshot) -> Sequence[Change]:
         put = Put(self.keys.record, REQUESTS.encode_own(self.record), seen.version(self.keys.record))
         return (put,) if put.expected else ()
 

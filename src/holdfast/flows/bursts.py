@@ -20,6 +20,7 @@ from holdfast.flows.call import Call, name_of, tags_of
 from holdfast.flows.idempotency import RacedError
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys
+from holdfast.flows.tasks import standings_of
 from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.collecting import Bringing, BringingRefusedError, Plan, collect
 
@@ -103,7 +104,7 @@ async def _collect(server: Server, task: Task, plan: Plan, packed: bytes, *more:
     bringing = Bringing(
         run_id=task.id,
         tags=tags_of(task.arrival.tenant),
-        lines=server.arbiter.standings(task.ask()),
+        lines=standings_of(server, task),
         opening=opening,
         always=always,
     )

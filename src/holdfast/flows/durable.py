@@ -27,7 +27,7 @@ from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
-from holdfast.flows.tasks import inputs_of, task_of
+from holdfast.flows.tasks import inputs_of, standings_of, task_of
 from holdfast.flows.ticking import take_on
 from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check
@@ -68,9 +68,7 @@ def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workf
 
     def standings(packed: bytes) -> tuple[Standing, ...]:
         call = msgspec.json.decode(packed, type=Input).call
-        if call is None or not call.address:
-            return ()
-        return server().arbiter.standings(task_of(action, call, "").ask())
+        return () if call is None else standings_of(server(), task_of(action, call, ""))
 
     async def on_tick(asked: Start, lines: tuple[Standing, ...]) -> Started:
         return await take_on(server(), action, asked, lines)
@@ -153,10 +151,24 @@ class Performing:
     @asynccontextmanager
     async def _in_turn(self) -> AsyncGenerator[Turn | None]:
         if self._task.address is None:
-            yield None
+            async with self._with_room():
+                yield None
             return
-        async with self._server.arbiter.inside(self._task.ask(on_stop=self._told_to_stop)) as turn:
+        async with self._server.arbiter.inside(self._task.ask(on_stop=self._told_to_stop)) as turn, self._with_room():
             yield turn
+
+    @asynccontextmanager
+    async def _with_room(self) -> AsyncGenerator[None]:
+        """Have room at the limits of the action. In the store the run has it; in memory its step waits for it."""
+        if self._server.arbiter.is_shared or not self._action.has_room_limits:
+            yield
+            return
+        room = self._server.limits.room_for(self._task, durable=True)
+        try:
+            await room.wait()
+            yield
+        finally:
+            room.give_back()
 
     def _told_to_stop(self, why: Stop) -> None:
         if self._doing is not None:

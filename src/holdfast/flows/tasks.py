@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from holdfast.flows.arbiters.protocol import Superseded
     from holdfast.flows.call import Call
     from holdfast.flows.request import Status
+    from holdfast.flows.serving import Server
     from holdfast.scope import Scope
+    from holdfast.workflows.storing.records import Standing
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -115,6 +117,12 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
         inputs=action.read(packed),
         address=call.address or None,
     )
+
+
+def standings_of(server: Server, task: Task) -> tuple[Standing, ...]:
+    """Return the lines that the run of a durable request stands in: first that of its key, then those of its limits."""
+    own = () if task.address is None else server.arbiter.standings(task.ask())
+    return (*own, *server.limits.standings(task)) if task.action.has_room_limits else own
 
 
 @lru_cache(maxsize=1_000)

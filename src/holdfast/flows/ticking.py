@@ -67,7 +67,10 @@ async def take_on(server: Server, action: Action[..., Any], asked: Start, lines:
     asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), alongside=alongside)
 
     async def begin() -> Started:
-        return await _begin(server.engine.host, asked, lines)
+        try:
+            return await _begin(server.engine.host, asked, lines)
+        except WorkflowConcurrencyLimitExceededError as full:
+            raise server.limits.refusal(task, full) or full from None
 
     try:
         return await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
