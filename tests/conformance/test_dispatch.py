@@ -10,6 +10,7 @@ import holdfast as hf
 from holdfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatching import DispatchContract
+from tests.conformance.limiting import LimitContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conformance.dispatching import Pair
 
 
-class TestLocal(DispatchContract):
+class TestLocal(DispatchContract, LimitContract):
     """The sole server."""
 
     @pytest.fixture
@@ -29,7 +30,7 @@ class TestLocal(DispatchContract):
             yield dispatcher, dispatcher
 
 
-class Shared(DispatchContract):
+class Shared(DispatchContract, LimitContract):
     """Two servers on one store."""
 
     @pytest.fixture

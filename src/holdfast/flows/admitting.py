@@ -152,7 +152,7 @@ class Admitting:
         if not here or is_stored or on_disconnect != "cancel" or task.action.policy.name == "join":
             entered = server.take(attended)
             try:
-                if task.address is not None or is_stored:
+                if task.address is not None or is_stored or task.action.has_room_limits:
                     position = await asyncio.shield(entered)
                     explanation = await self._explain(task.id, attended.record) if position else None
             except asyncio.CancelledError:
