@@ -80,7 +80,7 @@ class LimitContract:
         stage.hold("a")
         first = await pair[0].dispatch(arrival("limited_shortly", "a"))
         late = await pair[1].dispatch(arrival("limited_shortly", "late", session="s-2"))
-        with pytest.raises(QueueTimeoutError, match="the limit of chat.limited_shortly"):
+        with pytest.raises(QueueTimeoutError, match=r"the limit of chat\.limited_shortly"):
             await result(late)
         stage.release("a")
 
@@ -151,9 +151,7 @@ class LimitContract:
         stage.hold("x")
         other = await pair[0].dispatch(arrival("limited_queue", "x", session="other"))
         await stage.until_begun("x")
-        handles = [
-            await pair[n % 2].dispatch(arrival("limited_queue", str(n), durable=n == 1)) for n in range(3)
-        ]
+        handles = [await pair[n % 2].dispatch(arrival("limited_queue", str(n), durable=n == 1)) for n in range(3)]
         stage.release("x")
 
         assert [await result(each) for each in (other, *handles)] == ["did x", "did 0", "did 1", "did 2"]
