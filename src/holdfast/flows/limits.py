@@ -10,6 +10,7 @@ a session stays as it was, and whoever waits for a limit holds up its own key on
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from holdfast.durations import optional_seconds
@@ -133,9 +134,9 @@ class Rate(Value):
             raise InvalidFlowError("Rate", str(error)) from None
 
     @property
-    def interval(self) -> float:
-        """The seconds in which one more may come."""
-        return self.per / self.max
+    def interval(self) -> timedelta:
+        """The time in which one more may come."""
+        return timedelta(seconds=self.per / self.max)
 
 
 LimitOfAction: TypeAlias = ActionLimit | Rate

@@ -299,6 +299,6 @@ def test_limits_of_one_name_that_differ_are_refused_by_the_app() -> None:
     flow.action(name="one", limits=hf.ActionLimit(1, name="gpu"))(work)
     flow.action(name="two", limits=hf.ActionLimit(2, name="gpu"))(work)
     with pytest.raises(
-        InvalidFlowError, match="action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
+        InvalidFlowError, match=r"action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
     ):
         hf.Dispatcher("memory://", [flow])
