@@ -11,6 +11,7 @@ from holdfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatching import DispatchContract
 from tests.conformance.limiting import LimitContract
+from tests.conformance.sharing import SharingContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conformance.dispatching import Pair
 
 
-class TestLocal(DispatchContract, LimitContract):
+class TestLocal(DispatchContract, LimitContract, SharingContract):
     """The sole server."""
 
     @pytest.fixture
@@ -30,7 +31,7 @@ class TestLocal(DispatchContract, LimitContract):
             yield dispatcher, dispatcher
 
 
-class Shared(DispatchContract, LimitContract):
+class Shared(DispatchContract, LimitContract, SharingContract):
     """Two servers on one store."""
 
     @pytest.fixture

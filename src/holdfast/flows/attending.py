@@ -23,7 +23,7 @@ from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, Memory
 from holdfast.flows.ending import ended_by, to_the_end, write_end
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
-from holdfast.flows.tasks import inputs_of
+from holdfast.flows.tasks import inputs_of, tell_overlap
 from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check, Put
 from holdfast.workflows.storing.failures import describe
@@ -263,6 +263,8 @@ class Attended:
         """Run the action, and write down what came of it."""
         task, superseded = self._task, () if self._turn is None else self._turn.superseded
         self.record = task.succeeding(self.record, superseded)
+        if self.record.overlap:
+            tell_overlap(self._server, task, self.record)
         before = await inputs_of(self._server.space, task, superseded)
         try:
             value = await self._calls.run(task.action, (*before, task.inputs), address=task.address)

@@ -30,6 +30,7 @@ from holdfast.flows.handle import Handle
 from holdfast.flows.keying import address_of, label_of
 from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.scheduling import known_schedules
+from holdfast.flows.seeing import OPERATOR
 from holdfast.flows.serving import Server
 from holdfast.flows.sweeping import sweep_for_ever
 from holdfast.flows.tasks import Task
@@ -281,6 +282,7 @@ class Dispatcher:
         server = self._serving()
         handle = await self._handle(server, principal.tenant, request_id)
         handle.may_cancel = await self._admitting(server).seeing.may_cancel(principal, handle)
+        handle.is_operators = OPERATOR in principal.roles
         return handle
 
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
@@ -317,6 +319,7 @@ class Dispatcher:
 
         Raises:
             ForbiddenError: Another user has sent it, and the principal shares its run only.
+            RequestSharedError: Other users share its run, which goes on for them.
             RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         await (await self.find(principal, request_id)).cancel(reason)

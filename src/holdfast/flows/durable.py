@@ -27,7 +27,7 @@ from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
-from holdfast.flows.tasks import inputs_of, standings_of, task_of
+from holdfast.flows.tasks import inputs_of, standings_of, task_of, tell_overlap
 from holdfast.flows.ticking import take_on
 from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check
@@ -181,6 +181,8 @@ class Performing:
         calls = self._doing = Calls(server, self.keys, task.arrival, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
+        if began.overlap:
+            tell_overlap(server, task, began)
         try:
             inputs = await self._inputs()
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)

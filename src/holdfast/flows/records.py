@@ -159,9 +159,14 @@ class RequestKeys:
         """Return the key of an event; they sort by their numbers."""
         return self.events.child(f"{number:012d}")
 
+    @property
+    def sharers(self) -> RecordKey:
+        """What the keys of all begin with who share its run."""
+        return self._scope.key("sharer", self.tenant, self.id)
+
     def sharer(self, user: str) -> RecordKey:
         """Return where it lies that another user shares its run."""
-        return self._scope.key("sharer", self.tenant, self.id, user)
+        return self.sharers.child(user)
 
     def once(self, name: str) -> RecordKey:
         """Return where the result of a call lies that is made once."""

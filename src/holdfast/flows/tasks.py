@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from holdfast.clock import seconds_between
+from holdfast.events import RequestsOverlap
 from holdfast.flows.action import Action, Inputs
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask, Manner
@@ -117,6 +118,14 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
         inputs=action.read(packed),
         address=call.address or None,
     )
+
+
+def tell_overlap(server: Server, task: Task, record: RequestRecord) -> None:
+    """Tell hooks that a request has begun while one may still be at work that it superseded."""
+    host = server.engine.host
+    if host.hooks:
+        at, key = host.clock.wall(), label_of(record.address)
+        host.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
 
 
 def standings_of(server: Server, task: Task) -> tuple[Standing, ...]:

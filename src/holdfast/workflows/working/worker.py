@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import Instant, seconds_between
 from holdfast.errors import HoldfastError
-from holdfast.events import LoopHeldUp, WorkerFails
+from holdfast.events import LoopHeldUp, RunLeftBehind, WorkerFails
 from holdfast.stores.protocol import Delete
 from holdfast.workflows.running.control import Unload
 from holdfast.workflows.running.driving import drive, is_resting, release, suspend
@@ -43,6 +43,9 @@ HELD_UP: Final = 0.5
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
 
+LAST: Final = 1.0
+"""Seconds that are waited for what is left to do when every run is handed back."""
+
 
 @final
 class Worker:
@@ -51,6 +54,7 @@ class Worker:
     def __init__(self, host: Host, *, linger: float, most_loaded: int) -> None:
         self._host, self._linger, self._most_loaded = host, linger, most_loaded
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._left: Final[set[str]] = set()
         self._news: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -357,7 +361,17 @@ class Worker:
         if self._hearing is not None:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = [each for each in loaded if not each.over.done()]
+        if self._tasks:  # steps that do not end when they are cancelled are left to themselves
+            await asyncio.wait(self._tasks, timeout=LAST if left else None)
+        self._tell_left(left)
+
+    def _tell_left(self, activations: list[Activation]) -> None:
+        for each in activations:
+            if not each.over.done() and each.keys.id not in self._left:
+                self._left.add(each.keys.id)
+                told = RunLeftBehind(at=self._host.clock.wall(), run=each.keys.id, workflow=each.workflow.name)
+                self._host.emit(told)
 
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
