@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.flows.limits import ActionLimit, Rate
     from holdfast.flows.policies import Allow, Batch, Debounce, Join, Latest, Queue, Reject, Restart
     from holdfast.flows.request import Request
+    from holdfast.flows.tenants import TenantLimits
     from holdfast.keys import Key, KeyFamily
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
@@ -81,6 +82,7 @@ __all__ = [
     "Schedule",
     "Space",
     "Step",
+    "TenantLimits",
     "Webhook",
     "Workflow",
     "attempt_under",
@@ -144,6 +146,7 @@ _HOMES = {
     "Schedule": "holdfast.workflows.schedules.specification",
     "Space": "holdfast.space",
     "Step": "holdfast.workflows.declaring.definition",
+    "TenantLimits": "holdfast.flows.tenants",
     "Workflow": "holdfast.workflows.declaring.definition",
     "attempt_under": "holdfast.local",
     "blocking": "holdfast.blocking",

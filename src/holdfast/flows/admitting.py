@@ -27,7 +27,7 @@ from holdfast.flows.handle import Handle, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.records import NOTHING, REQUESTS, RequestKeys, new_request_id
 from holdfast.flows.seeing import Seeing, is_own
 from holdfast.flows.viewing import settle
 from holdfast.stores.protocol import Put
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.flows.arrival import Arrival, OnDisconnect
+    from holdfast.flows.idempotency import Claim
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Explanation
     from holdfast.flows.serving import Server
@@ -64,7 +65,7 @@ class Admitting:
         find: Callable[[str, str], Awaitable[Handle]],
     ) -> None:
         self._server, self._workflows, self._find = server, workflows, find
-        self._owners: Final = Owners(server.space)
+        self._owners: Final = Owners(server.space, server.tenants.limits.session_kept)
         self.seeing: Final = Seeing(server.space, self._owners)
 
     async def take_on(self, task: Task, *, here: bool = False) -> Handle:
@@ -77,7 +78,7 @@ class Admitting:
             IdempotencyInFlightError: The same request was sent before and has not ended.
             IdempotencyMismatchError: Another request was sent with its idempotency key.
             RateExceededError: More come than the action takes.
-            TooManyRequestsError: As many run as may, and the request does not wait.
+            TooManyRequestsError: As many run as may, and it does not wait; or its tenant has as many as it may.
         """
         server, arrival = self._server, task.arrival
         if task.action.limits:
@@ -86,20 +87,33 @@ class Admitting:
             await self._check_owner(arrival)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
-        for _ in range(TRIES):
+        for tried in range(TRIES):
             window = task.action.idempotency_window
             known = await resolve(server.space, task.arrival, task.inputs.packed, window)
             if isinstance(known, Replay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
                 return Handle(server, keys, task.action, known.view.record, is_replay=True)
-            if task.action.rates:
+            if task.action.rates and not tried:
                 await server.limits.check_rates(task)
             try:
-                return await self._begin(structs.replace(task, id=new_request_id(), claim=known))
+                return await self._claiming(structs.replace(task, id=new_request_id(), claim=known), known)
             except RacedError:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+
+    async def _claiming(self, task: Task, claim: Claim) -> Handle:
+        """Take a request on with its idempotency key, unless its tenant has too many of them."""
+        if claim.version:
+            return await self._begin(task)
+        census, tenant, is_there = self._server.tenants.idempotency, task.arrival.tenant, False
+        await census.enter(tenant)
+        try:
+            handle = await self._begin(task)
+            is_there = True
+        finally:
+            census.settle(tenant, is_there=is_there)
+        return handle
 
     async def _within_limits(self, task: Task) -> Task:
         """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
@@ -121,12 +135,24 @@ class Admitting:
         policy = task.action.policy
         try:
             if isinstance(policy, Debounce | Batch) and task.address is not None:
-                return await self._collect(task)
+                return await self._counted(task, self._collect)
             if task.action.durable or not task.arrival.attended or (policy.collects and task.address is not None):
-                return await self._start(task)
+                return await self._counted(task, self._start)
             return await self._attend(task, here=here)
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
+
+    async def _counted(self, task: Task, begin: Callable[[Task], Awaitable[Handle]]) -> Handle:
+        """Take a durable request on, unless its tenant has too many of them that have not ended."""
+        census, tenant = self._server.tenants.durable, task.arrival.tenant
+        await census.enter(tenant)
+        is_new = False
+        try:
+            handle = await begin(task)
+            is_new = handle.is_new
+        finally:
+            census.settle(tenant, is_there=is_new)
+        return handle
 
     async def _joining(self, task: Task, request_id: str) -> Handle:
         """Share the run of another request; an idempotency key stands for that one then."""
@@ -183,7 +209,7 @@ class Admitting:
         keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
         record = task.record(at, "waiting", durable=True)
         workflow = self._workflows[name_of(task.action)]
-        changes = [Put(keys.record, REQUESTS.encode_own(record))]
+        changes = [Put(keys.record, REQUESTS.encode_own(record)), Put(keys.unfinished, NOTHING)]
         changes += [] if task.claim is None else [task.claim.put(task.id, at)]
         asked = Start(
             workflow=workflow,

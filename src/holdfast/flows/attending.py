@@ -19,12 +19,12 @@ from holdfast.errors import (
 )
 from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
-from holdfast.flows.calling import Calls, session_put
+from holdfast.flows.calling import Calls
 from holdfast.flows.emitting import Journal, Memory
-from holdfast.flows.ending import ended_by, to_the_end, write_end
-from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
+from holdfast.flows.ending import ended_by, last_of, to_the_end, write_end
+from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 from holdfast.flows.tasks import inputs_of, tell_overlap
-from holdfast.flows.viewing import ended, final_put
+from holdfast.flows.viewing import ended
 from holdfast.stores.protocol import Check, Put
 from holdfast.workflows.storing.failures import describe
 
@@ -65,6 +65,7 @@ class Attended:
         "_calls",
         "_entered",
         "_has_started",
+        "_is_waiting",
         "_journal",
         "_may_be_written",
         "_over",
@@ -101,7 +102,7 @@ class Attended:
         emit = self._emit if is_stored else self.memory.emit
         self._calls: Final = Calls(server, self.keys, task.arrival, emit)
         self._turn: Turn | None = None
-        self._may_be_written = self._has_started = False
+        self._may_be_written = self._has_started = self._is_waiting = False
         self._running: asyncio.Task[Any] | None = None
         self._body: Body | None = None
 
@@ -190,6 +191,7 @@ class Attended:
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
             self._turn, self._journal = None, self.memory  # which refer to this request
+            self._wait_no_longer()
         return None
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
@@ -207,19 +209,19 @@ class Attended:
             await self._update(self._first())
             self._journal = Journal(self._server.space, self.keys, self._update, self._server.now)
         if self._task.action.has_room_limits:
-            await self._work_with_room()
-            return
+            return await self._work_with_room()
         self._enter(0)
-        await self._work()
+        return await self._work()
 
     async def _run_in_turn(self) -> None:
         server, task = self._server, self._task
         if self.is_stored:
             await server.attend()
         first = self._first() if self.is_stored else None
-        ask = task.ask(beside=first, on_waiting=self._enter, on_stop=self._told_to_stop)
+        ask = task.ask(beside=first, on_waiting=self._wait, on_stop=self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn = turn
+            self._wait_no_longer()
             waited = self.is_entered
             if not task.action.has_room_limits:
                 self._enter(0)
@@ -236,8 +238,9 @@ class Attended:
         try:
             if not await room.take_at_once():
                 await self._show("waiting")
-                self._enter(1)
+                self._wait(1)
                 await room.wait()
+                self._wait_no_longer()
                 await self._show("running")
             self._enter(0)
             await self._work()
@@ -249,6 +252,16 @@ class Attended:
         if self.is_stored:
             update = self._update if self._turn is None else self._turn.update
             await update(Beside((self.keys.record,), self._mark))
+
+    def _wait(self, position: int) -> None:
+        self._server.tenants.wait(self.keys.tenant)
+        self._is_waiting = True
+        self._enter(position)
+
+    def _wait_no_longer(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._server.tenants.waits_no_longer(self.keys.tenant)
 
     def _enter(self, position: int) -> None:
         if not self.is_entered:
@@ -325,7 +338,7 @@ class Attended:
 
         If nothing else would tell that this has happened, a cancellation comes too late, and is returned.
         """
-        beside, late = self._last(record, operations), None
+        beside, late = last_of(self._server, self.keys, self._task, record, operations, is_stored=self.is_stored), None
         if self.is_stored or beside is None:
             await self._write(beside)
         else:
@@ -338,27 +351,6 @@ class Attended:
             await self._turn.finish(beside)
         elif beside is not None:
             await self._update(beside)
-
-    def _last(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside | None:
-        if not self.is_stored and not operations:
-            return None
-        session = session_key(self._server.space, self.keys.tenant, self._task.arrival.session)
-        keys = ((self.keys.record,) if self.is_stored else ()) + ((session,) if operations else ())
-
-        def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-            changes: list[Change] = []
-            if self.is_stored:
-                found = seen.get(self.keys.record)
-                if found is None:
-                    raise RequestInterruptedError(self.id)
-                if REQUESTS.decode(found.value).has_ended:
-                    return ()  # it was written, and the answer got lost
-                changes.append(final_put(self.keys, record, found.version, seen.at))
-            if operations:
-                changes.append(session_put(session, operations, seen))
-            return changes
-
-        return Beside(keys, decide)
 
     async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
         """Commit without a turn; if it has a record, only while this process is taken for alive."""
@@ -386,13 +378,13 @@ class Attended:
                 self._entered.exception()  # whoever asked may have gone
             record = self._ended("refused", reason=str(problem))  # it has not run, whatever was written of it
             if self._may_be_written:
-                self._server.own(write_end(self._server, self.keys, record))
+                self._server.own(write_end(self._server, self.keys, record, self._task.claim))
             self._close(record)
             return
         record = self._ended_by(problem)
         if self.is_stored:
             # However long that takes, and whoever is cancelled.
-            writing = self._server.own(write_end(self._server, self.keys, record))
+            writing = self._server.own(write_end(self._server, self.keys, record, self._task.claim))
             await asyncio.wait({writing}, timeout=PATIENCE)
             record = writing.result() if writing.done() else record
         if record.status == "completed":  # it was written, and the answer got lost

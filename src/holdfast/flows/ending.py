@@ -9,13 +9,17 @@ from msgspec import structs
 
 from holdfast.errors import (
     HoldfastError,
+    QueueFullError,
     QueueTimeoutError,
     RequestCancelledError,
     RequestInterruptedError,
     RequestSupersededError,
+    TooManyRequestsError,
 )
 from holdfast.flows.arbiters.protocol import Beside
-from holdfast.flows.records import REQUESTS
+from holdfast.flows.calling import session_put
+from holdfast.flows.idempotency import kept_until_end
+from holdfast.flows.records import REQUESTS, session_key
 from holdfast.flows.viewing import ended, final_put
 from holdfast.workflows.storing.failures import describe
 
@@ -23,8 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.clock import Instant
+    from holdfast.flows.idempotency import Claim
     from holdfast.flows.records import RequestKeys, RequestRecord
     from holdfast.flows.serving import Server
+    from holdfast.flows.session import Operation
+    from holdfast.flows.tasks import Task
     from holdfast.stores.protocol import Change, Snapshot
     from holdfast.workflows.storing.failures import KnownErrors
 
@@ -44,7 +51,7 @@ def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: 
             return ended(record, "cancelled", at, reason=problem.reason)
         case RequestInterruptedError():
             return ended(record, "interrupted", at, reason=reason, failure=failure)
-        case QueueTimeoutError():
+        case QueueTimeoutError() | QueueFullError() | TooManyRequestsError():
             return ended(record, "refused", at, reason=reason, failure=failure)
         case _:
             return ended(record, "failed", at, failure=failure)
@@ -62,7 +69,43 @@ async def to_the_end(writing: asyncio.Task[None]) -> asyncio.CancelledError | No
     return late
 
 
-async def write_end(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
+def last_of(
+    server: Server,
+    keys: RequestKeys,
+    task: Task,
+    record: RequestRecord,
+    operations: tuple[Operation, ...],
+    *,
+    is_stored: bool,
+) -> Beside | None:
+    """Return what is written when a request ends that runs here: its record, its key, and its session's state."""
+    if not is_stored and not operations:
+        return None
+    session, claim = session_key(server.space, keys.tenant, task.arrival.session), task.claim
+    kept = server.tenants.limits.session_kept
+    named = ((keys.record,) if is_stored else ()) + ((session,) if operations else ())
+
+    def decide(_: int, seen: Snapshot) -> Sequence[Change]:
+        changes: list[Change] = []
+        if is_stored:
+            found = seen.get(keys.record)
+            if found is None:
+                raise RequestInterruptedError(keys.id)
+            if REQUESTS.decode(found.value).has_ended:
+                return ()  # it was written, and the answer got lost
+            changes.append(final_put(keys, record, found.version, seen.at))
+            if claim is not None:
+                changes += kept_until_end(claim.key, keys.id, record.keep, seen)
+        if operations:
+            changes.append(session_put(session, operations, seen, kept))
+        return changes
+
+    return Beside(named if claim is None else (*named, claim.key), decide)
+
+
+async def write_end(
+    server: Server, keys: RequestKeys, record: RequestRecord, claim: Claim | None = None
+) -> RequestRecord:
     """Write the end of a request that has no turn any more, and return what is written then.
 
     While the store does not answer it is tried again. If this server closes before that, its end will tell.
@@ -75,12 +118,14 @@ async def write_end(server: Server, keys: RequestKeys, record: RequestRecord) ->
         if found is None or there[0].has_ended:
             return ()
         there[:] = [record]
-        return (final_put(keys, record, found.version, seen.at),)
+        key = () if claim is None else kept_until_end(claim.key, keys.id, record.keep, seen)
+        return (final_put(keys, record, found.version, seen.at), *key)
 
+    named = (keys.record,) if claim is None else (keys.record, claim.key)
     pause = FIRST_PAUSE
     while True:
         try:
-            await server.update(Beside((keys.record,), decide))
+            await server.update(Beside(named, decide))
         except HoldfastError:
             if server.is_closing:
                 return record

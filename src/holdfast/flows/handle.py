@@ -280,6 +280,7 @@ class Handle:
         if record.durable:
             await cancel_run(server.engine.host, self.id, reason)
             server.arbiter.forget(self.id)
+            await settle(server.space, self.keys, await look(server.space, self.keys))
         elif record.address:
             await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
         elif record.server:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from holdfast.errors import (
     ArbiterUnavailableError,
@@ -23,8 +23,9 @@ from holdfast.errors import (
 )
 from holdfast.flows.gates import LocalGate, SharedGate
 from holdfast.flows.keying import partition_of
-from holdfast.flows.limits import SAID, ActionLimit
+from holdfast.flows.limits import SAID
 from holdfast.flows.request import Explanation
+from holdfast.flows.spots import Spot, spots_of, what_of
 from holdfast.locks.rates import bucket as algebra
 from holdfast.locks.rates.rate_limiter import RateLimiter
 from holdfast.space import lines_of
@@ -34,7 +35,7 @@ from holdfast.workflows.storing.records import Standing
 if TYPE_CHECKING:
     from holdfast.errors import WorkflowConcurrencyLimitExceededError
     from holdfast.flows.gates import Permit
-    from holdfast.flows.limits import LimitOfAction, Rate
+    from holdfast.flows.limits import Rate
     from holdfast.flows.tasks import Task
     from holdfast.locks.rates.bucket import Bucket, Pass
     from holdfast.space import Space
@@ -43,45 +44,6 @@ AnyGate = LocalGate | SharedGate
 
 MOST_BUCKETS: Final = 10_000
 """How many buckets are kept in memory before those are dropped that are full again."""
-
-
-class Spot(Struct, frozen=True):
-    """A limit as one request meets it.
-
-    Attributes:
-        limit: The limit.
-        address: Where its line lies.
-        label: What it is called for people, without the tenant.
-    """
-
-    limit: ActionLimit
-    address: tuple[str, ...]
-    label: str
-
-    @property
-    def order(self) -> tuple[bool, tuple[str, ...]]:
-        """Narrow limits are taken before those of everybody."""
-        return self.limit.key == "none", self.address
-
-
-def spots_of(task: Task) -> tuple[Spot, ...]:
-    """Return the limits that a request needs room at, in the order in which it is taken."""
-    found = [_spot(task, each) for each in task.action.limits if isinstance(each, ActionLimit)]
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.order))
-
-
-def _spot(task: Task, limit: ActionLimit) -> Spot | None:
-    part = partition_of(limit.key, task.arrival, task.inputs.values)
-    if part is None:
-        return None
-    own = (LIMIT, limit.name, "name") if limit.name else (LIMIT, task.name, "action")
-    return Spot(limit, (*own, *part), f"the limit {_what(task, limit, part)}")
-
-
-def _what(task: Task, limit: LimitOfAction, part: tuple[str, ...]) -> str:
-    """Return what a limit counts, in words: ``"of chat.respond for user 'ann'"``."""
-    own = f"{limit.name!r}" if limit.name else f"of {task.name}"
-    return own if not part else f"{own} for {' '.join([part[1], *map(repr, part[2:])])}"
 
 
 @final
@@ -113,7 +75,7 @@ class Limiting:
             if part is not None:
                 answer = await self._pass(task, limit, part)
                 if not answer.granted:
-                    what = f"requests {_what(task, limit, part)}"
+                    what = f"requests {what_of(task, limit, part)}"
                     raise RateExceededError(what, limit.max, limit.per, answer.retry_after)
 
     async def _pass(self, task: Task, limit: Rate, part: tuple[str, ...]) -> Pass:

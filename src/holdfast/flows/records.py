@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 """Ends of requests that left nothing behind: another one with the same idempotency key is run."""
 
+NOTHING: Final = b"1:{}"
+"""The value of a record that says something by being there."""
+
 KEPT: Final = 3_600.0
 """Seconds for which a request can be asked about after its end."""
+
+SESSION_KEPT: Final = 30 * 86_400.0
+"""Seconds for which the state of a session, and whose it is, are kept after their last use, if nothing else is said."""
 
 
 def new_request_id() -> str:
@@ -160,6 +166,11 @@ class RequestKeys:
         return self.events.child(f"{number:012d}")
 
     @property
+    def unfinished(self) -> RecordKey:
+        """Where it lies that it is durable and has not ended, to be counted."""
+        return unfinished_of(self._scope, self.tenant).child(self.id)
+
+    @property
     def sharers(self) -> RecordKey:
         """What the keys of all begin with who share its run."""
         return self._scope.key("sharer", self.tenant, self.id)
@@ -171,6 +182,16 @@ class RequestKeys:
     def once(self, name: str) -> RecordKey:
         """Return where the result of a call lies that is made once."""
         return self._scope.key("onced", self.tenant, self.id, name)
+
+
+def unfinished_of(scope: Scope, tenant: str) -> RecordKey:
+    """Return what the keys of all durable requests of a tenant begin with that have not ended."""
+    return scope.key("unfinished", tenant)
+
+
+def idempotency_of(scope: Scope, tenant: str) -> RecordKey:
+    """Return what all idempotency keys of a tenant begin with."""
+    return scope.key("idempotency", tenant)
 
 
 def session_key(scope: Scope, tenant: str, session: str) -> RecordKey:

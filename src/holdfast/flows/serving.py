@@ -12,6 +12,7 @@ from holdfast.clock import Instant, seconds_between
 from holdfast.errors import HoldfastError
 from holdfast.flows.limiting import Limiting
 from holdfast.flows.records import CANCELS, KEPT, CancelRecord, RequestKeys
+from holdfast.flows.tenants import TenantLimits, Tenants
 from holdfast.flows.viewing import look
 from holdfast.locks.driving.removing import remove
 from holdfast.space import lines_of
@@ -51,12 +52,20 @@ class Server:
         arbiter: Says who has its turn.
         chains: Signs keys that go to other processes, and knows them again.
         limits: Those of actions.
+        tenants: What each tenant has, and may have.
         is_closing: Nothing more is tried again.
     """
 
-    def __init__(self, engine: Engine, arbiter: Arbiter, chains: Chains) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        arbiter: Arbiter,
+        chains: Chains,
+        tenants: TenantLimits = TenantLimits(),  # noqa: B008 -- it does not change
+    ) -> None:
         self.engine, self.arbiter, self.chains = engine, arbiter, chains
         self.space: Final[Space] = engine.space
+        self.tenants: Final = Tenants(engine.space, tenants)
         self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
         self._host: Final = engine.host
         self._keeper: Final = lines_of(self.space).keeper
@@ -231,6 +240,7 @@ class Server:
             await asyncio.gather(listening, return_exceptions=True)
         left = self._tasks and (await asyncio.wait(self._tasks, timeout=PATIENCE))[1]
         await self.limits.aclose()
+        await self.tenants.aclose()
         presence, self._presence = self._presence, None
         if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
             self._keeper.dismiss(presence)

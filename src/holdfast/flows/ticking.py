@@ -17,7 +17,7 @@ from holdfast.errors import WorkflowConcurrencyLimitExceededError
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.call import Call, Input, tags_of
 from holdfast.flows.keying import address_of
-from holdfast.flows.records import REQUESTS, RequestKeys
+from holdfast.flows.records import NOTHING, REQUESTS, RequestKeys
 from holdfast.flows.tasks import task_of
 from holdfast.stores.protocol import Put
 from holdfast.workflows.limiting.entering import start_in_lines
@@ -63,7 +63,7 @@ async def take_on(server: Server, action: Action[..., Any], asked: Start, lines:
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     record = Put(keys.record, REQUESTS.encode_own(task.record(server.now(), "waiting", durable=True)))
     packed = asked.workflow.signature.pack((Call.of(task),), {})
-    alongside = (*asked.alongside, record)
+    alongside = (*asked.alongside, record, Put(keys.unfinished, NOTHING))
     asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), alongside=alongside)
 
     async def begin() -> Started:

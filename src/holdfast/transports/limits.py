@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError, TooManyRequestsError
+from holdfast.flows.tenants import TenantLimits
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,9 +28,10 @@ class AppLimits:
         streams: How many streams of events and WebSockets are open at the same time.
         wait: How long a caller waits at most that asked for it with ``Prefer: wait=``.
         heartbeat: How often a stream is told that it is still alive.
+        tenants: What each tenant may have at most.
     """
 
-    __slots__ = ("body", "body_time", "heartbeat", "requests", "streams", "wait")
+    __slots__ = ("body", "body_time", "heartbeat", "requests", "streams", "tenants", "wait")
 
     def __init__(
         self,
@@ -40,12 +42,14 @@ class AppLimits:
         streams: int = 1_000,
         wait: Duration = "60s",
         heartbeat: Duration = "15s",
+        tenants: TenantLimits | None = None,
     ) -> None:
         self.body: Final = _count("body", body)
         self.requests: Final = _count("requests", requests)
         self.streams: Final = _count("streams", streams)
         self.body_time: Final = seconds(body_time, what="body_time", minimum=0.001)
         self.wait: Final = seconds(wait, what="wait")
+        self.tenants: Final = tenants or TenantLimits()
         self.heartbeat: Final = seconds(heartbeat, what="heartbeat", minimum=0.001)
 
 
