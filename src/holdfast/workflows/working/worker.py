@@ -17,17 +17,16 @@ from holdfast.workflows.running.driving import drive, is_resting, release, suspe
 from holdfast.workflows.storing.records import DUES, LIVES, RunKeys
 from holdfast.workflows.working.claiming import bury, claim, find_dead, workers_of
 from holdfast.workflows.working.looking_after import look_after
+from holdfast.workflows.working.paging import PAGE, matching
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from holdfast.keys import RecordKey
-    from holdfast.scope import Scope
     from holdfast.stores.protocol import Record, Watch
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.running.host import Host
 
-PAGE: Final = 200
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
@@ -281,7 +280,7 @@ class Worker:
 
     async def _look_around(self) -> None:
         space = self._host.space
-        async for record in _all(space, *space.key("ready").within(), self._is_for_here, limit=self._most_loaded):
+        async for record in matching(space, *space.key("ready").within(), self._is_for_here, limit=self._most_loaded):
             self._hear_ready(record.key.parts[-1])
         for activation in [
             each for each in self._host.loaded.values() if each.news.is_waiting and not each.news.is_looking
@@ -289,7 +288,7 @@ class Worker:
             activation.poke()  # the store failed when it looked for news
         if self._host.worker is not None:
             own = space.key("own", self._host.worker.presence)
-            async for record in _all(space, *own.within(), self._is_for_here, limit=self._most_loaded):
+            async for record in matching(space, *own.within(), self._is_for_here, limit=self._most_loaded):
                 if record.key.parts[-1] not in self._host.loaded:
                     self._ready[record.key.parts[-1]] = None
         self._next_due = Instant(0)
@@ -395,17 +394,3 @@ class Worker:
             await asyncio.wait({activation.over}, timeout=GRACE)
             if activation.ended is None and not activation.is_deposed:
                 await self._safely(release(activation, "a worker"))
-
-
-async def _all(
-    space: Scope, start: RecordKey, end: RecordKey, is_meant: Callable[[Record], bool], *, limit: int
-) -> AsyncIterator[Record]:
-    """Yield the records of a range that are meant, page by page."""
-    while True:
-        page = await space.scan(start, end, limit=PAGE)
-        for record in filter(is_meant, page.records.values()):
-            yield record
-            limit -= 1
-        if page.more is None or limit <= 0:
-            return
-        start = page.more
