@@ -27,10 +27,9 @@ from holdfast.flows.handle import Handle, explain
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import NOTHING, REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.seeing import Seeing, is_own
 from holdfast.flows.viewing import settle
-from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.starting import Start, start
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ class Admitting:
         keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
         record = task.record(at, "waiting", durable=True)
         workflow = self._workflows[name_of(task.action)]
-        changes = [Put(keys.record, REQUESTS.encode_own(record)), Put(keys.unfinished, NOTHING)]
+        changes = [*keys.first(record, at)]
         changes += [] if task.claim is None else [task.claim.put(task.id, at)]
         asked = Start(
             workflow=workflow,

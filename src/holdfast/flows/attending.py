@@ -250,12 +250,12 @@ class Attended:
     async def _show(self, status: Status) -> None:
         self.record = structs.replace(self.record, status=status, started_at=self._server.now())
         if self.is_stored:
-            update = self._update if self._turn is None else self._turn.update
-            await update(Beside((self.keys.record,), self._mark))
+            await (self._update if self._turn is None else self._turn.update)(Beside((self.keys.record,), self._mark))
 
     def _wait(self, position: int) -> None:
-        self._server.tenants.wait(self.keys.tenant)
-        self._is_waiting = True
+        if not self._is_waiting:
+            self._server.tenants.wait(self.keys.tenant)
+            self._is_waiting = True
         self._enter(position)
 
     def _wait_no_longer(self) -> None:

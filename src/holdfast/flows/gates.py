@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
 from holdfast.errors import HoldfastError, WouldWaitError
@@ -22,7 +22,7 @@ from holdfast.space import lines_of
 from holdfast.workflows.limiting.standing import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from holdfast.space import Space
 
@@ -30,6 +30,9 @@ Permit: TypeAlias = Holding | None
 """What is given back: a place in a line, or only a number."""
 
 Coming: TypeAlias = "asyncio.Future[Permit]"
+
+SPARE: Final = 64
+"""How many of those who have left may be kept among those who wait."""
 
 
 class Gate(Protocol):
@@ -83,6 +86,9 @@ class Waiters:
     def left(self) -> None:
         """Note that one has left that got nothing."""
         self.count -= 1
+        if len(self._heap) > 2 * self.count + SPARE:
+            self._heap[:] = [each for each in self._heap if not each[2].done()]
+            heapify(self._heap)
 
     def pop(self) -> Coming | None:
         """Return the next one, which waits no longer."""
@@ -161,12 +167,21 @@ class SharedGate:
         label: What it is called for people.
         most: How many it admits.
         note: What is said in the line about those who stand in it: flow and action.
+        on_idle: Called when nobody waits or runs here any more.
     """
 
-    def __init__(self, space: Space, address: tuple[str, ...], label: str, most: int, note: str) -> None:
+    def __init__(
+        self,
+        space: Space,
+        address: tuple[str, ...],
+        label: str,
+        most: int,
+        note: str,
+        on_idle: Callable[[], None],
+    ) -> None:
         self._lines: Final = lines_of(space)
         self._lease: Final = space.lease
-        self._address, self._label, self._note = address, label, note
+        self._address, self._label, self._note, self._on_idle = address, label, note, on_idle
         self._site: Final = Site(LIMIT, Rules(most))
         self._waiters: Final = Waiters()
         self._standing: Final[dict[asyncio.Task[Any], None]] = {}
@@ -187,10 +202,14 @@ class SharedGate:
         """Take a permit if there is one and nobody waits for it."""
         if self._waiters.count:
             return False, None
+        self._held += 1
         try:
             return True, await self._enter(waits=False)
-        except WouldWaitError:
-            return False, None
+        except BaseException as problem:
+            self._held -= 1
+            if isinstance(problem, WouldWaitError):
+                return False, None
+            raise
 
     async def take(self, priority: int) -> Permit:
         """Wait for a permit: its own place in the line, or that of another one here that is less important."""
@@ -223,10 +242,10 @@ class SharedGate:
             waits=waits,
             note=self._note,
             may_circle=False,
+            permits=self._site.rules.permits,
         )
         holding = Holding(self._lines, wish, "tell")
         await holding.__aenter__()
-        self._held += 1
         return holding
 
     async def _stand(self) -> None:
@@ -237,6 +256,7 @@ class SharedGate:
             if (coming := self._waiters.pop()) is not None:
                 coming.set_exception(problem)
             return
+        self._held += 1
         coming = self._waiters.pop()
         if coming is None:
             self.give_back(holding)
@@ -251,7 +271,14 @@ class SharedGate:
     def _own(self, work: Coroutine[Any, Any, None], among: dict[asyncio.Task[Any], None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         among[task] = None
-        task.add_done_callback(partial(_gone, among))
+        task.add_done_callback(partial(self._gone, among))
+
+    def _gone(self, among: dict[asyncio.Task[Any], None], task: asyncio.Task[Any]) -> None:
+        del among[task]
+        if not task.cancelled():
+            task.exception()  # a place that could not be left lapses with the lease
+        if self.is_idle:
+            self._on_idle()
 
     async def aclose(self) -> None:
         """Wait until nobody stands in line for those who have left."""
@@ -260,9 +287,3 @@ class SharedGate:
         while tasks := (*self._standing, *self._leaving):
             await asyncio.wait(tasks)
             await asyncio.sleep(0)
-
-
-def _gone(among: dict[asyncio.Task[Any], None], task: asyncio.Task[Any]) -> None:
-    del among[task]
-    if not task.cancelled():
-        task.exception()  # a place that could not be left lapses with the lease

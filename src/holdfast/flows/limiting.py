@@ -6,6 +6,7 @@ Room is taken in one order of all limits, whatever the declarations say, so that
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, final
 
@@ -17,6 +18,7 @@ from holdfast.errors import (
     QueueFullError,
     QueueTimeoutError,
     RateExceededError,
+    RateMismatchError,
     StoreError,
     TooManyRequestsError,
     WaitsForItselfError,
@@ -62,6 +64,11 @@ class Limiting:
         self._buckets: Final[dict[str, Bucket]] = {}
         self.waiting: Final[dict[str, Spot]] = {}
 
+    @property
+    def in_use(self) -> int:
+        """How many limits, or values of their keys, are in use here. Nothing is kept of others."""
+        return len(self._gates)
+
     # --- rates ---------------------------------------------------------------------------------------------------
 
     async def check_rates(self, task: Task) -> None:
@@ -83,8 +90,14 @@ class Limiting:
         digest = blake2b(msgspec.json.encode((*own, *part)), digest_size=20).hexdigest()
         key = f"{limit.name or task.name} {digest}"
         if self._is_shared:
-            limiter = RateLimiter(self._space, key, capacity=limit.burst, interval=limit.interval, follow=True)
-            return await limiter.try_acquire()
+            limiter = RateLimiter(self._space, key, capacity=limit.burst, interval=limit.interval)
+            try:
+                return await limiter.try_acquire()
+            except RateMismatchError:  # another version of the app says another rate; the last one counts
+                await limiter.change_rate()
+                return await RateLimiter(
+                    self._space, key, capacity=limit.burst, interval=limit.interval, follow=True
+                ).try_acquire()
         now, rate = self._clock.wall(), algebra.check_rate(limit.burst, limit.interval)
         bucket = self._buckets.get(key) or algebra.full_bucket(rate, now)
         self._buckets[key], answer = algebra.ask(bucket, 1, now, ttl=1.0)
@@ -154,7 +167,7 @@ class Limiting:
         gate = self._gates.get(spot.address)
         if gate is None:
             gate = (
-                SharedGate(self._space, spot.address, spot.label, spot.limit.max, note)
+                SharedGate(self._space, spot.address, spot.label, spot.limit.max, note, partial(self.forget, spot))
                 if self._is_shared
                 else LocalGate(spot.limit.max)
             )

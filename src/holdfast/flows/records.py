@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, later
 from holdfast.codec import Codec
 from holdfast.flows.arrival import Address
 from holdfast.flows.request import ENDED, Status
 from holdfast.ids import new_id, random_eight
+from holdfast.stores.protocol import Put
 from holdfast.workflows.storing.failures import Failure
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 """Ends of requests that left nothing behind: another one with the same idempotency key is run."""
+
+UNFINISHED_FOR: Final = 31 * 86_400.0
+"""Seconds for which a durable request counts as unfinished, should nobody write down its end."""
 
 NOTHING: Final = b"1:{}"
 """The value of a record that says something by being there."""
@@ -169,6 +173,11 @@ class RequestKeys:
     def unfinished(self) -> RecordKey:
         """Where it lies that it is durable and has not ended, to be counted."""
         return unfinished_of(self._scope, self.tenant).child(self.id)
+
+    def first(self, record: RequestRecord, at: Instant) -> tuple[Put, Put]:
+        """Return what is written when a durable request is taken on, besides its run."""
+        unfinished = Put(self.unfinished, NOTHING, expires_at=later(at, UNFINISHED_FOR))
+        return Put(self.record, REQUESTS.encode_own(record)), unfinished
 
     @property
     def sharers(self) -> RecordKey:
