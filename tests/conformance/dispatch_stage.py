@@ -46,6 +46,8 @@ LIMITED: Final[dict[str, dict[str, Any]]] = {
     "limited_room": {"limits": hf.ActionLimit(1, max_queued=1)},
     "shares_one": {"limits": hf.ActionLimit(1, name="gpu")},
     "shares_two": {"limits": [hf.ActionLimit(1, name="gpu"), hf.ActionLimit(5)], "priority": 5},
+    "one_then_two": {"limits": [hf.ActionLimit(1, name="one"), hf.ActionLimit(1, name="two")]},
+    "two_then_one": {"limits": [hf.ActionLimit(1, name="two"), hf.ActionLimit(1, name="one")]},
     "rated": {"limits": hf.Rate(2, "1 hour", key="user")},
 }
 """The actions that have limits, and how they are declared."""

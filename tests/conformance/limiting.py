@@ -182,6 +182,16 @@ class LimitContract:
         assert [await result(first), await result(second)] == ["did a", "did b"]
         assert stage.most == 1
 
+    async def test_those_who_need_the_same_limits_never_wait_for_each_other(self, pair: Pair, stage: Stage) -> None:
+        """In whichever order their actions name them."""
+        actions = ["one_then_two", "two_then_one"] * 4
+        handles = await asyncio.gather(
+            *(pair[n % 2].dispatch(arrival(action, str(n), session=f"s-{n}")) for n, action in enumerate(actions))
+        )
+
+        assert [await result(each) for each in handles] == [f"did {n}" for n in range(8)]
+        assert stage.most == 1
+
     async def test_of_those_who_wait_in_one_server_the_highest_priority_goes_first(
         self, pair: Pair, stage: Stage
     ) -> None:
