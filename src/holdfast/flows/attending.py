@@ -191,7 +191,8 @@ class Attended:
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
             self._turn, self._journal = None, self.memory  # which refer to this request
-            self._wait_no_longer()
+            if self._is_waiting:
+                self._wait_no_longer()
         return None
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
@@ -221,7 +222,8 @@ class Attended:
         ask = task.ask(beside=first, on_waiting=self._wait, on_stop=self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn = turn
-            self._wait_no_longer()
+            if self._is_waiting:
+                self._wait_no_longer()
             waited = self.is_entered
             if not task.action.has_room_limits:
                 self._enter(0)
@@ -253,15 +255,12 @@ class Attended:
             await (self._update if self._turn is None else self._turn.update)(Beside((self.keys.record,), self._mark))
 
     def _wait(self, position: int) -> None:
-        if not self._is_waiting:
-            self._server.tenants.wait(self.keys.tenant)
-            self._is_waiting = True
+        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.keys.tenant)
         self._enter(position)
 
     def _wait_no_longer(self) -> None:
-        if self._is_waiting:
-            self._is_waiting = False
-            self._server.tenants.waits_no_longer(self.keys.tenant)
+        self._is_waiting = False
+        self._server.tenants.waits_no_longer(self.keys.tenant)
 
     def _enter(self, position: int) -> None:
         if not self.is_entered:

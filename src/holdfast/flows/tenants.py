@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
 from holdfast.durations import seconds
 from holdfast.errors import HoldfastError, TooManyRequestsError
@@ -102,8 +102,8 @@ class Tenants:
 
     # --- those who wait --------------------------------------------------------------------------------------------
 
-    def wait(self, tenant: str) -> None:
-        """Count a request that waits from now on.
+    def wait(self, tenant: str) -> Literal[True]:
+        """Count a request that waits from now on, and say so.
 
         Raises:
             TooManyRequestsError: As many of the tenant wait as may.
@@ -112,6 +112,7 @@ class Tenants:
         if waiting >= self.limits.waiting:
             raise TooManyRequestsError("waiting requests of the tenant", self.limits.waiting, AGAIN)
         self._waiting[tenant] = waiting + 1
+        return True
 
     def waits_no_longer(self, tenant: str) -> None:
         """Count a request no longer."""
