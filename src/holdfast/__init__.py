@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Arrival, Principal
     from holdfast.flows.dispatch import Dispatcher
     from holdfast.flows.flow import Flow
+    from holdfast.flows.limits import ActionLimit, Rate
     from holdfast.flows.policies import Allow, Batch, Debounce, Join, Latest, Queue, Reject, Restart
     from holdfast.flows.request import Request
+    from holdfast.flows.tenants import TenantLimits
     from holdfast.keys import Key, KeyFamily
     from holdfast.local import Exclusion, attempt_under
     from holdfast.logs import LogHook
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DID_NOT_HAPPEN",
+    "ActionLimit",
     "Allow",
     "App",
     "AppLimits",
@@ -71,6 +74,7 @@ __all__ = [
     "OAuthTokens",
     "Principal",
     "Queue",
+    "Rate",
     "Reject",
     "Request",
     "Restart",
@@ -80,6 +84,7 @@ __all__ = [
     "Schedule",
     "Space",
     "Step",
+    "TenantLimits",
     "Webhook",
     "Workflow",
     "attempt_under",
@@ -107,6 +112,7 @@ _HOMES = {
     "webhooks": "holdfast.transports.webhooks",
     "chain_headers": "holdfast.transports.chains",
     "DID_NOT_HAPPEN": "holdfast.workflows.context.performing",
+    "ActionLimit": "holdfast.flows.limits",
     "Allow": "holdfast.flows.policies",
     "Arrival": "holdfast.flows.arrival",
     "Batch": "holdfast.flows.policies",
@@ -133,6 +139,7 @@ _HOMES = {
     "OAuthTokens": "holdfast.transports.oauth.tokens",
     "Principal": "holdfast.flows.arrival",
     "Queue": "holdfast.flows.policies",
+    "Rate": "holdfast.flows.limits",
     "Reject": "holdfast.flows.policies",
     "Request": "holdfast.flows.request",
     "Restart": "holdfast.flows.policies",
@@ -142,6 +149,7 @@ _HOMES = {
     "Schedule": "holdfast.workflows.schedules.specification",
     "Space": "holdfast.space",
     "Step": "holdfast.workflows.declaring.definition",
+    "TenantLimits": "holdfast.flows.tenants",
     "Workflow": "holdfast.workflows.declaring.definition",
     "attempt_under": "holdfast.local",
     "blocking": "holdfast.blocking",

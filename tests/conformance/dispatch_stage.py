@@ -34,6 +34,24 @@ POLICIES: Final[dict[str, Policy]] = {
 }
 """The actions that work as a test says, by the policy that they have."""
 
+LIMITED: Final[dict[str, dict[str, Any]]] = {
+    "limited": {"limits": hf.ActionLimit(1)},
+    "limited_queue": {"concurrency": "queue", "limits": hf.ActionLimit(1)},
+    "limited_restart": {"concurrency": hf.Restart(grace="10s"), "limits": hf.ActionLimit(1)},
+    "limited_latest": {"concurrency": "latest", "limits": hf.ActionLimit(1)},
+    "limited_batch": {"concurrency": hf.Debounce("10ms"), "limits": hf.ActionLimit(1)},
+    "limited_by_user": {"limits": hf.ActionLimit(1, key="user")},
+    "limited_shortly": {"limits": hf.ActionLimit(1, ttl="60ms")},
+    "limited_strictly": {"limits": hf.ActionLimit(1, on_limit="reject")},
+    "limited_room": {"limits": hf.ActionLimit(1, max_queued=1)},
+    "shares_one": {"limits": hf.ActionLimit(1, name="gpu")},
+    "shares_two": {"limits": [hf.ActionLimit(1, name="gpu"), hf.ActionLimit(5)], "priority": 5},
+    "one_then_two": {"limits": [hf.ActionLimit(1, name="one"), hf.ActionLimit(1, name="two")]},
+    "two_then_one": {"limits": [hf.ActionLimit(1, name="two"), hf.ActionLimit(1, name="one")]},
+    "rated": {"limits": hf.Rate(2, "1 hour", key="user")},
+}
+"""The actions that have limits, and how they are declared."""
+
 
 @final
 class Stage:
@@ -67,6 +85,8 @@ class Stage:
 
         for action, policy in POLICIES.items():
             flow.action(name=action, concurrency=policy)(work)
+        for action, options in LIMITED.items():
+            flow.action(name=action, **options)(work)
 
         @flow.action(concurrency=hf.Batch(3, "10s"))
         async def batched(request: hf.Request, names: list[str]) -> list[str]:
@@ -80,6 +100,10 @@ class Stage:
 
         @flow.action(concurrency="queue")
         async def nested(request: hf.Request, name: str) -> str:
+            return await self.nest(request, name)
+
+        @flow.action(limits=hf.ActionLimit(1, name="gpu"))
+        async def nested_in_limit(request: hf.Request, name: str) -> str:
             return await self.nest(request, name)
 
         return flow

@@ -10,6 +10,8 @@ import holdfast as hf
 from holdfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatching import DispatchContract
+from tests.conformance.limiting import LimitContract
+from tests.conformance.sharing import SharingContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conformance.dispatching import Pair
 
 
-class TestLocal(DispatchContract):
+class TestLocal(DispatchContract, LimitContract, SharingContract):
     """The sole server."""
 
     @pytest.fixture
@@ -29,7 +31,7 @@ class TestLocal(DispatchContract):
             yield dispatcher, dispatcher
 
 
-class Shared(DispatchContract):
+class Shared(DispatchContract, LimitContract, SharingContract):
     """Two servers on one store."""
 
     @pytest.fixture

@@ -13,12 +13,19 @@ import pytest
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.arbiters import ArbiterContract
 from tests.conformance.dispatching import DispatchContract
+from tests.conformance.limiting import LimitContract
+from tests.conformance.sharing import SharingContract
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
-CONTRACTS = {"arbiters.py": ArbiterContract, "dispatching.py": DispatchContract}
+CONTRACTS = {
+    "arbiters.py": ArbiterContract,
+    "dispatching.py": DispatchContract,
+    "limiting.py": LimitContract,
+    "sharing.py": SharingContract,
+}
 SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
 WHERE_REQUESTS = ("sole server", "shared store")
@@ -89,8 +96,8 @@ def _file_of(case: type) -> Path | None:
         ("test_run_locks.py", "class TestSqliteRunLocks("),
         ("test_arbiters.py", "class TestLocalArbiter(ArbiterContract)"),
         ("test_arbiters.py", "class Shared(ArbiterContract)"),
-        ("test_dispatch.py", "class TestLocal(DispatchContract)"),
-        ("test_dispatch.py", "class Shared(DispatchContract)"),
+        ("test_dispatch.py", "class TestLocal(DispatchContract, LimitContract, SharingContract)"),
+        ("test_dispatch.py", "class Shared(DispatchContract, LimitContract, SharingContract)"),
         *(
             (f"test_{server}.py", f", {suite})")
             for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql")

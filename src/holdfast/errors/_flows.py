@@ -306,6 +306,44 @@ class TooManyRequestsError(FlowError):
         return f"there are {self.limit} {self.what} already; try again in {self.retry_after:g} s"
 
 
+class RateExceededError(FlowError):
+    """More requests came in a while than the action takes, so this one was refused before anything was written.
+
+    Send it again when the time is over that the answer names.
+
+    Attributes:
+        what: What is counted: ``"requests of chat.respond for user 'ann'"``.
+        limit: How many may come.
+        per: In how many seconds.
+        retry_after: After how many seconds the next one may come.
+    """
+
+    status = 429
+
+    def __init__(self, what: str, limit: int, per: float, retry_after: float) -> None:
+        super().__init__(what, limit, per, retry_after)
+        self.what, self.limit, self.per, self.retry_after = what, limit, per, retry_after
+
+    def __str__(self) -> str:
+        return f"{self.limit} {self.what} may come in {self.per:g} s; try again in {self.retry_after:.3g} s"
+
+
+class RequestSharedError(FlowError):
+    """Other users share the run of this request, so it is not one user's to cancel. Leave it, or ask an operator.
+
+    Requests that a policy has put together are one run, which has one result for all of them.
+    """
+
+    status = 409
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        return f"the run of the request {self.request_id!r} is shared with other users, and goes on for them"
+
+
 class AuthenticationError(FlowError):
     """Who asks is not known: there are no credentials, or they do not hold. Sign in, and send the request again."""
 

@@ -19,6 +19,10 @@ from holdfast.events._event import (
 from holdfast.events._exclusion import (
     LockOrderInverted,
 )
+from holdfast.events._flows import (
+    RequestEvent,
+    RequestsOverlap,
+)
 from holdfast.events._hooks import (
     NO_HOOKS,
     SLOW_HOOK,
@@ -60,6 +64,7 @@ from holdfast.events._workflows import (
     RunDeposed,
     RunEvent,
     RunLeftAlone,
+    RunLeftBehind,
     RunLocked,
     RunMoved,
     RunQuarantined,
@@ -94,11 +99,14 @@ __all__ = [
     "PresenceLost",
     "PresenceNotRenewed",
     "ReleaseDelayed",
+    "RequestEvent",
+    "RequestsOverlap",
     "Requeued",
     "RunCodeDiffers",
     "RunDeposed",
     "RunEvent",
     "RunLeftAlone",
+    "RunLeftBehind",
     "RunLocked",
     "RunMoved",
     "RunQuarantined",

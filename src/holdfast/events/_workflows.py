@@ -128,6 +128,18 @@ class UnloadSwallowed(RunEvent, frozen=True, kw_only=True):
     workflow: str
 
 
+class RunLeftBehind(RunEvent, frozen=True, kw_only=True):
+    """A worker has stopped while a step of this run went on, which was cancelled and does not end.
+
+    The run is handed back, and another worker runs the step again; whatever the first one still does outside of
+    Holdfast may overlap with that. Let ``asyncio.CancelledError`` pass in steps and actions.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    workflow: str
+
+
 class LoopHeldUp(Event, frozen=True, kw_only=True):
     """The event loop of a worker stood still: something in a workflow or an async step blocks it.
 

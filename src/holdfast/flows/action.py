@@ -27,6 +27,7 @@ from holdfast.flows.declaring import (
     item_signature,
     settled,
 )
+from holdfast.flows.limits import Rate
 from holdfast.flows.policies import Batch
 from holdfast.flows.scheduling import schedule_of
 from holdfast.flows.schemas import schema_of, schema_of_arguments
@@ -79,6 +80,10 @@ class Action(Generic[P, R]):
         on_disconnect: What happens to a request whose caller goes away.
         idempotency_window: For how many seconds an idempotency key is remembered after the request has ended.
         roles: Who may call it: principals with any of these; everybody if there are none.
+        limits: How many of its requests run at a time, and come in a while.
+        rates: Those of them that say how many come.
+        has_room_limits: Whether there are others.
+        priority: Who goes first among those that wait for such a limit.
         description: What it does, for people and for language models.
         function: The function itself.
         signature: The types of what it takes besides the request, and of what it returns.
@@ -112,6 +117,10 @@ class Action(Generic[P, R]):
         self.on_disconnect: Final = chosen.on_disconnect
         self.idempotency_window: Final = chosen.idempotency_window
         self.roles: Final = chosen.roles
+        self.limits: Final = chosen.limits
+        self.rates: Final = tuple(each for each in chosen.limits if isinstance(each, Rate))
+        self.has_room_limits: Final = len(self.rates) < len(self.limits)
+        self.priority: Final = chosen.priority
         self.description: Final = checked_description(where, options.get("description"), function)
         functools.update_wrapper(self, function, updated=())
 

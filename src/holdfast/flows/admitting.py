@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
 
-from holdfast.errors import ArbiterUnavailableError, RunNotFoundError, StoreBusyError, StoreError
+from holdfast.errors import (
+    ArbiterUnavailableError,
+    RunNotFoundError,
+    StoreBusyError,
+    StoreError,
+    WorkflowConcurrencyLimitExceededError,
+)
 from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
@@ -22,16 +28,16 @@ from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.informing import explain
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import REQUESTS, RequestKeys, new_request_id
+from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.seeing import Seeing, is_own
 from holdfast.flows.viewing import settle
-from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.starting import Start, start
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.flows.arrival import OnDisconnect
+    from holdfast.flows.idempotency import Claim
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Explanation
     from holdfast.flows.serving import Server
@@ -60,7 +66,7 @@ class Admitting:
     ) -> None:
         self._server, self._workflows, self._find = server, workflows, find
         self._is_shared: Final = server.arbiter.is_shared
-        self._owners: Final = Owners(server.space)
+        self._owners: Final = Owners(server.space, server.tenants.limits.session_kept)
         self.seeing: Final = Seeing(server.space, self._owners)
 
     async def take_on(self, task: Task, *, here: bool = False) -> Handle:
@@ -72,33 +78,64 @@ class Admitting:
             ForbiddenError: The session is another user's.
             IdempotencyInFlightError: The same request was sent before and has not ended.
             IdempotencyMismatchError: Another request was sent with its idempotency key.
+            RateExceededError: More come than the action takes.
+            TooManyRequestsError: As many run as may, and it does not wait; or its tenant has as many as it may.
         """
         server, arrival = self._server, task.arrival
+        if task.action.limits:
+            task = await self._within_limits(task)
         is_owned = bool(arrival.session) and arrival.transport in SPEAKS_FOR_ITSELF
         if is_owned and not self._owners.are_known(arrival.principal, arrival.session):
             await self._owners.claim(arrival.principal, arrival.session)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
-        for _ in range(TRIES):
+        for tried in range(TRIES):
             window = task.action.idempotency_window
             known = await resolve(server.space, task.arrival, task.inputs.packed, window)
             if isinstance(known, Replay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
                 return Handle(server, Stored(keys, known.view.record), task.action, is_replay=True)
+            if task.action.rates and not tried:
+                await server.limits.check_rates(task)
             try:
-                return await self._begin(structs.replace(task, id=new_request_id(), claim=known))
+                return await self._claiming(structs.replace(task, id=new_request_id(), claim=known), known)
             except RacedError:
                 continue
         raise StoreBusyError("an idempotency key", f"others used it {TRIES} times while a request was taken on")
+
+    async def _claiming(self, task: Task, claim: Claim) -> Handle:
+        """Take a request on with its idempotency key, unless its tenant has too many of them."""
+        if claim.version:
+            return await self._begin(task)
+        census, tenant, is_there = self._server.tenants.idempotency, task.arrival.tenant, False
+        await census.enter(tenant)
+        try:
+            handle = await self._begin(task)
+            is_there = True
+        finally:
+            census.settle(tenant, is_there=is_there)
+        return handle
+
+    async def _within_limits(self, task: Task) -> Task:
+        """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
+        server, arrival = self._server, task.arrival
+        if arrival.attended:
+            server.limits.check_chain(task)
+            task = server.limits.chained(task)
+        if task.action.rates and not arrival.idempotency_key:
+            if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
+                await self._owners.check(arrival.principal, arrival.session)  # no stranger uses up what is not theirs
+            await server.limits.check_rates(task)
+        return task
 
     async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy
         try:
             if policy.collects and task.address is not None:
-                return await (self._collect(task) if isinstance(policy, Debounce | Batch) else self._start(task))
+                return await self._counted(task, self._collect if isinstance(policy, Debounce | Batch) else self._start)
             if task.action.durable or not task.arrival.attended:
-                return await self._start(task)
+                return await self._counted(task, self._start)
             is_stored = task.claim is not None or (self._is_shared and task.address is not None)
             attended = Attended(self._server, task, is_stored=is_stored)
             on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
@@ -115,6 +152,18 @@ class Admitting:
             )
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
+
+    async def _counted(self, task: Task, begin: Callable[[Task], Awaitable[Handle]]) -> Handle:
+        """Take a durable request on, unless its tenant has too many of them that have not ended."""
+        census, tenant = self._server.tenants.durable, task.arrival.tenant
+        await census.enter(tenant)
+        is_new = False
+        try:
+            handle = await begin(task)
+            is_new = handle.is_new
+        finally:
+            census.settle(tenant, is_there=is_new)
+        return handle
 
     async def _joining(self, task: Task, request_id: str) -> Handle:
         """Share the run of another request; an idempotency key stands for that one then."""
@@ -134,7 +183,7 @@ class Admitting:
         """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
         entered = self._server.take(attended)
         try:
-            if task.address is None and not attended.is_stored:
+            if task.address is None and not attended.is_stored and not task.action.has_room_limits:
                 return None
             position = await asyncio.shield(entered)
             return await self._explain(task.id, attended.record) if position else None
@@ -156,7 +205,7 @@ class Admitting:
         keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
         record = task.record(at, "waiting", durable=True)
         workflow = self._workflows[name_of(task.action)]
-        changes = [Put(keys.record, REQUESTS.encode_own(record))]
+        changes = [*keys.first(record, at)]
         changes += [] if task.claim is None else [task.claim.put(task.id, at)]
         asked = Start(
             workflow=workflow,
@@ -167,9 +216,14 @@ class Admitting:
             alongside=tuple(changes),
         )
 
-        def begin() -> Coroutine[Any, Any, Started]:
-            return start(server.engine.host, asked)
+        async def begin() -> Started:
+            try:
+                return await start(server.engine.host, asked)
+            except WorkflowConcurrencyLimitExceededError as full:
+                raise server.limits.refusal(task, full) or full from None
 
+        if task.action.has_room_limits:
+            server.limits.check_room(task)
         try:
             started = await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))
         except RunNotFoundError:

@@ -19,6 +19,8 @@ LONGEST_TENANT: Final = 100
 LONGEST_ID: Final = 200
 """In bytes of UTF-8: with these, every key that follows from a request fits into every store."""
 LONGEST_IDEMPOTENCY_KEY: Final = 200
+HIGHEST_PRIORITY: Final = 100
+"""And the lowest is as far below 0."""
 
 
 def check_id(what: str, text: str, longest: int = LONGEST_ID) -> None:
@@ -33,6 +35,17 @@ def check_id(what: str, text: str, longest: int = LONGEST_ID) -> None:
         raise InvalidArrivalError(what, "has characters that are not printable")
     if len(text) > longest or (not text.isascii() and len(text.encode()) > longest):
         raise InvalidArrivalError(what, f"is longer than {longest} bytes")
+
+
+def check_priority(priority: int) -> None:
+    """Refuse what is no small whole number.
+
+    Raises:
+        InvalidArrivalError: It is none.
+    """
+    if type(priority) is not int or abs(priority) > HIGHEST_PRIORITY:
+        limits = f"from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        raise InvalidArrivalError("the priority", f"is no whole number {limits}")
 
 
 class Principal(Struct, frozen=True):
@@ -80,6 +93,8 @@ class Arrival(Struct, frozen=True, kw_only=True):
         chain: The keys that are held by those who wait for this request, the outermost first; what comes from outside
             is signed, see :attr:`Request.signed_chain <holdfast.flows.request.Request.signed_chain>`.
         on_disconnect: What happens when such a caller goes away; by default what the action says.
+        priority: Who goes first among those that wait for a limit of the action; by default what the action says. The
+            transport decides it, never the caller. A durable request waits in the order of arrival, whatever it is.
     """
 
     flow: str
@@ -93,6 +108,7 @@ class Arrival(Struct, frozen=True, kw_only=True):
     attended: bool = True
     chain: tuple[Address, ...] = ()
     on_disconnect: OnDisconnect | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could not be part of a key."""
@@ -100,6 +116,8 @@ class Arrival(Struct, frozen=True, kw_only=True):
             check_id("the session", self.session)
         if self.idempotency_key != "":
             check_id("the idempotency key", self.idempotency_key, LONGEST_IDEMPOTENCY_KEY)
+        if self.priority is not None:
+            check_priority(self.priority)
 
     @property
     def tenant(self) -> str:

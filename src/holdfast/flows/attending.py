@@ -7,7 +7,6 @@ and is known to this process alone.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, structs
@@ -19,16 +18,20 @@ from holdfast.flows.calling import Calls
 from holdfast.flows.emitting import Journal
 from holdfast.flows.ending import ended_by, write_end_in_time, write_late_end
 from holdfast.flows.knowing import KnownHere
-from holdfast.flows.tasks import inputs_of
+from holdfast.flows.tasks import inputs_of, tell_overlap
 from holdfast.flows.viewing import ended
-from holdfast.flows.writing import update_while_alive, when_it_runs, with_its_place, write_end
+from holdfast.flows.writing import as_it_is_now, update_while_alive, with_its_place, write_end
 from holdfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.flows.action import Inputs
-    from holdfast.flows.arbiters.protocol import Stop, Turn
+    from holdfast.flows.arbiters.protocol import Beside, Stop, Turn
     from holdfast.flows.records import RequestRecord
+    from holdfast.flows.request import Status
     from holdfast.flows.session import Operation
+    from holdfast.keys import RecordKey
 
 CLOSING: Final = "its server is closing"
 
@@ -48,7 +51,7 @@ class Attended(KnownHere):
     _journal: Journal | None = None
     _turn: Turn | None = None
     _calls: Calls | None = None
-    _may_be_written = _has_started = False
+    _may_be_written = _has_started = _is_waiting = False
     _body: Body | None = None
     _running: asyncio.Task[Any] | None = None
     _entered: asyncio.Future[int] | None = None
@@ -124,8 +127,8 @@ class Attended(KnownHere):
                 raise asyncio.CancelledError  # noqa: TRY301 -- as if it had come now
             if self._task.address is not None:
                 await self._run_in_turn()
-            elif self.is_stored:
-                await self._run_stored()
+            elif self.is_stored or self.action.has_room_limits:
+                await self._run_free()
             else:
                 self._enter(0)
                 await self._work()
@@ -137,35 +140,77 @@ class Attended(KnownHere):
         finally:
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
+            if self._is_waiting:
+                self._wait_no_longer()
             self._turn = self._journal = self._calls = None  # which refer to this request
             del self._task  # what it brought is needed no more, and would be kept in mind for an hour
         return None
 
-    async def _run_stored(self) -> None:
-        """Run one that needs no turn, and has a record."""
-        server, update = self._server, partial(update_while_alive, self._server, self.id)
-        await server.attend()
-        await update(with_its_place(server, self._task, self.keys, self._note))
-        self._journal = Journal(server.space, self.keys, update, server.now)
-        self._enter(0)
-        await self._work()
+    async def _run_free(self) -> None:
+        """Run one that needs no turn, but has a record, or needs room."""
+        server = self._server
+        if self.is_stored:
+            await server.attend()
+            await self._update(with_its_place(server, self._task, self.keys, self._note))
+            self._journal = Journal(server.space, self.keys, self._update, server.now)
+        if self.action.has_room_limits:
+            await self._work_with_room()
+        else:
+            self._enter(0)
+            await self._work()
 
     async def _run_in_turn(self) -> None:
         server, first = self._server, None
         if self.is_stored:
             await server.attend()
             first = with_its_place(server, self._task, self.keys, self._note)
-        ask = self._task.ask(beside=first, on_waiting=self._enter, on_stop=self._told_to_stop)
+        ask = self._task.ask(beside=first, on_waiting=self._wait, on_stop=self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn, waited, self._started_at = turn, self.is_entered, turn.since
-            self._enter(0)
+            if self._is_waiting:
+                self._wait_no_longer()
             if self._record is not None:
                 self._record = structs.replace(self._record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
                 self._journal = Journal(server.space, self.keys, turn.update, server.now)
                 if waited:
-                    await turn.update(when_it_runs(self.keys, self.record))
+                    await turn.update(as_it_is_now(self.keys, self.record))
+            if self.action.has_room_limits:
+                await self._work_with_room()
+            else:
+                self._enter(0)
+                await self._work()
+
+    async def _work_with_room(self) -> None:
+        """Run it when its limits have room for it."""
+        room = self._server.limits.room_for(self._task)
+        try:
+            if not await room.take_at_once():
+                await self._show("waiting")
+                self._wait(1)
+                await room.wait()
+                self._wait_no_longer()
+                await self._show("running")
+            self._enter(0)
             await self._work()
+        finally:
+            room.give_back()
+
+    async def _show(self, status: Status) -> None:
+        self._record = structs.replace(self.record, status=status, started_at=self._server.now())
+        if self.is_stored:
+            await (self._update if self._turn is None else self._turn.update)(as_it_is_now(self.keys, self._record))
+
+    async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
+        return await update_while_alive(self._server, self.id, beside)
+
+    def _wait(self, position: int) -> None:
+        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
+        self._enter(position)
+
+    def _wait_no_longer(self) -> None:
+        self._is_waiting = False
+        self._server.tenants.waits_no_longer(self.tenant)
 
     def _note(self, record: RequestRecord) -> None:
         self._record, self._may_be_written = record, True
@@ -182,6 +227,8 @@ class Attended(KnownHere):
         inputs: tuple[Inputs, ...] = (task.inputs,)
         if turn is not None and turn.superseded:
             self._record = task.succeeding(self.record, turn.superseded)
+            if self._record.overlap:
+                tell_overlap(self._server, task, self._record)
             inputs = (*await inputs_of(self._server.space, task, turn.superseded), task.inputs)
         self._calls = calls = Calls(self._server, task.arrival, task.id, self._emit)
         try:
@@ -242,7 +289,7 @@ class Attended(KnownHere):
             return
         record = self._ended_by(problem)
         if self.is_stored:
-            record = await write_end_in_time(self._server, self.keys, record)
+            record = await write_end_in_time(self._server, self.keys, record, self._task.claim)
         if record.status == "completed":  # it was written, and the answer got lost
             self.packed = b"null" if record.result is UNSET else bytes(record.result)
             self.value = self.action.result.unpack(self.packed)
@@ -258,5 +305,5 @@ class Attended(KnownHere):
         at = self._server.now()
         record = ended(self.record, "refused", at, reason=str(problem))  # it has not run, whatever was written of it
         if self._may_be_written:
-            self._server.own(write_late_end(self._server, self.keys, record))
+            self._server.own(write_late_end(self._server, self.keys, record, self._task.claim))
         self._close(record)

@@ -19,7 +19,8 @@ from holdfast.errors import StoreBusyError
 from holdfast.flows.call import Call, name_of, tags_of
 from holdfast.flows.idempotency import RacedError
 from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import REQUESTS, RequestKeys
+from holdfast.flows.records import RequestKeys
+from holdfast.flows.tasks import standings_of
 from holdfast.stores.protocol import Put
 from holdfast.workflows.starting.collecting import Bringing, BringingRefusedError, Plan, collect
 
@@ -95,7 +96,7 @@ async def _collect(server: Server, task: Task, plan: Plan, packed: bytes, *more:
 
     def opening(at: Instant) -> Sequence[Change]:
         record = task.record(at, "waiting", durable=True)
-        return (Put(keys.record, REQUESTS.encode_own(record)),)
+        return keys.first(record, at)
 
     def always(run_id: str, at: Instant) -> Sequence[Change]:
         return (*more, *(() if claim is None else (claim.put(run_id, at),)))
@@ -103,7 +104,7 @@ async def _collect(server: Server, task: Task, plan: Plan, packed: bytes, *more:
     bringing = Bringing(
         run_id=task.id,
         tags=tags_of(task.arrival.tenant),
-        lines=server.arbiter.standings(task.ask()),
+        lines=standings_of(server, task),
         opening=opening,
         always=always,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Raw
 
 from holdfast.clock import later
-from holdfast.flows.records import ONCES, SESSIONS, OnceRecord, RequestKeys, SessionRecord, session_key
+from holdfast.flows.records import ONCES, SESSION_KEPT, SESSIONS, OnceRecord, RequestKeys, SessionRecord, session_key
 from holdfast.flows.request import Request
 from holdfast.flows.session import Session, apply
 from holdfast.stores.protocol import Conflict, Put
@@ -38,15 +38,16 @@ ONCE_KEPT: Final = 30 * 86_400.0
 """Seconds for which the results of calls that are made once are kept: no request is tried for longer."""
 
 
-def session_put(key: RecordKey, operations: tuple[Operation, ...], seen: Snapshot) -> Put:
-    """Return the change that does what was staged to the newest state of a session.
+def session_put(key: RecordKey, operations: tuple[Operation, ...], seen: Snapshot, kept: float = SESSION_KEPT) -> Put:
+    """Return the change that does what was staged to the newest state of a session, which is kept for a while then.
 
     Raises:
         SessionStateError: It does not fit what is there.
     """
     record = seen.get(key)
     state = {} if record is None else SESSIONS.decode(record.value).state
-    return Put(key, SESSIONS.encode(SessionRecord(apply(state, operations))), seen.version(key))
+    value = SESSIONS.encode(SessionRecord(apply(state, operations)))
+    return Put(key, value, seen.version(key), expires_at=later(seen.at, kept))
 
 
 async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, JsonValue]:

@@ -12,6 +12,8 @@ from msgspec import Struct
 from holdfast.durations import DAY, seconds
 from holdfast.errors import InvalidDurationError, InvalidFlowError, InvalidWorkflowError
 from holdfast.flows.arrival import OnDisconnect
+from holdfast.flows.composing import check_disconnect, check_limits, check_priority, check_trait
+from holdfast.flows.limits import LimitOfAction, checked_limits, checked_priority
 from holdfast.flows.policies import Join
 from holdfast.workflows.declaring.definition import Retry, step
 from holdfast.workflows.storing.values import Signature, signature_of
@@ -37,6 +39,10 @@ class ActionOptions(TypedDict, total=False):
     Attributes:
         name: Its name; by default the function's.
         concurrency: Its policy; by default the flow's.
+        limits: How many of its requests run at a time, and come in a while: an :class:`~holdfast.ActionLimit`, a
+            :class:`~holdfast.Rate`, or several of them. By default there is no limit.
+        priority: Who goes first among those that wait for such a limit: the higher, and of equal ones the one that has
+            waited for longer. By default 0; an arrival may have another. The line of a key stays in order of arrival.
         durable: Run it as a durable workflow, always: it survives crashes, and may be answered before it has run. By
             default only what nobody waits for on a connection is, and what a policy collects.
         retry: When a durable request that raised is tried again: a :class:`~holdfast.Retry`, or a number of attempts.
@@ -54,6 +60,8 @@ class ActionOptions(TypedDict, total=False):
 
     name: str | None
     concurrency: Policy | PolicyName | None
+    limits: LimitOfAction | Iterable[LimitOfAction]
+    priority: int | None
     durable: bool | None
     retry: Retry | int | None
     interrupted: Interrupted
@@ -83,6 +91,8 @@ class Settled(Struct, frozen=True, kw_only=True):
     on_disconnect: OnDisconnect
     idempotency_window: float
     roles: frozenset[str]
+    limits: tuple[LimitOfAction, ...]
+    priority: int
 
 
 def checked_name(what: str, name: str) -> str:
@@ -148,6 +158,8 @@ def settled(where: str, policy: Policy, options: ActionOptions) -> Settled:
     if unknown := sorted(set(options) - set(KNOWN)):
         raise InvalidFlowError(where, f"there is no option {', '.join(unknown)}; there are {', '.join(KNOWN)}")
     durable = _durable(where, policy, options.get("durable"))
+    limits = checked_limits(where, options.get("limits", ()))
+    check_limits(where, policy, limits)
     interrupted = options.get("interrupted", "retry")
     if interrupted not in get_args(Interrupted):
         raise InvalidFlowError(where, f"interrupted is {interrupted!r:.60}; it must be 'retry' or 'fail'")
@@ -158,27 +170,34 @@ def settled(where: str, policy: Policy, options: ActionOptions) -> Settled:
         on_disconnect=_on_disconnect(where, options.get("on_disconnect"), policy, durable=durable),
         idempotency_window=_window(where, options.get("idempotency_window", "1 hour")),
         roles=_roles(where, options.get("roles", ())),
+        limits=limits,
+        priority=_priority(where, policy, limits, options.get("priority"), durable=durable),
     )
+
+
+def _priority(
+    where: str, policy: Policy, limits: tuple[LimitOfAction, ...], given: int | None, *, durable: bool
+) -> int:
+    if given is None:
+        return 0
+    check_priority(where, policy, limits, durable=durable)
+    return checked_priority(where, given)
 
 
 def _durable(where: str, policy: Policy, given: bool | None) -> bool:  # noqa: FBT001 -- what the user wrote
     if given is not None and type(given) is not bool:
         raise InvalidFlowError(where, f"durable is {given!r:.60}; it must be True or False")
-    if policy.collects and given is False:
-        problem = f"with the policy {policy.name!r} a request is answered before it has run, so it is always durable"
-        raise InvalidFlowError(where, f"{problem}; leave out durable=False, or choose another policy")
+    if given is False:
+        check_trait(where, policy, "not durable", "durable=False")
     return bool(given) or policy.collects
 
 
 def _on_disconnect(where: str, given: OnDisconnect | None, policy: Policy, *, durable: bool) -> OnDisconnect:
-    is_shared = isinstance(policy, Join)
     if given is None:
-        return "continue" if durable or is_shared else "cancel"
+        return "continue" if durable or isinstance(policy, Join) else "cancel"
     if given not in get_args(OnDisconnect):
         raise InvalidFlowError(where, f"on_disconnect is {given!r:.60}; it must be 'cancel' or 'continue'")
-    if given == "cancel" and (durable or is_shared):
-        reason = "a durable request goes on without its caller" if durable else "others may share the run"
-        raise InvalidFlowError(where, f"on_disconnect='cancel' cannot be kept: {reason}; leave it out")
+    check_disconnect(where, policy, given, durable=durable)
     return given
 
 

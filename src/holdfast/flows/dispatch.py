@@ -30,9 +30,11 @@ from holdfast.flows.handle import Handle, Stored
 from holdfast.flows.keying import address_of, label_of
 from holdfast.flows.records import RequestKeys, new_request_id
 from holdfast.flows.scheduling import known_schedules
+from holdfast.flows.seeing import OPERATOR
 from holdfast.flows.serving import Server
 from holdfast.flows.sweeping import sweep_for_ever
 from holdfast.flows.tasks import Task
+from holdfast.flows.tenants import TenantLimits
 from holdfast.space import Space
 from holdfast.space import open as open_space
 from holdfast.workflows.engine import Engine, is_open, open_with
@@ -80,6 +82,7 @@ class Dispatcher:
             opens, or changed if they are declared in another way than the last time.
         name: Of the service: which dispatchers exclude each other if the arbiter is local.
         patience: How long to wait for another server to end, on opening, if the arbiter is local.
+        tenants: What each tenant may have at most.
     """
 
     def __init__(
@@ -91,12 +94,14 @@ class Dispatcher:
         schedules: Iterable[Schedule] = (),
         name: str = "app",
         patience: Duration = 0,
+        tenants: TenantLimits | None = None,
     ) -> None:
         if arbiter not in ("shared", "local"):
             raise InvalidFlowError("arbiter", f"{arbiter!r:.60} is neither 'shared' nor 'local'")
         self.flows: Final = flows if isinstance(flows, Flows) else Flows(flows)
         self._given: Final = engine
         self._kind: Final = arbiter
+        self._tenants: Final = tenants or TenantLimits()
         self._name, self._patience = name, seconds(patience, what="patience")
         self._workflows: Final[dict[str, Workflow[..., Any]]] = {
             name_of(action): workflow_of(action, self._serving) for action in self.flows.actions
@@ -132,7 +137,8 @@ class Dispatcher:
         except BaseException:
             await self.aclose(grace=0)
             raise
-        self._sweeping = asyncio.get_running_loop().create_task(sweep_for_ever(engine, self._workflows))
+        sweeping = sweep_for_ever(engine, self._workflows, self._tenants.session_kept)
+        self._sweeping = asyncio.get_running_loop().create_task(sweeping)
 
     async def _begin(self) -> Engine:
         given = self._given
@@ -161,11 +167,13 @@ class Dispatcher:
         arbiter = (
             SharedArbiter(space, stop_run=stop_run)
             if self._kind == "shared"
-            else LocalArbiter(space, app=self._name, patience=self._patience, stop_run=stop_run)
+            else LocalArbiter(
+                space, app=self._name, patience=self._patience, stop_run=stop_run, most_keys=self._tenants.keys
+            )
         )
         chains = await Chains.load(space)
         await arbiter.__aenter__()
-        self._server = Server(engine, arbiter, chains)
+        self._server = Server(engine, arbiter, chains, self._tenants)
         await self._server.listen()
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
@@ -283,6 +291,7 @@ class Dispatcher:
         server = self._serving()
         handle = await self._handle(server, principal.tenant, request_id)
         handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
+        handle.is_operators = OPERATOR in principal.roles
         return handle
 
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
@@ -319,6 +328,7 @@ class Dispatcher:
 
         Raises:
             ForbiddenError: Another user has sent it, and the principal shares its run only.
+            RequestSharedError: Other users share its run, which goes on for them.
             RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """
         await (await self.find(principal, request_id)).cancel(reason)

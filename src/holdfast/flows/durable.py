@@ -8,7 +8,7 @@ record and does nothing. So the action may be called twice if a worker dies, but
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -20,17 +20,19 @@ from holdfast.errors import (
     RequestCancelledError,
     RequestSupersededError,
     SessionStateError,
+    StoreError,
 )
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.call import Call, Input, name_of
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
+from holdfast.flows.idempotency import kept_until_end, place_of
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
-from holdfast.flows.tasks import inputs_of, task_of
+from holdfast.flows.tasks import inputs_of, standings_of, task_of, tell_overlap
 from holdfast.flows.ticking import take_on
 from holdfast.flows.viewing import ended, final_put
-from holdfast.stores.protocol import Check
+from holdfast.stores.protocol import Check, Delete
 from holdfast.workflows.context.current import current_step
 from holdfast.workflows.declaring.definition import Semantics, Step, StepOptions, Workflow
 from holdfast.workflows.starting.collecting import EVENT
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
     from holdfast.workflows.storing.records import Standing
 
 
+KEYS_AT_ONCE: Final = 50
+"""How many idempotency keys of a burst are changed in one commit."""
+
+
 def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workflow[..., Any]:
     """Return the workflow whose runs are the durable requests of an action."""
 
@@ -68,9 +74,7 @@ def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workf
 
     def standings(packed: bytes) -> tuple[Standing, ...]:
         call = msgspec.json.decode(packed, type=Input).call
-        if call is None or not call.address:
-            return ()
-        return server().arbiter.standings(task_of(action, call, "").ask())
+        return () if call is None else standings_of(server(), task_of(action, call, ""))
 
     async def on_tick(asked: Start, lines: tuple[Standing, ...]) -> Started:
         return await take_on(server(), action, asked, lines)
@@ -106,6 +110,13 @@ def in_order(calls: Sequence[Call]) -> list[Call]:
         times.append(newest if call.at is None else call.at)
         newest = max(newest, times[-1])
     return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
+
+
+def _ending(keys: tuple[RecordKey, ...], request_id: str, keep: float) -> Beside:
+    def decide(_: int, seen: Snapshot) -> Sequence[Change]:
+        return [put for key in keys for put in kept_until_end(key, request_id, keep, seen)]
+
+    return Beside(keys, decide)
 
 
 class _DeposedError(Exception):
@@ -153,10 +164,24 @@ class Performing:
     @asynccontextmanager
     async def _in_turn(self) -> AsyncGenerator[Turn | None]:
         if self._task.address is None:
-            yield None
+            async with self._with_room():
+                yield None
             return
-        async with self._server.arbiter.inside(self._task.ask(on_stop=self._told_to_stop)) as turn:
+        async with self._server.arbiter.inside(self._task.ask(on_stop=self._told_to_stop)) as turn, self._with_room():
             yield turn
+
+    @asynccontextmanager
+    async def _with_room(self) -> AsyncGenerator[None]:
+        """Have room at the limits of the action. In the store the run has it; in memory its step waits for it."""
+        if self._server.arbiter.is_shared or not self._action.has_room_limits:
+            yield
+            return
+        room = self._server.limits.room_for(self._task, durable=True)
+        try:
+            await room.wait()
+            yield
+        finally:
+            room.give_back()
 
     def _told_to_stop(self, why: Stop) -> None:
         if self._doing is not None:
@@ -169,6 +194,8 @@ class Performing:
         calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
+        if began.overlap:
+            tell_overlap(server, task, began)
         try:
             inputs = await self._inputs()
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
@@ -217,6 +244,17 @@ class Performing:
             await self._server.update(beside)
         else:
             await self._turn.finish(beside)
+        if len(self._calls) > 1:
+            await self._let_keys_go(record.keep)
+
+    async def _let_keys_go(self, keep: float) -> None:
+        """Let the idempotency keys of the others of a burst go when this request is forgotten; else they go later."""
+        space = self._server.space
+        keys = [place_of(space, call.arrival) for call in self._calls[:-1] if call.idempotency_key]
+        most = space.at_most(KEYS_AT_ONCE)
+        with suppress(StoreError):
+            for start in range(0, len(keys), most):
+                await self._server.update(_ending(tuple(keys[start : start + most]), self.keys.id, keep))
 
     async def _commit(self, beside: Beside) -> Mapping[RecordKey, int]:
         guarded = self._guarded(beside)
@@ -237,16 +275,22 @@ class Performing:
         return Beside((*beside.keys, claim.key), decide)
 
     def _outcome(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside:
-        keys, session = self.keys, session_key(self._server.space, self._last.tenant, self._last.session)
+        space, keys, kept = self._server.space, self.keys, self._server.tenants.limits.session_kept
+        session = session_key(space, self._last.tenant, self._last.session)
+        claim = (place_of(space, self._last.arrival),) if self._last.idempotency_key else ()
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             found = seen.get(keys.record)
             if found is None or REQUESTS.decode(found.value).has_ended:
                 return ()
-            put = final_put(keys, record, found.version, seen.at)
-            return (put, session_put(session, operations, seen)) if operations else (put,)
+            changes: list[Change] = [final_put(keys, record, found.version, seen.at)]
+            for key in claim:
+                changes += kept_until_end(key, keys.id, record.keep, seen)
+            if version := seen.version(keys.unfinished):
+                changes.append(Delete(keys.unfinished, version))
+            return [*changes, session_put(session, operations, seen, kept)] if operations else changes
 
-        return Beside((keys.record, *((session,) if operations else ())), decide)
+        return Beside((keys.record, keys.unfinished, *claim, *((session,) if operations else ())), decide)
 
     async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
         """Write down why it has no turn, or has lost it. Its run has nothing more to do."""

@@ -9,12 +9,15 @@ from msgspec import structs
 
 from holdfast.errors import (
     HoldfastError,
+    QueueFullError,
     QueueTimeoutError,
     RequestCancelledError,
     RequestInterruptedError,
     RequestSupersededError,
+    TooManyRequestsError,
 )
 from holdfast.flows.arbiters.protocol import Beside
+from holdfast.flows.idempotency import kept_until_end
 from holdfast.flows.records import REQUESTS
 from holdfast.flows.viewing import ended, final_put
 from holdfast.workflows.storing.failures import describe
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.clock import Instant
+    from holdfast.flows.idempotency import Claim
     from holdfast.flows.records import RequestKeys, RequestRecord
     from holdfast.flows.serving import Server
     from holdfast.stores.protocol import Change, Snapshot
@@ -47,7 +51,7 @@ def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: 
             return ended(record, "cancelled", at, reason=problem.reason)
         case RequestInterruptedError():
             return ended(record, "interrupted", at, reason=reason, failure=failure)
-        case QueueTimeoutError():
+        case QueueTimeoutError() | QueueFullError() | TooManyRequestsError():
             return ended(record, "refused", at, reason=reason, failure=failure)
         case _:
             return ended(record, "failed", at, failure=failure)
@@ -65,14 +69,18 @@ async def to_the_end(writing: asyncio.Task[None]) -> asyncio.CancelledError | No
     return late
 
 
-async def write_end_in_time(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
+async def write_end_in_time(
+    server: Server, keys: RequestKeys, record: RequestRecord, claim: Claim | None
+) -> RequestRecord:
     """Write the end of a request, however long that takes and whoever is cancelled; return what is written by then."""
-    writing = server.own(write_late_end(server, keys, record))
+    writing = server.own(write_late_end(server, keys, record, claim))
     await asyncio.wait({writing}, timeout=PATIENCE)
     return writing.result() if writing.done() else record
 
 
-async def write_late_end(server: Server, keys: RequestKeys, record: RequestRecord) -> RequestRecord:
+async def write_late_end(
+    server: Server, keys: RequestKeys, record: RequestRecord, claim: Claim | None = None
+) -> RequestRecord:
     """Write the end of a request that has no turn any more, and return what is written then.
 
     While the store does not answer it is tried again. If this server closes before that, its end will tell.
@@ -85,12 +93,14 @@ async def write_late_end(server: Server, keys: RequestKeys, record: RequestRecor
         if found is None or there[0].has_ended:
             return ()
         there[:] = [record]
-        return (final_put(keys, record, found.version, seen.at),)
+        key = () if claim is None else kept_until_end(claim.key, keys.id, record.keep, seen)
+        return (final_put(keys, record, found.version, seen.at), *key)
 
+    named = (keys.record,) if claim is None else (keys.record, claim.key)
     pause = FIRST_PAUSE
     while True:
         try:
-            await server.update(Beside((keys.record,), decide))
+            await server.update(Beside(named, decide))
         except HoldfastError:
             if server.is_closing:
                 return record

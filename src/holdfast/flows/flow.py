@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, U
 from holdfast.errors import InvalidFlowError, UnknownActionError
 from holdfast.flows.action import Action
 from holdfast.flows.declaring import Place, checked_description, checked_name
+from holdfast.flows.limits import check_alike
 from holdfast.flows.policies import Allow, as_policy
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Flows:
         actions: All actions of all flows, in the order of their declaration.
 
     Raises:
-        InvalidFlowError: Two have one kind, or something is no flow.
+        InvalidFlowError: Two have one kind, something is no flow, or limits of one name are not alike.
     """
 
     __slots__ = ("_found", "actions")
@@ -127,6 +128,7 @@ class Flows:
             if kinds.setdefault(flow.kind, flow) is not flow:
                 raise InvalidFlowError(f"flow {flow.kind!r}", "there are two flows of that kind; rename one of them")
         self.actions: Final = tuple(action for flow in kinds.values() for action in flow.actions.values())
+        check_alike((action.where, limit) for action in self.actions for limit in action.limits)
         self._found: Final = {(action.flow, action.name): action for action in self.actions}
 
     def find(self, flow: str, action: str) -> Action[..., Any]:

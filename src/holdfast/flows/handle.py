@@ -9,14 +9,20 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from holdfast.durations import seconds
-from holdfast.errors import ForbiddenError, HoldfastError, ResultTimeoutError, WaitsForItselfError
+from holdfast.errors import (
+    ForbiddenError,
+    HoldfastError,
+    RequestSharedError,
+    ResultTimeoutError,
+    WaitsForItselfError,
+)
 from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
 from holdfast.flows.following import follow, follow_memory, until_ended
 from holdfast.flows.informing import explain, info_of
 from holdfast.flows.keying import label_of
 from holdfast.flows.records import RequestKeys, RequestRecord
-from holdfast.flows.seeing import OPERATOR
+from holdfast.flows.seeing import OPERATOR, is_shared
 from holdfast.flows.viewing import look, problem_of, settle
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
@@ -59,6 +65,7 @@ class Handle:
         is_replay: Whether it was sent before, with the same idempotency key.
         explanation: Why it waits, if it did when this handle was made.
         may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker shares its run.
+        is_operators: Whether the asker may cancel it also if others share its run.
     """
 
     __slots__ = (
@@ -70,6 +77,7 @@ class Handle:
         "explanation",
         "id",
         "is_new",
+        "is_operators",
         "is_replay",
         "may_cancel",
     )
@@ -94,6 +102,7 @@ class Handle:
         self.is_new: Final = is_new
         self.is_replay: Final = is_replay
         self.may_cancel = may_cancel
+        self.is_operators = False
         self.explanation: Final = explanation
 
     def __repr__(self) -> str:
@@ -278,10 +287,13 @@ class Handle:
 
         Raises:
             ForbiddenError: Another user has sent it, and whoever asks shares its run only.
+            RequestSharedError: Other users share its run, which goes on for them.
             RequestNotFoundError: It is not known any more.
         """
         if not self.may_cancel:
             raise ForbiddenError("cancelling a request that another user has sent", (OPERATOR,))
+        if not self.is_operators and not self.record.has_ended and await is_shared(self._server.space, self):
+            raise RequestSharedError(self.id)
         if self._attended is not None:
             self._attended.stop(reason)
             return
@@ -292,6 +304,7 @@ class Handle:
         if record.durable:
             await cancel_run(server.engine.host, self.id, reason)
             server.arbiter.forget(self.id)
+            await settle(server.space, self.keys, await look(server.space, self.keys))
         elif record.address:
             await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
         elif record.server:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.clock import later
 from holdfast.codec import Codec
 from holdfast.errors import IdempotencyInFlightError, IdempotencyMismatchError, RequestNotFoundError
-from holdfast.flows.records import AGAIN, KEPT, RequestKeys
+from holdfast.flows.records import AGAIN, KEPT, RequestKeys, idempotency_of
 from holdfast.flows.viewing import View, look
 from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Put
@@ -84,6 +84,14 @@ class Claim(Struct, frozen=True):
         return max(KEPT, self.window)
 
 
+def kept_until_end(key: RecordKey, request_id: str, keep: float, seen: Snapshot) -> tuple[Put, ...]:
+    """Return the change that lets the key of a request that ends now go when that is forgotten, if it is its own."""
+    record = seen.get(key)
+    if record is None or KEYS.decode(record.value).request != request_id:
+        return ()
+    return (Put(key, record.value, record.version, expires_at=later(seen.at, keep)),)
+
+
 class Replay(Struct, frozen=True):
     """The request that was sent before, and has ended."""
 
@@ -99,7 +107,7 @@ def fingerprint_of(arrival: Arrival, packed: bytes) -> str:
 def place_of(scope: Scope, arrival: Arrival) -> RecordKey:
     """Return where the key of an arrival lies."""
     name = blake2b(arrival.idempotency_key.encode(), digest_size=20).hexdigest()
-    return scope.key("idempotency", arrival.tenant, arrival.flow, arrival.action, arrival.user, name)
+    return idempotency_of(scope, arrival.tenant).child(arrival.flow, arrival.action, arrival.user, name)
 
 
 async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) -> Claim | Replay:

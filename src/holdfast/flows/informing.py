@@ -52,8 +52,9 @@ def _type_of(problem: HoldfastError, failure: Any) -> str:  # noqa: ANN401 -- a 
 
 async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
     """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
-    if not record.address:
-        return None
+    at_a_limit = server.limits.explain(request_id)
+    if at_a_limit is not None or not record.address:
+        return at_a_limit
     queue = await server.arbiter.look(record.address)
     place, holder = queue.position(request_id), queue.holder
     own = holder is not None and holder.id == request_id

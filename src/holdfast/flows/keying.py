@@ -17,7 +17,7 @@ from holdfast.flows.arrival import LONGEST_ID, Address, Arrival
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.flows.options import KeyFunction
+    from holdfast.flows.options import Key, KeyFunction
     from holdfast.flows.policies import Policy
 
 REQUEST: Final = "request"
@@ -47,6 +47,28 @@ def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | Non
         return None
     value = _ask(key, arrival if inputs is None else msgspec.structs.replace(arrival, inputs=inputs))
     return None if value is None else (REQUEST, tenant, "custom", arrival.flow, value)
+
+
+def partition_of(key: Key, arrival: Arrival, inputs: Mapping[str, Any] | None = None) -> tuple[str, ...] | None:
+    """Return what a limit counts a request by: nothing for all together; None: it does not count.
+
+    Those who have no name, and those without a session, count together, so that nobody gets past a limit that way.
+
+    Raises:
+        RequestKeyError: A key function raised, or returned something else than text.
+        InvalidRequestKeyError: It returned text that cannot be a key.
+    """
+    tenant = arrival.principal.tenant
+    if key == "none":
+        return ()
+    if key == "tenant":
+        return (tenant, "tenant")
+    if key == "user":
+        return (tenant, "user", arrival.principal.user)
+    if key == "session":
+        return (tenant, "session", arrival.session)
+    value = _ask(key, arrival if inputs is None else msgspec.structs.replace(arrival, inputs=inputs))
+    return None if value is None else (tenant, "key", value)
 
 
 def label_of(address: Address) -> str:

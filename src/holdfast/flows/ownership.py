@@ -6,22 +6,25 @@ stranger can neither read a conversation nor keep its owner waiting.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
+from holdfast.clock import later
 from holdfast.codec import Codec
 from holdfast.errors import ForbiddenError, InvalidArrivalError
 from holdfast.flows.arrival import check_id
+from holdfast.flows.records import SESSION_KEPT, session_key
 from holdfast.stores.protocol import Decision, Put
 
 if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
     from holdfast.keys import RecordKey
     from holdfast.scope import Scope
-    from holdfast.stores.protocol import Snapshot
+    from holdfast.stores.protocol import Record, Snapshot
 
 SPEAKS_FOR_ITSELF: Final = frozenset({"http", "chat", "mcp"})
 """The transports whose principal is who talks. What comes by others is said on behalf of many."""
@@ -34,8 +37,12 @@ _MADE_LENGTH: Final = 2 * _RANDOM_BYTES
 _HEX: Final = frozenset("0123456789abcdef")
 
 
+RENEWED: Final = 0.1
+"""After which part of their time what is kept of a session is written anew, if it is used."""
+
+
 class OwnerRecord(Struct, frozen=True):
-    """Who has a session. It is kept as long as the session's state: for ever."""
+    """Who has a session. It is kept for a while after the last use, and so is the session's state."""
 
     user: str
 
@@ -70,19 +77,23 @@ def checked_session(principal: Principal, session: str) -> str:
 
 @final
 class Owners:
-    """Who has which session. An owner never changes, so those that were seen are remembered, as far as there is room.
+    """Who has which session. Those that were seen are remembered for a while, as far as there is room.
 
     Args:
         scope: Where it is written.
+        kept: For how many seconds, after the last use.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope: Final = scope
-        self._known: Final[OrderedDict[tuple[str, str], str]] = OrderedDict()
+    def __init__(self, scope: Scope, kept: float = SESSION_KEPT) -> None:
+        self._scope, self._kept = scope, kept
+        self._known: Final[OrderedDict[tuple[str, str], tuple[str, float]]] = OrderedDict()
 
     def are_known(self, principal: Principal, session: str) -> bool:
         """Tell, without asking the store, that a session is somebody's to use."""
-        return self._known.get((principal.tenant, session)) in ("", principal.user)
+        known = self._known.get((principal.tenant, session))
+        if known is None or known[0] not in ("", principal.user):
+            return False
+        return asyncio.get_running_loop().time() < known[1]
 
     async def check(self, principal: Principal, session: str) -> None:
         """Refuse somebody who is not the owner of a session. One that nobody has is everybody's.
@@ -109,19 +120,31 @@ class Owners:
         Raises:
             ForbiddenError: Another user of the tenant has it.
         """
-        key = self._key(principal, session)
+        key, state = self._key(principal, session), session_key(self._scope, principal.tenant, session)
 
         def decide(seen: Snapshot) -> Decision[str]:
             found = seen.get(key)
             if found is None:
-                return Decision(principal.user, (Put(key, OWNERS.encode_own(OwnerRecord(principal.user))),))
-            return Decision(OWNERS.decode(found.value).user)
+                record = OWNERS.encode_own(OwnerRecord(principal.user))
+                return Decision(principal.user, (Put(key, record, expires_at=later(seen.at, self._kept)),))
+            owner = OWNERS.decode(found.value).user
+            if owner not in ("", principal.user) or not self._is_to_be_renewed(found, seen):
+                return Decision(owner)
+            there = [each for each in (found, seen.get(state)) if each is not None]
+            return Decision(owner, tuple([self._renewed(each, seen) for each in there]))
 
-        owner = (await self._scope.update([key], decide)).answer
+        owner = (await self._scope.update([key, state], decide)).answer
         _compare(owner, principal)
-        self._known[principal.tenant, session] = owner
+        until = asyncio.get_running_loop().time() + self._kept * RENEWED
+        self._known[principal.tenant, session] = owner, until
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+    def _is_to_be_renewed(self, record: Record, seen: Snapshot) -> bool:
+        return record.expires_at is None or record.expires_at < later(seen.at, self._kept * (1 - RENEWED))
+
+    def _renewed(self, record: Record, seen: Snapshot) -> Put:
+        return Put(record.key, record.value, record.version, expires_at=later(seen.at, self._kept))
 
     def _key(self, principal: Principal, session: str) -> RecordKey:
         return self._scope.key("owner", principal.tenant, session)

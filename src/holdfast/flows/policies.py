@@ -14,11 +14,12 @@ behind another action of the key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, cast, final, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final, get_args
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
 from holdfast.flows.options import checked_choice, checked_count, checked_key, checked_shared_key, length
+from holdfast.flows.values import PolicyValue
 
 if TYPE_CHECKING:
     from holdfast.durations import Duration
@@ -32,35 +33,8 @@ MOST_WAITING: Final = 10_000
 LARGEST_BATCH: Final = 10_000
 
 
-class _Value:
-    """What policies have in common: they are equal if their options are, and show them."""
-
-    __slots__ = ()
-    name: ClassVar[str]
-    collects: ClassVar[bool] = False
-
-    def _options(self) -> dict[str, object]:
-        slots: tuple[str, ...] = self.__slots__
-        return {slot: getattr(self, slot) for slot in slots}
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, name):
-            raise AttributeError(f"{type(self).__name__} does not change; make another one")
-        super().__setattr__(name, value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Value) and type(self) is type(other) and self._options() == other._options()
-
-    def __hash__(self) -> int:
-        return hash((type(self), *self._options().values()))
-
-    def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self._options().items())
-        return f"{type(self).__name__}({options})"
-
-
 @final
-class Allow(_Value):
+class Allow(PolicyValue):
     """Requests run side by side, and nothing is arbitrated. That is so if nothing else was declared."""
 
     __slots__ = ()
@@ -69,7 +43,7 @@ class Allow(_Value):
 
 
 @final
-class Queue(_Value):
+class Queue(PolicyValue):
     """One at a time, in the order of arrival: a request waits until those of its key before it have ended.
 
     Args:
@@ -90,7 +64,7 @@ class Queue(_Value):
 
 
 @final
-class Reject(_Value):
+class Reject(PolicyValue):
     """One at a time, and nobody waits: while a request has the key, others are refused.
 
     They get :class:`~holdfast.errors.RequestRejectedError` (409) with the id of the one that runs, which can be
@@ -108,7 +82,7 @@ class Reject(_Value):
 
 
 @final
-class Debounce(_Value):
+class Debounce(PolicyValue):
     """One run for a burst of requests, when it has been quiet for a while. A run that has begun is never cancelled.
 
     Each request of the burst takes the place of the one before, and all of them get the result of the one run. What
@@ -148,7 +122,7 @@ class Debounce(_Value):
 
 
 @final
-class Restart(_Value):
+class Restart(PolicyValue):
     """The newest request of an action wins: the one that runs is cancelled, and the newest starts when it has ended.
 
     The cancelled one has ``grace`` to end. After that its grant is revoked: whatever it still does, it commits nothing
@@ -169,7 +143,7 @@ class Restart(_Value):
 
 
 @final
-class Batch(_Value):
+class Batch(PolicyValue):
     """One run for many requests: when there are enough of them, or the first has waited long enough.
 
     The action takes one list besides the request. Each request brings one item of it, is durable when it is answered,
@@ -195,7 +169,7 @@ class Batch(_Value):
 
 
 @final
-class Join(_Value):
+class Join(PolicyValue):
     """Requests that arrive while the same action runs for their key share that run and its result.
 
     Their own inputs are not used. Behind another action of the same key, the first of them waits its turn as in a
@@ -213,7 +187,7 @@ class Join(_Value):
 
 
 @final
-class Latest(_Value):
+class Latest(PolicyValue):
     """The one that runs is finished, and of those of the same action that wait only the newest is kept.
 
     The others end with :class:`~holdfast.errors.RequestSupersededError`, which names the newer one. A request is

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, later
 from holdfast.codec import Codec
 from holdfast.flows.arrival import Address
 from holdfast.flows.request import ENDED, Status
 from holdfast.ids import new_id
+from holdfast.stores.protocol import Put
 from holdfast.workflows.storing.failures import Failure
 
 if TYPE_CHECKING:
@@ -24,8 +25,17 @@ if TYPE_CHECKING:
 AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 """Ends of requests that left nothing behind: another one with the same idempotency key is run."""
 
+UNFINISHED_FOR: Final = 31 * 86_400.0
+"""Seconds for which a durable request counts as unfinished, should nobody write down its end."""
+
+NOTHING: Final = b"1:{}"
+"""The value of a record that says something by being there."""
+
 KEPT: Final = 3_600.0
 """Seconds for which a request can be asked about after its end."""
+
+SESSION_KEPT: Final = 30 * 86_400.0
+"""Seconds for which the state of a session, and whose it is, are kept after their last use, if nothing else is said."""
 
 
 new_request_id: Final = new_id.long
@@ -158,13 +168,38 @@ class RequestKeys:
         """Return the key of an event; they sort by their numbers."""
         return self.events.child(f"{number:012d}")
 
+    @property
+    def unfinished(self) -> RecordKey:
+        """Where it lies that it is durable and has not ended, to be counted."""
+        return unfinished_of(self._scope, self.tenant).child(self.id)
+
+    def first(self, record: RequestRecord, at: Instant) -> tuple[Put, Put]:
+        """Return what is written when a durable request is taken on, besides its run."""
+        unfinished = Put(self.unfinished, NOTHING, expires_at=later(at, UNFINISHED_FOR))
+        return Put(self.record, REQUESTS.encode_own(record)), unfinished
+
+    @property
+    def sharers(self) -> RecordKey:
+        """What the keys of all begin with who share its run."""
+        return self._scope.key("sharer", self.tenant, self.id)
+
     def sharer(self, user: str) -> RecordKey:
         """Return where it lies that another user shares its run."""
-        return self._scope.key("sharer", self.tenant, self.id, user)
+        return self.sharers.child(user)
 
     def once(self, name: str) -> RecordKey:
         """Return where the result of a call lies that is made once."""
         return self._scope.key("onced", self.tenant, self.id, name)
+
+
+def unfinished_of(scope: Scope, tenant: str) -> RecordKey:
+    """Return what the keys of all durable requests of a tenant begin with that have not ended."""
+    return scope.key("unfinished", tenant)
+
+
+def idempotency_of(scope: Scope, tenant: str) -> RecordKey:
+    """Return what all idempotency keys of a tenant begin with."""
+    return scope.key("idempotency", tenant)
 
 
 def session_key(scope: Scope, tenant: str, session: str) -> RecordKey:

@@ -47,7 +47,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         key: The key in words: ``"session 's-1'"``. Never of another tenant.
-        policy: The name of the policy.
+        policy: The name of the policy; ``"limit"`` if it waits for room at a limit.
         holder: The id of the request that has the key; empty if it is free.
         holder_action: Which action that is: ``"support-chat.respond"``.
         holder_status: What that one does.
@@ -66,6 +66,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting: int = 0
 
     def __str__(self) -> str:
+        if self.policy == "limit":
+            return f"{self.key} has no room; {self.waiting} wait for it here"
         place = "" if self.position is None else f"; {self.position} before it in the line"
         held = (
             f"is taken by the request {self.holder!r} ({self.holder_status or 'running'})" if self.holder else "is free"

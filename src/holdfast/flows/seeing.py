@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+import msgspec
+from msgspec import UNSET, Struct
+
 from holdfast.clock import later
 from holdfast.errors import RequestNotFoundError
 from holdfast.stores.protocol import Decision, Put
+from holdfast.workflows.storing.records import ITEMS, RunKeys
 
 if TYPE_CHECKING:
     from holdfast.flows.arrival import Principal
@@ -18,12 +22,24 @@ if TYPE_CHECKING:
     from holdfast.flows.records import RequestRecord
     from holdfast.scope import Scope
     from holdfast.stores.protocol import Snapshot
+    from holdfast.workflows.storing.records import Item
 
 OPERATOR: Final = "operator"
 """The role that lets a principal see and cancel all requests of its tenant."""
 
+COLLECTED: Final = ("debounce", "batch")
+"""The policies that put requests into one run before it begins."""
+
+PAGE: Final = 500
+
 SHARED_FOR: Final = 31 * 86_400.0
 """Seconds for which it is kept who shares a run: longer than any request takes, and is kept."""
+
+
+class _By(Struct):
+    """Who has sent a request of a burst."""
+
+    user: str = ""
 
 
 @final
@@ -71,6 +87,28 @@ class Seeing:
             return principal.user in (handle.unstored.sharers or ())
         key = handle.keys.sharer(principal.user)
         return (await self._scope.read(key)).get(key) is not None
+
+
+async def is_shared(scope: Scope, handle: Handle) -> bool:
+    """Tell whether another user than the one who sent a request shares its run, or is in the burst that it began."""
+    if handle.unstored is not None:
+        return bool(handle.unstored.sharers)
+    if (await scope.scan(*handle.keys.sharers.within(), limit=1)).records:
+        return True
+    start, end = RunKeys(scope, handle.id).inbox()
+    while handle.record.policy in COLLECTED:  # who has just come may not have been noted yet
+        page = await scope.scan(start, end, limit=PAGE)
+        items = (ITEMS.decode(each.value) for each in page.records.values())
+        if any(_user_of(item) != handle.record.user for item in items):
+            return True
+        if page.more is None:
+            break
+        start = page.more
+    return False
+
+
+def _user_of(item: Item) -> str:
+    return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user
 
 
 def is_own(principal: Principal, record: RequestRecord) -> bool:

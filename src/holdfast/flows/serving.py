@@ -10,7 +10,9 @@ from msgspec import structs
 
 from holdfast.clock import Instant, seconds_between
 from holdfast.errors import HoldfastError
+from holdfast.flows.limiting import Limiting
 from holdfast.flows.records import CANCELS, KEPT, CancelRecord, RequestKeys
+from holdfast.flows.tenants import TenantLimits, Tenants
 from holdfast.flows.viewing import look
 from holdfast.locks.driving.removing import remove
 from holdfast.space import lines_of
@@ -50,12 +52,22 @@ class Server:
         arbiter: Says who has its turn.
         chains: Signs keys that go to other processes, and knows them again.
         now: Returns the store's time, as near as this process can tell without asking.
+        limits: Those of actions.
+        tenants: What each tenant has, and may have.
         is_closing: Nothing more is tried again.
     """
 
-    def __init__(self, engine: Engine, arbiter: Arbiter, chains: Chains) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        arbiter: Arbiter,
+        chains: Chains,
+        tenants: TenantLimits = TenantLimits(),  # noqa: B008 -- it does not change
+    ) -> None:
         self.engine, self.arbiter, self.chains = engine, arbiter, chains
         self.space: Final[Space] = engine.space
+        self.tenants: Final = Tenants(engine.space, tenants)
+        self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
         self._host: Final = engine.host
         self._keeper: Final = lines_of(self.space).keeper
         self._presence: Presence | None = None
@@ -117,11 +129,14 @@ class Server:
             RequestNotFoundError: The tenant has no such request.
         """
         view = await look(self.space, keys)
-        if self.arbiter.is_shared or not view.record.address or view.status != "running":
+        if self.arbiter.is_shared or view.status != "running":
             return view
-        queue = await self.arbiter.look(view.record.address)  # its step waits for the turn that the run does not
-        if not queue.position(keys.id):
-            return view
+        if keys.id not in self.limits.waiting:
+            if not view.record.address:
+                return view
+            queue = await self.arbiter.look(view.record.address)  # its step waits for the turn that the run does not
+            if not queue.position(keys.id):
+                return view
         return structs.replace(view, record=structs.replace(view.record, status="waiting", started_at=Instant(0)))
 
     # --- the requests that run here --------------------------------------------------------------------------------
@@ -223,6 +238,8 @@ class Server:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
         left = self._tasks and (await asyncio.wait(self._tasks, timeout=PATIENCE))[1]
+        await self.limits.aclose()
+        await self.tenants.aclose()
         presence, self._presence = self._presence, None
         if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
             self._keeper.dismiss(presence)

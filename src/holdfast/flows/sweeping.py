@@ -1,4 +1,8 @@
-"""Removing what ended requests leave behind besides their records, which go by themselves: the runs of durable ones."""
+"""Removing what ended requests leave behind besides their records, which go by themselves: the runs of durable ones.
+
+Sessions go by themselves as well, a while after their last use. Those that were written before there was such a while
+get one when a server has been open for a time.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,19 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast.clock import seconds_between
+from holdfast.clock import later, seconds_between
 from holdfast.errors import HoldfastError, RequestNotFoundError, RunNotFoundError, RunUnfinishedError
 from holdfast.flows.call import tenant_in
-from holdfast.flows.records import KEPT, RequestKeys
+from holdfast.flows.records import KEPT, SESSION_KEPT, RequestKeys
 from holdfast.flows.viewing import look, settle
+from holdfast.stores.protocol import Put
 from holdfast.workflows.operating.retention import purge
 from holdfast.workflows.storing.records import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from holdfast.scope import Scope
     from holdfast.workflows.engine import Engine
     from holdfast.workflows.operating.information import RunInfo
 
@@ -26,12 +32,34 @@ EVERY: Final = 600.0
 PAGE: Final = 100
 
 
-async def sweep_for_ever(engine: Engine, workflows: Container[str]) -> None:
+async def sweep_for_ever(engine: Engine, workflows: Container[str], session_kept: float = SESSION_KEPT) -> None:
     """Sweep now and then."""
+    have_an_end = False
     while True:
         await asyncio.sleep(EVERY)
         with suppress(HoldfastError):  # the next round finds what is left
             await sweep(engine, workflows)
+            if not have_an_end:
+                await give_an_end(engine.space, session_kept)
+                have_an_end = True
+
+
+async def give_an_end(scope: Scope, kept: float) -> int:
+    """Let sessions, and whose they are, end after a while that were written to be kept for ever; tell how many."""
+    changed = 0
+    for kind in ("owner", "session"):
+        start, end = scope.key(kind).within()
+        while True:
+            page = await scope.scan(start, end, limit=PAGE)
+            for record in page.records.values():
+                if record.expires_at is None:
+                    until = later(page.at, kept)
+                    await scope.commit(Put(record.key, record.value, record.version, expires_at=until))
+                    changed += 1
+            if page.more is None:
+                break
+            start = page.more
+    return changed
 
 
 async def sweep(engine: Engine, workflows: Container[str], kept: float = KEPT) -> int:

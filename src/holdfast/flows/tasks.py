@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from holdfast.clock import seconds_between
+from holdfast.events import RequestsOverlap
 from holdfast.flows.action import Action, Inputs
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask, Manner
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from holdfast.flows.arbiters.protocol import Superseded
     from holdfast.flows.call import Call
     from holdfast.flows.request import Status
+    from holdfast.flows.serving import Server
     from holdfast.scope import Scope
+    from holdfast.workflows.storing.records import Standing
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -47,6 +50,11 @@ class Task(Struct, frozen=True, kw_only=True):
     inputs: Inputs
     address: Address | None = None
     claim: Claim | None = None
+
+    @property
+    def name(self) -> str:
+        """Flow and action."""
+        return f"{self.action.flow}.{self.action.name}"
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
@@ -135,6 +143,20 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
         inputs=action.read(packed),
         address=call.address or None,
     )
+
+
+def tell_overlap(server: Server, task: Task, record: RequestRecord) -> None:
+    """Tell hooks that a request has begun while one may still be at work that it superseded."""
+    host = server.engine.host
+    if host.hooks:
+        at, key = host.clock.wall(), label_of(record.address)
+        host.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
+
+
+def standings_of(server: Server, task: Task) -> tuple[Standing, ...]:
+    """Return the lines that the run of a durable request stands in: first that of its key, then those of its limits."""
+    own = () if task.address is None else server.arbiter.standings(task.ask())
+    return (*own, *server.limits.standings(task)) if task.action.has_room_limits else own
 
 
 @lru_cache(maxsize=1_000)

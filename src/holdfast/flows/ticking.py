@@ -17,9 +17,8 @@ from holdfast.errors import WorkflowConcurrencyLimitExceededError
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.call import Call, Input, tags_of
 from holdfast.flows.keying import address_of
-from holdfast.flows.records import REQUESTS, RequestKeys
+from holdfast.flows.records import RequestKeys
 from holdfast.flows.tasks import task_of
-from holdfast.stores.protocol import Put
 from holdfast.workflows.limiting.entering import start_in_lines
 from holdfast.workflows.limiting.standing import standings_of
 from holdfast.workflows.starting.creating import Started
@@ -61,13 +60,17 @@ async def take_on(server: Server, action: Action[..., Any], asked: Start, lines:
     """
     task = _task(action, asked)
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
-    record = Put(keys.record, REQUESTS.encode_own(task.record(server.now(), "waiting", durable=True)))
+    at = server.now()
+    first = keys.first(task.record(at, "waiting", durable=True), at)
     packed = asked.workflow.signature.pack((Call.of(task),), {})
-    alongside = (*asked.alongside, record)
+    alongside = (*asked.alongside, *first)
     asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), alongside=alongside)
 
     async def begin() -> Started:
-        return await _begin(server.engine.host, asked, lines)
+        try:
+            return await _begin(server.engine.host, asked, lines)
+        except WorkflowConcurrencyLimitExceededError as full:
+            raise server.limits.refusal(task, full) or full from None
 
     try:
         return await (begin() if task.address is None else server.arbiter.start(task.ask(), begin))

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from holdfast.clock import Instant, later
 from holdfast.errors import (
+    QueueFullError,
     QueueTimeoutError,
     RequestCancelledError,
     RequestFailedError,
@@ -15,11 +16,12 @@ from holdfast.errors import (
     RequestNotFoundError,
     RequestSupersededError,
     StepInterruptedError,
+    TooManyRequestsError,
 )
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
-from holdfast.flows.keying import label_of
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 from holdfast.locks.driving.presence import PRESENCES
+from holdfast.locks.driving.removing import remove
 from holdfast.stores.protocol import Put
 from holdfast.workflows.limiting.waiting import late_reason
 from holdfast.workflows.storing.failures import KnownErrors, describe, name_of, restore
@@ -42,6 +44,16 @@ _BY_FAILURE: Final[dict[str, Status]] = {
     name_of(RequestSupersededError): "superseded",
     name_of(RequestCancelledError): "cancelled",
 }
+
+
+_TELLING: Final = (
+    QueueFullError,
+    QueueTimeoutError,
+    RequestInterruptedError,
+    RequestSupersededError,
+    TooManyRequestsError,
+)
+"""The errors that say themselves how a request ended."""
 
 
 class View(Struct, frozen=True):
@@ -138,6 +150,8 @@ async def settle(scope: Scope, keys: RequestKeys, view: View) -> None:
     """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing."""
     if view.is_derived and view.has_ended:
         await scope.commit(final_put(keys, view.record, view.version, view.at))  # refused: somebody else has done it
+        if view.record.durable:
+            await remove(scope.store, keys.unfinished)
 
 
 # --- durable requests -----------------------------------------------------------------------------------------------
@@ -168,7 +182,7 @@ def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> Requ
         return ended(record, status, at, failure=life.failure)
     if header is not None and header.lines and not life.claims and life.cancel == late_reason(header, life):
         seconds = next((each.ttl for each in header.lines if each.ttl is not None), 0.0)
-        late = QueueTimeoutError(label_of(record.address), seconds)
+        late = QueueTimeoutError(header.lines[life.admitted].label, seconds)
         return ended(record, "refused", at, reason=str(late), failure=describe(late, KNOWN))
     reason = life.cancel or "it was stopped"
     if reason.startswith(SUPERSEDED_BY):
@@ -183,7 +197,7 @@ def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> Requ
 def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOWN) -> HoldfastError:
     """Return the exception that tells a caller why a request has no result."""
     cause = None if record.failure is None else restore(record.failure, known)
-    if isinstance(cause, QueueTimeoutError | RequestSupersededError | RequestInterruptedError) and _is_told(record):
+    if isinstance(cause, _TELLING) and _is_told(record):
         return cause
     match record.status:
         case "cancelled":

@@ -1,4 +1,4 @@
-"""What is written of a request whose caller waits: with its place, when its turn comes, and with its end.
+"""What is written of a request whose caller waits: with its place, when it waits no longer, and with its end.
 
 All of it is for the store's commits: pure functions of what lies there, which may run several times, on another thread.
 """
@@ -11,6 +11,7 @@ from holdfast.errors import RequestInterruptedError
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.calling import session_put
 from holdfast.flows.ending import to_the_end
+from holdfast.flows.idempotency import kept_until_end
 from holdfast.flows.records import REQUESTS, RequestKeys, session_key
 from holdfast.flows.viewing import final_put
 from holdfast.stores.protocol import Check, Put
@@ -54,8 +55,8 @@ def with_its_place(server: Server, task: Task, keys: RequestKeys, note: Callable
     return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
 
 
-def when_it_runs(keys: RequestKeys, record: RequestRecord) -> Beside:
-    """Return what is committed when one that had to wait has its turn."""
+def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> Beside:
+    """Return what is committed when one that had to wait runs, or one that had its turn has to wait for room."""
 
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
         put = Put(keys.record, REQUESTS.encode_own(record), seen.version(keys.record))
@@ -69,9 +70,13 @@ def with_its_end(
 ) -> Beside:
     """Return what is committed with the end of a request: what was done to its session, and its record if it has one.
 
+    With the record ends its idempotency key, after its window.
+
     It raises :class:`~holdfast.errors.RequestInterruptedError` if the record is gone.
     """
-    session = session_key(server.space, keys.tenant, task.arrival.session)
+    session, claim = session_key(server.space, keys.tenant, task.arrival.session), task.claim
+    kept = server.tenants.limits.session_kept
+    named = (*(() if record is None else (keys.record,)), *((session,) if operations else ()))
 
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
         changes: list[Change] = []
@@ -82,11 +87,13 @@ def with_its_end(
             if REQUESTS.decode(found.value).has_ended:
                 return ()  # it was written, and the answer got lost
             changes.append(final_put(keys, record, found.version, seen.at))
+            if claim is not None:
+                changes += kept_until_end(claim.key, keys.id, record.keep, seen)
         if operations:
-            changes.append(session_put(session, operations, seen))
+            changes.append(session_put(session, operations, seen, kept))
         return changes
 
-    return Beside((*(() if record is None else (keys.record,)), *((session,) if operations else ())), decide)
+    return Beside(named if claim is None else (*named, claim.key), decide)
 
 
 async def write_end(

@@ -105,9 +105,11 @@ class App:
             if isinstance(store, str)
             else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
         )
-        self._dispatcher: Final = Dispatcher(self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name)
         self.name, self.limits, self.grace = name, limits or AppLimits(), grace
         self.rooms: Final = Rooms(self.limits)
+        self._dispatcher: Final = Dispatcher(
+            self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name, tenants=self.limits.tenants
+        )
         self.is_guarded: Final = authenticate is not None
         self.closing: Final = asyncio.Event()
         self._is_open = False

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError, TooManyRequestsError
+from holdfast.flows.tenants import TenantLimits
 from holdfast.transports.places import Places
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ class AppLimits:
         user_streams: How many of those one user may have open; a user without a name is told apart by the address.
         patience: How long a reader of a stream may take to read what it is sent. One that takes longer is let go, and
             can go on after what it has read.
+        tenants: What each tenant may have at most.
     """
 
-    __slots__ = ("body", "body_time", "heartbeat", "patience", "requests", "streams", "user_streams", "wait")
+    __slots__ = ("body", "body_time", "heartbeat", "patience", "requests", "streams", "tenants", "user_streams", "wait")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- all of them by name, and none is needed
         self,
         *,
         body: int = 1_048_576,
@@ -46,12 +48,14 @@ class AppLimits:
         heartbeat: Duration = "15s",
         user_streams: int = 100,
         patience: Duration = "30s",
+        tenants: TenantLimits | None = None,
     ) -> None:
         self.body: Final = _count("body", body)
         self.requests: Final = _count("requests", requests)
         self.streams: Final = _count("streams", streams)
         self.body_time: Final = seconds(body_time, what="body_time", minimum=0.001)
         self.wait: Final = seconds(wait, what="wait")
+        self.tenants: Final = tenants or TenantLimits()
         self.heartbeat: Final = seconds(heartbeat, what="heartbeat", minimum=0.001)
         self.user_streams: Final = _count("user_streams", user_streams)
         self.patience: Final = seconds(patience, what="patience", minimum=0.001)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
 from holdfast.flows.arbiters import abandoned
+from holdfast.flows.arbiters.key_count import KeyCount
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
 from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
 from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
@@ -28,6 +29,9 @@ T = TypeVar("T")
 LISTED: Final = 100
 """How many of those who wait are listed by a look."""
 
+MOST_KEYS: Final = 10_000
+"""How many keys of one tenant may be in use at a time, if nothing else is said."""
+
 SLOWEST: Final = 60.0
 """The longest time, in seconds, after which one that was refused is told to try again."""
 
@@ -44,10 +48,17 @@ class LocalArbiter:
         app: The name of the app.
         patience: How many seconds to wait for another server to end, on starting.
         stop_run: Cancels a durable run, given its id and a reason; without it its step is cancelled.
+        most_keys: How many keys of one tenant may be in use at a time.
     """
 
     def __init__(
-        self, space: Space, *, app: str = "app", patience: float = 0.0, stop_run: StopRun | None = None
+        self,
+        space: Space,
+        *,
+        app: str = "app",
+        patience: float = 0.0,
+        stop_run: StopRun | None = None,
+        most_keys: int = MOST_KEYS,
     ) -> None:
         self._space, self._stop_run = space, stop_run
         self._clock: Final = lines_of(space).clock
@@ -57,6 +68,8 @@ class LocalArbiter:
         self._looking: asyncio.Task[None] | None = None
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._paces: Final[dict[Address, float]] = {}
+        self._most_keys: Final = most_keys
+        self._keys_of = KeyCount(most_keys)
         self.sole: Final = SoleServer(space, app, patience, self._lost)
 
     @property
@@ -99,6 +112,8 @@ class LocalArbiter:
         turn = LocalTurn(self, ask)
         line = self._lines.get(ask.address)
         if line is None:
+            if len(self._lines) >= self._most_keys:
+                self._keys_of.add(ask.address[1], self._lines)
             self._lines[ask.address] = RequestLine(turn)
             turn.is_at_front, turn.since = True, self._clock.wall()
             return turn

@@ -68,6 +68,7 @@ class Wish(Struct, frozen=True):
         may_circle: Whether its owner may hold something that another one waits for who is in its way here.
         on_waiting: Called when it has to wait, with its ticket and how many are in front of it.
         entry_id: The id of its entry, never used before; empty: a new one.
+        permits: How many permits the line has from now on, unless an operator has set another number; None: as it has.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Wish(Struct, frozen=True):
     may_circle: bool = True
     on_waiting: Callable[[int, int], None] | None = None
     entry_id: str = ""
+    permits: int | None = None
 
 
 @final
@@ -253,7 +255,7 @@ class _Attempt:
         self._line.waits[self._id] = wait
         try:
             self._may_stand = True
-            enter = Enter(wait.entry, wish.waits, self._marker, self._ticket, along=wish.along)
+            enter = Enter(wait.entry, wish.waits, self._marker, self._ticket, along=wish.along, permits=wish.permits)
             outcome = await self._wait(wait, await self._line.driver.do(enter, wish.site))
             await presence.until_proven()  # nobody is let in while others may take this process for dead
         except BaseException:
@@ -344,7 +346,9 @@ class _Attempt:
 
     def _note_disagreement(self) -> None:
         head, self._line.driver.disagreement = self._line.driver.disagreement, None
-        if head is None or not self._lines.is_news(self._wish.address, self._wish.site):
+        if head is None or self._wish.permits is not None:  # one that brings its own number has been heard
+            return
+        if not self._lines.is_news(self._wish.address, self._wish.site):
             return
         stored, asked = head.rules.permits, self._wish.site.rules.permits
         if self._lines.hooks:

@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.clock import Instant, seconds_between
 from holdfast.errors import HoldfastError
-from holdfast.events import LoopHeldUp, WorkerFails
+from holdfast.events import LoopHeldUp, RunLeftBehind, WorkerFails
 from holdfast.stores.protocol import Delete
 from holdfast.workflows.running.control import Unload
 from holdfast.workflows.running.driving import drive, is_resting, release, suspend
 from holdfast.workflows.storing.records import DUES, LIVES, RunKeys
 from holdfast.workflows.working.claiming import bury, claim, find_dead, workers_of
 from holdfast.workflows.working.looking_after import look_after
+from holdfast.workflows.working.paging import PAGE, matching
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from holdfast.keys import RecordKey
-    from holdfast.scope import Scope
     from holdfast.stores.protocol import Record, Watch
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.running.host import Host
 
-PAGE: Final = 200
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
@@ -43,6 +42,9 @@ HELD_UP: Final = 0.5
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
 
+LAST: Final = 1.0
+"""Seconds that are waited for what is left to do when every run is handed back."""
+
 
 @final
 class Worker:
@@ -51,6 +53,7 @@ class Worker:
     def __init__(self, host: Host, *, linger: float, most_loaded: int) -> None:
         self._host, self._linger, self._most_loaded = host, linger, most_loaded
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._left: Final[set[str]] = set()
         self._news: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -277,7 +280,7 @@ class Worker:
 
     async def _look_around(self) -> None:
         space = self._host.space
-        async for record in _all(space, *space.key("ready").within(), self._is_for_here, limit=self._most_loaded):
+        async for record in matching(space, *space.key("ready").within(), self._is_for_here, limit=self._most_loaded):
             self._hear_ready(record.key.parts[-1])
         for activation in [
             each for each in self._host.loaded.values() if each.news.is_waiting and not each.news.is_looking
@@ -285,7 +288,7 @@ class Worker:
             activation.poke()  # the store failed when it looked for news
         if self._host.worker is not None:
             own = space.key("own", self._host.worker.presence)
-            async for record in _all(space, *own.within(), self._is_for_here, limit=self._most_loaded):
+            async for record in matching(space, *own.within(), self._is_for_here, limit=self._most_loaded):
                 if record.key.parts[-1] not in self._host.loaded:
                     self._ready[record.key.parts[-1]] = None
         self._next_due = Instant(0)
@@ -357,7 +360,17 @@ class Worker:
         if self._hearing is not None:
             self._hearing.cancel()
             await asyncio.gather(self._hearing, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = [each for each in loaded if not each.over.done()]
+        if self._tasks:  # steps that do not end when they are cancelled are left to themselves
+            await asyncio.wait(self._tasks, timeout=LAST if left else None)
+        self._tell_left(left)
+
+    def _tell_left(self, activations: list[Activation]) -> None:
+        for each in activations:
+            if not each.over.done() and each.keys.id not in self._left:
+                self._left.add(each.keys.id)
+                told = RunLeftBehind(at=self._host.clock.wall(), run=each.keys.id, workflow=each.workflow.name)
+                self._host.emit(told)
 
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
@@ -381,17 +394,3 @@ class Worker:
             await asyncio.wait({activation.over}, timeout=GRACE)
             if activation.ended is None and not activation.is_deposed:
                 await self._safely(release(activation, "a worker"))
-
-
-async def _all(
-    space: Scope, start: RecordKey, end: RecordKey, is_meant: Callable[[Record], bool], *, limit: int
-) -> AsyncIterator[Record]:
-    """Yield the records of a range that are meant, page by page."""
-    while True:
-        page = await space.scan(start, end, limit=PAGE)
-        for record in filter(is_meant, page.records.values()):
-            yield record
-            limit -= 1
-        if page.more is None or limit <= 0:
-            return
-        start = page.more

@@ -1,0 +1,178 @@
+"""Limits in one process: what is kept of them, what changes with another version, and what they cost others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import ForbiddenError, InvalidArrivalError, RateExceededError, RequestKeyError
+from holdfast.flows import limiting
+from holdfast.flows.gates import SPARE, LocalGate, Waiters
+from holdfast.flows.ownership import Owners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.flows.limits import LimitOfAction
+
+SOON = 15.0
+
+
+def flow_with(*limits: LimitOfAction, **options: Any) -> tuple[hf.Flow, asyncio.Event, list[str]]:
+    """Return a flow with one action that ends when the test says so, and who has begun."""
+    flow, may_end, begun = hf.Flow("f"), asyncio.Event(), list[str]()
+
+    @flow.action(limits=limits, **options)
+    async def work(request: hf.Request) -> None:
+        begun.append(request.user)
+        await may_end.wait()
+
+    return flow, may_end, begun
+
+
+def arrival(user: str = "ann", **more: Any) -> hf.Arrival:
+    """Return a request of a user."""
+    return hf.Arrival(flow="f", action="work", principal=hf.Principal(user=user), **more)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that needs no time but turns of the loop."""
+    async with asyncio.timeout(SOON):
+        while not holds():  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("arbiter", ["local", "shared"])
+async def test_nothing_is_kept_of_a_limit_that_nobody_uses(arbiter: Any) -> None:
+    """However many users have come by."""
+    flow, may_end, _ = flow_with(hf.ActionLimit(1, key="user"))
+    async with hf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
+        handles = [await server.dispatch(arrival(f"user {n // 2}")) for n in range(20)]
+        limits = server._server.limits  # type: ignore[union-attr]  # it is open
+        assert limits.in_use == 10
+        may_end.set()
+        for each in handles:
+            await each.result(timeout=SOON)
+        await until(lambda: limits.in_use == 0)
+
+
+async def test_a_limit_of_another_version_counts_from_its_first_request_on() -> None:
+    """As in a deployment; nothing has to be changed by hand."""
+    old, end_old, _ = flow_with(hf.ActionLimit(1))
+    new, end_new, begun = flow_with(hf.ActionLimit(3))
+    async with hf.Dispatcher("memory://versions", [old]) as before, hf.Dispatcher("memory://versions", [new]) as after:
+        handles = [await before.dispatch(arrival())]
+        handles += [await after.dispatch(arrival("bob")) for _ in range(3)]
+        assert (begun, handles[-1].status) == (["bob", "bob"], "waiting")
+        end_old.set()
+        end_new.set()
+        for each in handles:
+            await each.result(timeout=SOON)
+
+
+async def test_a_rate_of_another_version_counts_from_its_first_request_on() -> None:
+    """What was spent stays spent, and more is earned as the new rate says."""
+    old, end_old, _ = flow_with(hf.Rate(1, "1 hour"))
+    new, _, _ = flow_with(hf.Rate(4, "1 minute"))
+    end_old.set()
+    async with hf.Dispatcher("memory://rates", [old]) as before, hf.Dispatcher("memory://rates", [new]) as after:
+        await (await before.dispatch(arrival())).result(timeout=SOON)
+        with pytest.raises(RateExceededError) as refused:
+            await after.dispatch(arrival())
+        assert (refused.value.limit, 0 < refused.value.retry_after <= 15) == (4, True)
+
+
+async def test_a_stranger_does_not_use_up_the_rate_of_a_session() -> None:
+    """Whose session it is is looked at first, and nothing is claimed by one who comes too often."""
+    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key="session"))
+    may_end.set()
+    async with hf.open("memory://owned") as space, hf.Dispatcher("memory://owned", [flow]) as server:
+        await Owners(space).claim(hf.Principal(user="ann"), "s")
+        with pytest.raises(ForbiddenError):
+            await server.dispatch(arrival("eve", session="s", transport="http"))
+        await (await server.dispatch(arrival("ann", session="s", transport="http"))).result(timeout=SOON)
+
+
+async def test_a_key_function_that_returns_none_exempts_a_request() -> None:
+    """One that fails is told as those of policies are."""
+
+    def by(arrival: hf.Arrival) -> str | None:
+        return {"ann": "a", "bob": None}[arrival.user]
+
+    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key=by))
+    may_end.set()
+    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+        for user in ("ann", "bob", "bob"):
+            await server.dispatch(arrival(user))
+        with pytest.raises(RateExceededError):
+            await server.dispatch(arrival("ann"))
+        with pytest.raises(RequestKeyError):
+            await server.dispatch(arrival("eve"))
+
+
+async def test_those_without_a_name_count_together() -> None:
+    """Nobody gets past a limit by not saying who they are."""
+    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key="user"))
+    may_end.set()
+    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+        await server.dispatch(arrival(""))
+        with pytest.raises(RateExceededError):
+            await server.dispatch(arrival("", session="another"))
+
+
+async def test_buckets_in_memory_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are full again are dropped, and if all are in use the oldest."""
+    monkeypatch.setattr(limiting, "MOST_BUCKETS", 5)
+    flow, may_end, _ = flow_with(hf.Rate(2, "1 hour", key="user"))
+    may_end.set()
+    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+        for n in range(20):
+            await server.dispatch(arrival(f"user {n}"))
+        buckets = server._server.limits._buckets  # type: ignore[union-attr]  # it is open
+        assert len(buckets) == 5
+
+
+async def test_those_who_have_left_a_gate_do_not_pile_up() -> None:
+    """However many come and go while one runs."""
+    gate = LocalGate(1)
+    await gate.try_take()
+    for _ in range(10 * SPARE):
+        waiting = asyncio.ensure_future(gate.take(0))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert gate.waiting == 0
+    assert len(gate._waiters._heap) <= SPARE + 1
+
+
+async def test_a_permit_that_comes_as_its_waiter_is_cancelled_goes_to_the_next() -> None:
+    """None is lost."""
+    gate = LocalGate(1)
+    await gate.try_take()
+    first, second = asyncio.ensure_future(gate.take(1)), asyncio.ensure_future(gate.take(0))
+    await asyncio.sleep(0)
+    gate.give_back(None)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await asyncio.wait_for(second, SOON)
+    gate.give_back(None)
+    assert gate.is_idle
+
+
+async def test_waiters_go_by_priority_and_then_by_arrival() -> None:
+    """The highest first; of equal ones, the one that has waited for longer."""
+    waiters = Waiters()
+    added = {name: waiters.add(priority) for name, priority in [("a", 0), ("b", 5), ("c", 0), ("d", 5)]}
+    popped = [waiters.pop() for _ in added]
+    assert popped == [added[name] for name in "bdac"]
+    assert waiters.pop() is None
+
+
+@pytest.mark.parametrize("priority", [101, -101, 1.5, True])
+def test_a_priority_of_an_arrival_is_a_small_whole_number(priority: Any) -> None:
+    """Whatever else is refused."""
+    with pytest.raises(InvalidArrivalError, match="the priority is no whole number from -100 to 100"):
+        arrival(priority=priority)
