@@ -13,6 +13,7 @@ from holdfast.durations import seconds
 from holdfast.errors import (
     ArbiterUnavailableError,
     InvalidFlowError,
+    LeaseTooShortError,
     RequestNotFoundError,
     StoreError,
     WaitsForItselfError,
@@ -253,7 +254,7 @@ class Dispatcher:
         task = self._checked(server, arrival)
         try:
             return await self._admitting(server).take_on(task, here=here)
-        except StoreError as problem:
+        except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
     def _checked(self, server: Server, arrival: Arrival) -> Task:

@@ -1,0 +1,19 @@
+"""Flows under thousands of simulated schedules: every policy, durable and attended, on servers that die and mishear."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import pytest
+
+from holdfast.testing import simulate
+from tests.simulation.flow_world import serve
+from tests.sizes import rounds
+
+MOST_STEPS: Final = 400_000
+"""How many callbacks a seed may run: several times as many as the longest of the right code."""
+
+
+def run(seed: int, kind: Literal["shared", "local"]) -> str:
+    """Run one seed, and return what tells its steps from those of any other run."""
+    return simulate(seed, serve, seed, kind, step_limit=MOST_STEPS)
