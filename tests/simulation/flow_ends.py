@@ -37,7 +37,8 @@ def result_of(record: RequestRecord) -> Any:
 def _check_request(watch: FlowWatch, request_id: str, record: RequestRecord) -> None:
     status = record.status
     watch.demand(record.has_ended, f"end: {request_id} ({record.action}) was taken on and is {status} for ever")
-    watch.demand(watch.may_end(request_id, status), f"end: {request_id} ({record.action}) ended {status} for no reason")
+    why = f"{status} for no reason ({record.reason or record.failure})"
+    watch.demand(watch.may_end(request_id, status), f"end: {request_id} ({record.action}) ended {why}")
     if status == "superseded":
         _check_successor(watch, request_id, record)
     if status == "completed":
@@ -50,10 +51,10 @@ def _check_request(watch: FlowWatch, request_id: str, record: RequestRecord) -> 
 
 def _check_successor(watch: FlowWatch, request_id: str, record: RequestRecord) -> None:
     """Whoever took a place is of the same action and session, and did not come earlier."""
-    newer = watch.records.get(record.by)
-    fits = newer is not None and (newer.action, newer.session) == (record.action, record.session)
-    watch.demand(fits and record.by != request_id, f"successor: {request_id} was superseded by {record.by!r}")
     others, mine = watch.sendings.get(record.by), watch.sendings[request_id]
+    newer = others[0][0] if others else watch.records.get(record.by)
+    is_alike = newer is None or (newer.action, newer.session) == (record.action, record.session)
+    watch.demand(is_alike and record.by != request_id, f"successor: {request_id} was superseded by {record.by!r}")
     if others:
         is_older = max(sending.answered for _, sending in others) < min(sending.sent for _, sending in mine)
         watch.demand(not is_older, f"successor: {request_id} was superseded by {record.by}, which is older")
@@ -68,7 +69,8 @@ def _check_burst(watch: FlowWatch, request_id: str, names: list[str]) -> None:
         return
     last = max((sending for letter, sending in sent if letter.name in names), key=_answered, default=None)
     if last is not None:
-        later = [letter.name for letter, sending in sent if sending.is_new is not None and sending.sent > last.answered]
+        once = [(letter.name, sending) for letter, sending in sent if len(letter.sendings) == 1]  # no answers told again
+        later = [name for name, sending in once if sending.sent > last.answered]
         watch.demand(not later, f"burst: {later} came after {names}, and were lost")
 
 
@@ -95,4 +97,4 @@ def _check_tick(watch: FlowWatch, request_id: str, record: RequestRecord) -> Non
     watch.demand(record.has_ended, f"tick: {request_id} is {record.status} for ever")
     watch.demand(count == int(is_done), f"tick: {request_id} ended {record.status}, and was done {count} times")
     may_stop = watch.overlap in ("restart", "queue")
-    watch.demand(is_done or may_stop, f"tick: {request_id} ended {record.status} for no reason")
+    watch.demand(is_done or may_stop, f"tick: {request_id} ended {record.status} for no reason ({record.failure})")

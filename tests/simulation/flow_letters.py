@@ -112,7 +112,7 @@ class Sender:
         watch.accepted(self.letter, sending)
         if self._chance.random() < 0.1:
             watch.unwanted.add(handle.id)
-            site.process.start(self._cancel(handle))
+            self.tasks.append((site, site.process.start(self._cancel(handle))))
         if self.letter.attended or self._chance.random() < 0.5:
             await self._hear(site, handle, sending)
 

@@ -38,7 +38,9 @@ def policies_of(chance: random.Random) -> Mapping[str, Policy]:
     window = chance.uniform(0.1, 0.6)
     return {
         "free": hf.Allow(),
-        "queued": hf.Queue(timeout=chance.choice((None, 30, chance.uniform(0.3, 3))), max_waiting=chance.choice((2, 100))),
+        "queued": hf.Queue(
+            timeout=chance.choice((None, None, chance.uniform(0.3, 3))), max_waiting=chance.choice((2, 100))
+        ),
         "retried": hf.Queue(timeout=None),
         "rejected": hf.Reject(),
         "joined": hf.Join(),

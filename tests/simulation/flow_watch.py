@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Struct
 
 from holdfast.flows.records import REQUESTS, SESSIONS
-from tests.simulation.flow_stage import FREE, IN_TURN, SUPERSEDING
+from tests.simulation.flow_stage import FREE, SUPERSEDING
 from tests.simulation.request_lines import LineWatch
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class FlowWatch:
         shaken: The processes with which something went wrong, though they live.
         records: How each request is, as far as was written.
         overlap: What a tick does while the one before it runs.
+        patient: The actions whose requests wait for their turn, however long that takes.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -58,6 +59,7 @@ class FlowWatch:
         self.shaken: Final[set[str]] = set()
         self.records: Final[dict[str, RequestRecord]] = {}
         self.overlap = "allow"
+        self.patient: tuple[str, ...] = ()
         self._runs: Final[dict[str, Run]] = {}
         self._running: Final[dict[str, Run]] = {}
         self._kept: Final[dict[str, list[str]]] = {}
@@ -172,7 +174,7 @@ class FlowWatch:
         mine = self.sendings.get(run.id)
         sent = self._order if not mine else min(sending.sent for _, sending in mine)
         for request_id, [(letter, sending), *_] in self.sendings.items():
-            if letter.action not in IN_TURN or letter.session != run.session or request_id in self._runs:
+            if letter.action not in self.patient or letter.session != run.session or request_id in self._runs:
                 continue
             gone = sending.process.is_dead or sending.process.name in self.shaken or request_id in self.unwanted
             if gone or letter.name in self.abandoned or not sending.is_new or sending.told:
@@ -198,5 +200,5 @@ class FlowWatch:
                 return letter.action == "queued"
             case "interrupted":
                 return letter.attended and (sending.process.is_dead or sending.process.name in self.shaken)
-            case _:
-                return letter.action == "retried" and letter.attended
+            case _:  # a caller who waits is told at once if the store fails
+                return letter.attended and (letter.action == "retried" or sending.process.name in self.shaken)

@@ -15,7 +15,7 @@ from holdfast.testing import VirtualClock
 from holdfast.workflows.engine import Engine
 from tests.simulation.flow_ends import check_ends
 from tests.simulation.flow_letters import Sender, chosen_actions
-from tests.simulation.flow_stage import ANN, Stage, policies_of
+from tests.simulation.flow_stage import ANN, IN_TURN, Stage, policies_of
 from tests.simulation.flow_watch import FlowWatch
 from tests.simulation.lock_process import CALM, Process, Roster
 
@@ -105,6 +105,7 @@ class World:
         self.sees_deaths: Final = chance.random() < 0.3
         self.lifelines: Final[dict[str, Process]] = {}
         self.policies: Final = policies_of(chance)
+        self.watch.patient = tuple(each for each in IN_TURN if getattr(self.policies[each], "timeout", 0) is None)
         self.actions: Final = chosen_actions(chance)
         self.overlap: Final[Any] = chance.choice((None, None, None, None, "skip", "allow", "queue", "restart"))
         self.watch.overlap = self.overlap or ""
@@ -191,9 +192,9 @@ class World:
         await self.trouble()
         await asyncio.wait(sending, timeout=3.0)
         self.calm_down()
-        await self._answered(sending)
         if self.overlap is not None:
             await (await self.somebody(self.chance)).dispatcher.engine.schedules.pause("clock")
+        await self._answered(sending)
         await self._ended()
         if not self.watch.problems:
             await self._rest()

@@ -36,7 +36,7 @@ from holdfast.flows.sweeping import sweep_for_ever
 from holdfast.flows.tasks import Task
 from holdfast.space import Space
 from holdfast.space import open as open_space
-from holdfast.workflows.engine import Engine, is_open, open_with
+from holdfast.workflows.engine import Engine, is_open, open_with, withdraw
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
 if TYPE_CHECKING:
@@ -159,10 +159,16 @@ class Dispatcher:
         async def stop_run(run_id: str, reason: str) -> None:
             await cancel_run(host, run_id, reason)
 
+        def on_serving(is_serving: bool) -> None:  # noqa: FBT001 -- told by the arbiter
+            """Leave durable requests to whoever arbitrates them."""
+            change = engine.register if is_serving else partial(withdraw, engine)
+            change(*self._workflows.values())
+
+        options: Any = {"app": self._name, "patience": self._patience, "on_serving": on_serving}
         arbiter = (
             SharedArbiter(space, stop_run=stop_run)
             if self._kind == "shared"
-            else LocalArbiter(space, app=self._name, patience=self._patience, stop_run=stop_run)
+            else LocalArbiter(space, stop_run=stop_run, **options)
         )
         chains = await Chains.load(space)
         await arbiter.__aenter__()

@@ -8,18 +8,22 @@ record and does nothing. So the action may be called twice if a worker dies, but
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import msgspec
 from msgspec import structs
 
 from holdfast.errors import (
+    ArbiterUnavailableError,
     EncodeError,
     QueueTimeoutError,
     RequestCancelledError,
     RequestSupersededError,
     SessionStateError,
+    StoreError,
 )
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.call import Call, Input, name_of
@@ -33,11 +37,14 @@ from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check
 from holdfast.workflows.context.current import current_step
 from holdfast.workflows.declaring.definition import Semantics, Step, StepOptions, Workflow
+from holdfast.workflows.running.control import Unload
+from holdfast.workflows.running.driving import release
+from holdfast.workflows.running.insisting import insist
 from holdfast.workflows.starting.collecting import EVENT
 from holdfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from holdfast.errors import FlowError
     from holdfast.flows.action import Action, Inputs
@@ -51,6 +58,11 @@ if TYPE_CHECKING:
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.starting.creating import Start, Started
     from holdfast.workflows.storing.records import Standing
+
+T = TypeVar("T")
+
+PAUSE: Final = 0.2
+"""Seconds before a run is handed back that cannot have its turn here."""
 
 
 def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workflow[..., Any]:
@@ -127,24 +139,47 @@ class Performing:
         self._doing: Calls | None = None
 
     async def run(self) -> None:
-        """Call the action, and write down what came of it; nothing if that was done before."""
-        record = await self._record()
+        """Call the action, and write down what came of it; nothing if that was done before.
+
+        If the store fails meanwhile, the request does not: its run is taken up again from what is written.
+        """
+        try:
+            problem = await self._run()
+        except (StoreError, _DeposedError):
+            self._activation.abandon()
+            raise Unload from None
+        except ArbiterUnavailableError:  # another server arbitrates by now, or this one when it has found its way back
+            await asyncio.sleep(PAUSE)
+            await release(self._activation, "the server that arbitrates it")
+            raise Unload from None
+        if problem is not None:
+            raise problem
+
+    async def _run(self) -> Exception | None:
+        record = await self._insist(self._record)
         if record is None or record.has_ended:
             self._server.arbiter.forget(self.keys.id)
-            return
-        problem: Exception | None = None
+            return None
         try:
             async with self._in_turn() as turn:
                 self._turn = turn
-                problem = await self._work(record)
+                return await self._work(record)
         except QueueTimeoutError as lost:
             await self._lose(record, "refused", lost)
         except RequestSupersededError as lost:
             await self._lose(record, "superseded", lost)
         except RequestCancelledError as lost:
             await self._lose(record, "cancelled", lost)
-        if problem is not None:
-            raise problem
+        return None
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the store, and again if it fails, as long as this process is taken for alive."""
+        try:
+            return await insist(self._activation, ask)
+        except StoreError:
+            if self._turn is not None:
+                self._turn.keep()  # the step is to come again
+            raise
 
     async def _record(self) -> RequestRecord | None:
         found = (await self._server.space.read(self.keys.record)).get(self.keys.record)
@@ -165,12 +200,13 @@ class Performing:
     async def _work(self, record: RequestRecord) -> Exception | None:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
-        journal = Journal(server.space, self.keys, self._commit, server.now, await last_number(server.space, self.keys))
+        last = await self._insist(partial(last_number, server.space, self.keys))
+        journal = Journal(server.space, self.keys, self._commit, server.now, last)
         calls = self._doing = Calls(server, self.keys, task.arrival, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
+        inputs = await self._insist(self._inputs)
         try:
-            inputs = await self._inputs()
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
             packed = self._action.result.pack(value)
         except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
@@ -213,10 +249,8 @@ class Performing:
 
     async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
         beside = self._guarded(self._outcome(record, operations))
-        if self._turn is None:
-            await self._server.update(beside)
-        else:
-            await self._turn.finish(beside)
+        turn = self._turn
+        await self._insist(partial(self._server.update if turn is None else turn.finish, beside))
 
     async def _commit(self, beside: Beside) -> Mapping[RecordKey, int]:
         guarded = self._guarded(beside)
@@ -254,4 +288,4 @@ class Performing:
             record = structs.replace(record, by=problem.by)
         failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
         over = ended(record, status, self._server.now(), reason=reason, failure=failure)
-        await self._server.update(self._guarded(self._outcome(over, ())))
+        await self._insist(partial(self._server.update, self._guarded(self._outcome(over, ()))))

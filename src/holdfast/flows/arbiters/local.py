@@ -44,12 +44,19 @@ class LocalArbiter:
         app: The name of the app.
         patience: How many seconds to wait for another server to end, on starting.
         stop_run: Cancels a durable run, given its id and a reason; without it its step is cancelled.
+        on_serving: Told when this process is no longer the sole server, and when it is again.
     """
 
     def __init__(
-        self, space: Space, *, app: str = "app", patience: float = 0.0, stop_run: StopRun | None = None
+        self,
+        space: Space,
+        *,
+        app: str = "app",
+        patience: float = 0.0,
+        stop_run: StopRun | None = None,
+        on_serving: Callable[[bool], None] | None = None,
     ) -> None:
-        self._space, self._stop_run = space, stop_run
+        self._space, self._stop_run, self._on_serving = space, stop_run, on_serving
         self._clock: Final = lines_of(space).clock
         self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
         self._kept: Final[dict[str, LocalTurn]] = {}
@@ -57,7 +64,7 @@ class LocalArbiter:
         self._looking: asyncio.Task[None] | None = None
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._paces: Final[dict[Address, float]] = {}
-        self.sole: Final = SoleServer(space, app, patience, self._lost)
+        self.sole: Final = SoleServer(space, app, patience, self._lost, self._found)
 
     @property
     def is_shared(self) -> bool:
@@ -238,8 +245,15 @@ class LocalArbiter:
 
     def _lost(self) -> None:
         """The lock is lost: nobody who was admitted by it may commit, and nobody new is admitted."""
+        if self._on_serving is not None:
+            self._on_serving(False)
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("another server may have taken over"))
+
+    def _found(self) -> None:
+        """The lock is there again."""
+        if self._on_serving is not None:
+            self._on_serving(True)
 
     # --- the store -----------------------------------------------------------------------------------------------
 
