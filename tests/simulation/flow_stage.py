@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, final
 
 import holdfast as hf
+from holdfast.workflows.storing.values import Signature, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,17 @@ def policies_of(chance: random.Random) -> Mapping[str, Policy]:
     }
 
 
+_signatures: Final[dict[tuple[Any, ...], Signature]] = {}
+
+
+def known_signature(function: Any, **options: Any) -> Signature:
+    """Return what a function takes and returns; that of the same code is read once, for that takes longest of all."""
+    key = (function.__code__, *options.items())
+    if key not in _signatures:
+        _signatures[key] = signature_of(function, **options)
+    return _signatures[key]
+
+
 @final
 class Stage:
     """The flow as one process has it: the same in all of them, but for where its actions run."""
@@ -63,22 +75,19 @@ class Stage:
         self._chance: Final = random.Random(seed)
         self.flow: Final = hf.Flow("chat")
         for name, policy in policies.items():
-            if name not in ("batched", "retried"):
-                self._declare(name, concurrency=policy)
-        self._declare("retried", concurrency=policies["retried"], retry=hf.Retry(attempts=2, delay=0.1))
+            retry = {"retry": hf.Retry(attempts=2, delay=0.1)} if name == "retried" else {}
+            self._declare(name, concurrency=policy, **retry)
 
+    def _declare(self, name: str, **options: Any) -> None:
         async def batched(request: hf.Request, names: list[str]) -> list[str]:
             return await self._perform(request, names)
 
-        self.flow.action(concurrency=policies["batched"])(batched)
-
-    def _declare(self, name: str, **options: Any) -> None:
         async def act(request: hf.Request, name: str) -> list[str]:
             if request.action in COLLECTING and len(request.inputs) > 1:
                 return await self._perform(request, [each["name"] for each in request.inputs])
             return await self._perform(request, [request.id if request.action == "ticked" else name])
 
-        self.flow.action(name=name, **options)(act)
+        self.flow.action(name=name, **options)(batched if name == "batched" else act)
 
     def schedule(self, on_overlap: OnOverlap, session: str) -> hf.Schedule:
         """Return a schedule of one of them, for every second."""

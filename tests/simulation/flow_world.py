@@ -71,7 +71,7 @@ class Site:
             try:
                 await self._made.open()
             except HoldfastError:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.3)
             else:
                 self.is_open = True
                 return
@@ -104,9 +104,9 @@ class World:
         self.lease: Final = chance.uniform(0.5, 1.5)
         self.sees_deaths: Final = chance.random() < 0.3
         self.lifelines: Final[dict[str, Process]] = {}
-        self.policies: Final = policies_of(chance)
-        self.watch.patient = tuple(each for each in IN_TURN if getattr(self.policies[each], "timeout", 0) is None)
-        self.actions: Final = chosen_actions(chance)
+        policies, self.actions = policies_of(chance), chosen_actions(chance)
+        self.policies: Final = {each: policies[each] for each in dict.fromkeys((*self.actions, "retried", "ticked"))}
+        self.watch.patient = tuple(each for each in IN_TURN if getattr(policies[each], "timeout", 0) is None)
         self.overlap: Final[Any] = chance.choice((None, None, None, None, "skip", "allow", "queue", "restart"))
         self.watch.overlap = self.overlap or ""
         self.sessions: Final = [f"s-{number}" for number in range(chance.choice((1, 1, 2)))]
