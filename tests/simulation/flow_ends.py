@@ -69,7 +69,8 @@ def _check_burst(watch: FlowWatch, request_id: str, names: list[str]) -> None:
         return
     last = max((sending for letter, sending in sent if letter.name in names), key=_answered, default=None)
     if last is not None:
-        once = [(letter.name, sending) for letter, sending in sent if len(letter.sendings) == 1]  # no answers told again
+        # An answer that is told again says nothing about when its letter came.
+        once = [(letter.name, sending) for letter, sending in sent if len(letter.sendings) == 1]
         later = [name for name, sending in once if sending.sent > last.answered]
         watch.demand(not later, f"burst: {later} came after {names}, and were lost")
 
@@ -88,7 +89,7 @@ def _check_letter(watch: FlowWatch, letter: Letter) -> None:
     watch.demand(count or not (done or told), f"lost: {letter.name} ({letter.action}) was completed, and left nothing")
     if count and not done and not told:
         certain = all(each.id and (each.id in watch.records or each.told) for each in letter.sendings)
-        watch.demand(not certain, f"dropped: {letter.name} ({letter.action}) ended without a result, and left something")
+        watch.demand(not certain, f"dropped: {letter.name} ({letter.action}) has no result, and left something")
 
 
 def _check_tick(watch: FlowWatch, request_id: str, record: RequestRecord) -> None:

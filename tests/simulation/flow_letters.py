@@ -11,11 +11,11 @@ from msgspec import Struct, field
 import holdfast as hf
 from holdfast.errors import FlowError, HoldfastError, StoreError
 from tests.simulation.flow_stage import ACTIONS, ANN, COLLECTING, SUPERSEDING
+from tests.simulation.lock_process import Process
 
 if TYPE_CHECKING:
     from holdfast.flows.handle import Handle
     from tests.simulation.flow_world import Site, World
-    from tests.simulation.lock_process import Process
 
 
 class Sending(Struct):

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 ANN: Final = hf.Principal("acme", "ann")
 CLOCK: Final = hf.Principal("acme", "clock")
-FREE: Final = ("free",)
-"""The actions that need no turn."""
-
 IN_TURN: Final = ("queued", "retried")
 """The actions whose requests wait for their turn, and for nothing else."""
 
@@ -31,7 +28,7 @@ SUPERSEDING: Final = ("restarted", "latest")
 COLLECTING: Final = ("collected", "debounced", "leading", "batched")
 """The actions that run once for several requests."""
 
-ACTIONS: Final = (*FREE, *IN_TURN, "rejected", "joined", *SUPERSEDING, *COLLECTING)
+ACTIONS: Final = ("free", *IN_TURN, "rejected", "joined", *SUPERSEDING, *COLLECTING)
 
 
 def policies_of(chance: random.Random) -> Mapping[str, Policy]:
@@ -51,7 +48,7 @@ def policies_of(chance: random.Random) -> Mapping[str, Policy]:
         "debounced": hf.Debounce(window, max_wait=chance.choice((None, 2 * window))),
         "leading": hf.Debounce(window, edge="leading", collapse="all"),
         "batched": hf.Batch(chance.randint(1, 3), window),
-        "ticked": hf.Queue(timeout=None),
+        "ticked": chance.choice((hf.Queue(timeout=None), hf.Allow())),
     }
 
 

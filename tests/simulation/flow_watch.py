@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from msgspec import Struct
 
 from holdfast.flows.records import REQUESTS, SESSIONS
-from tests.simulation.flow_stage import FREE, SUPERSEDING
+from tests.simulation.flow_stage import SUPERSEDING
 from tests.simulation.request_lines import LineWatch
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class FlowWatch:
         records: How each request is, as far as was written.
         overlap: What a tick does while the one before it runs.
         patient: The actions whose requests wait for their turn, however long that takes.
+        free: The actions whose requests need no turn.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -60,6 +61,7 @@ class FlowWatch:
         self.records: Final[dict[str, RequestRecord]] = {}
         self.overlap = "allow"
         self.patient: tuple[str, ...] = ()
+        self.free: tuple[str, ...] = ()
         self._runs: Final[dict[str, Run]] = {}
         self._running: Final[dict[str, Run]] = {}
         self._kept: Final[dict[str, list[str]]] = {}
@@ -133,7 +135,7 @@ class FlowWatch:
             self.demand(False, f"stale commit: {request_id} {what} before it began")
             return
         self.demand(run.process is process, f"stale commit: {request_id} {what} in {process.name}, and runs elsewhere")
-        mine = run.action in FREE or self._running.get(run.session) is run
+        mine = run.action in self.free or self._running.get(run.session) is run
         self.demand(mine, f"stale commit: {request_id} {what} after its successor began")
 
     # --- every call ----------------------------------------------------------------------------------------------
@@ -141,8 +143,8 @@ class FlowWatch:
     def begins(self, process: Process, request: hf.Request, names: Sequence[str]) -> Run:
         """An action is called: then nobody else of its key is at it, and nobody who came before still waits."""
         run = Run(request.id, request.action, request.session_id, tuple(names), process, request)
-        if run.action not in FREE:
-            self._check_alone(run)
+        self._check_alone(run)
+        if run.action not in self.free:
             self._check_order(run)
             self._running[run.session] = run
         self._runs[run.id] = run
@@ -154,9 +156,12 @@ class FlowWatch:
 
     def _is_at_it(self, other: Run, run: Run) -> bool:
         """Tell whether another run has the same key and every reason to think that it has its turn."""
-        if other.action in FREE or other.session != run.session or not other.is_inside:
+        if not other.is_inside or other.process.is_dead or other.process.name in self.shaken:
             return False
-        return not (other.process.is_dead or other.process.name in self.shaken or self._is_to_stop(other))
+        if run.action == other.action == "ticked" and self.overlap != "allow":
+            return True  # a tick that is to stop has its place until it has ended
+        is_free = run.action in self.free or other.action in self.free
+        return not is_free and other.session == run.session and not self._is_to_stop(other)
 
     def _is_to_stop(self, run: Run) -> bool:
         if run.request.is_cancelled or run.id in self.unwanted:
@@ -166,7 +171,9 @@ class FlowWatch:
         return run.action == "restarted" and len(self._of("restarted", run.session)) > 1
 
     def _of(self, action: str, session: str) -> list[str]:
-        found = (each for each in self.sendings.values() if (each[0][0].action, each[0][0].session) == (action, session))
+        found = (
+            each for each in self.sendings.values() if (each[0][0].action, each[0][0].session) == (action, session)
+        )
         return [each[0][1].id for each in found]
 
     def _check_order(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""One seed of flows: servers that die, stall and mishear, requests of every policy, and what must be true at the end."""
+"""One seed of flows: servers that die, stall and mishear, every policy, and what must be true at the end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 PATIENCE: Final = 120.0
 """Seconds after the last fault by which every request has ended."""
 
-KEPT: Final = frozenset(
-    ("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret")
-    + ("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox", "stop", "superseded", "turned-out")
-)
+KEPT: Final = {
+    *("request", "event", "session", "idempotency", "owner", "sharer", "onced", "burst", "collecting", "chain-secret"),
+    *("run", "life", "step", "once", "counter", "answer", "schedule", "mail", "inbox"),
+    *("stop", "superseded", "turned-out"),
+}
 """What stays in the store after all have ended."""
 
 
@@ -106,6 +107,7 @@ class World:
         self.lifelines: Final[dict[str, Process]] = {}
         policies, self.actions = policies_of(chance), chosen_actions(chance)
         self.policies: Final = {each: policies[each] for each in dict.fromkeys((*self.actions, "retried", "ticked"))}
+        self.watch.free = tuple(name for name, policy in policies.items() if policy.name == "allow")
         self.watch.patient = tuple(each for each in IN_TURN if getattr(policies[each], "timeout", 0) is None)
         self.overlap: Final[Any] = chance.choice((None, None, None, None, "skip", "allow", "queue", "restart"))
         self.watch.overlap = self.overlap or ""
@@ -127,7 +129,7 @@ class World:
 
     async def somebody(self, chance: random.Random) -> Site:
         """Return a server that is open."""
-        while not (ready := [site for site in self.living() if site.is_open]):
+        while not (ready := [site for site in self.living() if site.is_open]):  # noqa: ASYNC110 -- virtual time
             await asyncio.sleep(0.1)
         return chance.choice(ready)
 

@@ -159,7 +159,7 @@ class Dispatcher:
         async def stop_run(run_id: str, reason: str) -> None:
             await cancel_run(host, run_id, reason)
 
-        def on_serving(is_serving: bool) -> None:  # noqa: FBT001 -- told by the arbiter
+        def on_serving(*, is_serving: bool) -> None:
             """Leave durable requests to whoever arbitrates them."""
             change = engine.register if is_serving else partial(withdraw, engine)
             change(*self._workflows.values())

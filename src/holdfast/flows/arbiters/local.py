@@ -18,7 +18,7 @@ from holdfast.stores.protocol import Decision
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-    from holdfast.flows.arbiters.protocol import Address, Ask, Beside, StopRun
+    from holdfast.flows.arbiters.protocol import Address, Ask, Beside, OnServing, StopRun
     from holdfast.space import Space
     from holdfast.stores.protocol import Decided, Snapshot
     from holdfast.workflows.storing.records import Standing
@@ -54,7 +54,7 @@ class LocalArbiter:
         app: str = "app",
         patience: float = 0.0,
         stop_run: StopRun | None = None,
-        on_serving: Callable[[bool], None] | None = None,
+        on_serving: OnServing | None = None,
     ) -> None:
         self._space, self._stop_run, self._on_serving = space, stop_run, on_serving
         self._clock: Final = lines_of(space).clock
@@ -246,14 +246,14 @@ class LocalArbiter:
     def _lost(self) -> None:
         """The lock is lost: nobody who was admitted by it may commit, and nobody new is admitted."""
         if self._on_serving is not None:
-            self._on_serving(False)
+            self._on_serving(is_serving=False)
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("another server may have taken over"))
 
     def _found(self) -> None:
         """The lock is there again."""
         if self._on_serving is not None:
-            self._on_serving(True)
+            self._on_serving(is_serving=True)
 
     # --- the store -----------------------------------------------------------------------------------------------
 
