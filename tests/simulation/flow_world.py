@@ -72,6 +72,8 @@ class Site:
             try:
                 await self._made.open()
             except HoldfastError:
+                if self.process.is_dead:
+                    return
                 await asyncio.sleep(0.3)
             else:
                 self.is_open = True

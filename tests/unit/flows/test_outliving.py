@@ -10,6 +10,7 @@ import holdfast as hf
 from holdfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
 from holdfast.flows import durable
 from holdfast.flows.arbiters.tending import go_round
+from holdfast.flows.emitting import last_number
 from holdfast.flows.serving import Server
 from holdfast.locks.driving.removing import remove
 from holdfast.space import lines_of
@@ -38,7 +39,7 @@ async def test_a_request_does_not_fail_with_the_store(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, *, insists: bool
 ) -> None:
     """Around its action the store is asked again; if that does not help, its run is taken up again."""
-    failures, ask = [1, 2], durable.last_number
+    failures, ask = [1, 2], last_number
 
     async def fail_at_first(*args: object) -> int:
         if failures:
