@@ -14,8 +14,9 @@ from holdfast.flows.emitting import last_number
 from holdfast.flows.serving import Server
 from holdfast.locks.driving.removing import remove
 from holdfast.space import lines_of
+from holdfast.workflows.engine import withdraw
 from tests.conformance.arbiter_visits import force_out, fresh_name
-from tests.conformance.dispatch_stage import Stage, arrival, result
+from tests.conformance.dispatch_stage import ANN, Stage, arrival, result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -80,6 +81,21 @@ async def test_a_server_that_is_not_the_sole_one_hands_its_requests_back(stage: 
         await force_out(dispatcher.engine.space)
         stage.release("a")
         assert await result(handle) == "did a"
+    assert stage.begun == ["a", "a"]
+
+
+async def test_what_a_worker_may_not_drive_any_more_is_left_to_others() -> None:
+    """A run that it has dropped, and whose code was withdrawn meanwhile, is not kept from those who have it."""
+    url, stage = f"memory://{fresh_name()}", Stage()
+    async with hf.Engine(url) as engine, hf.Dispatcher(engine, [stage.flow]) as dispatcher:
+        stage.hold("a")
+        handle = await dispatcher.dispatch(arrival("free", "a", durable=True))
+        await stage.until_begun("a")
+        withdraw(engine, *dispatcher._workflows.values())
+        engine.host.loaded[handle.id].abandon()
+        stage.release("a")
+        async with hf.Dispatcher(url, [stage.flow]) as other:
+            assert await result(await other.find(ANN, handle.id)) == "did a"
     assert stage.begun == ["a", "a"]
 
 
