@@ -254,6 +254,19 @@ class DispatchContract:
         assert await result(handles[-1]) == "did new"
         assert [each["name"] for each in stage.seen["new"]] == ["old", "new"]
 
+    async def test_an_old_event_that_comes_after_a_newer_one_was_run_is_not_run(self, pair: Pair, stage: Stage) -> None:
+        """Its own burst is superseded by the run that was newer; one that is newer still is run."""
+        times = {"new": "2026-05-01T12:00:05Z", "old": "2026-05-01T12:00:01Z", "newest": "2026-05-01T12:00:09Z"}
+        sent = {name: arrival("capped", name, metadata={"event_time": at}) for name, at in times.items()}
+        new = await pair[0].dispatch(sent["new"])
+        assert await result(new) == "did new"
+        with pytest.raises(RequestSupersededError) as told:
+            await result(await pair[1].dispatch(sent["old"]))
+
+        assert told.value.by == new.id
+        assert await result(await pair[1].dispatch(sent["newest"])) == "did newest"
+        assert stage.begun == ["new", "newest"]
+
     async def test_a_batch_is_run_when_it_is_full_and_each_item_is_in_one_run(self, pair: Pair, stage: Stage) -> None:
         """The action gets a list of what each request brought."""
         handles = [await pair[n % 2].dispatch(arrival("batched", str(n))) for n in range(3)]

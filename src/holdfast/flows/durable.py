@@ -29,6 +29,7 @@ from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.call import Call, Input, name_of
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
+from holdfast.flows.newest import in_order, newest_key, newest_put, run_with_newer
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of, task_of
@@ -108,18 +109,6 @@ async def _events(ctx: Context) -> list[Call]:
     return in_order(calls)
 
 
-def in_order(calls: Sequence[Call]) -> list[Call]:
-    """Return calls in the order of their own times: one that was late does not count as newer than it is.
-
-    One whose own time is not known is as new as the newest before it; so without any they stay in order of arrival.
-    """
-    newest, times = float("-inf"), list[float]()
-    for call in calls:
-        times.append(newest if call.at is None else call.at)
-        newest = max(newest, times[-1])
-    return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
-
-
 class _DeposedError(Exception):
     """Another worker drives the run by now."""
 
@@ -135,6 +124,7 @@ class Performing:
         self._calls = calls
         self._task: Final = task_of(action, self._last, ctx.run_id)
         self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
+        self._newest: Final = newest_key(server.space, action, self._last)
         self._turn: Turn | None = None
         self._doing: Calls | None = None
 
@@ -163,6 +153,7 @@ class Performing:
         try:
             async with self._in_turn() as turn:
                 self._turn = turn
+                await self._check_newest()
                 return await self._work(record)
         except QueueTimeoutError as lost:
             await self._lose(record, "refused", lost)
@@ -180,6 +171,13 @@ class Performing:
             if self._turn is not None:
                 self._turn.keep()  # the step is to come again
             raise
+
+    async def _check_newest(self) -> None:
+        """Refuse to bring back an old state by an event that came late."""
+        if self._newest is not None:
+            by = await self._insist(partial(run_with_newer, self._server.space, self._newest, self._last.at))
+            if by and by != self.keys.id:
+                raise RequestSupersededError(self.keys.id, by)
 
     async def _record(self) -> RequestRecord | None:
         found = (await self._server.space.read(self.keys.record)).get(self.keys.record)
@@ -272,15 +270,18 @@ class Performing:
 
     def _outcome(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside:
         keys, session = self.keys, session_key(self._server.space, self._last.tenant, self._last.session)
+        newest = self._newest if record.status == "completed" else None
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             found = seen.get(keys.record)
             if found is None or REQUESTS.decode(found.value).has_ended:
                 return ()
-            put = final_put(keys, record, found.version, seen.at)
-            return (put, session_put(session, operations, seen)) if operations else (put,)
+            changes: list[Change] = [final_put(keys, record, found.version, seen.at)]
+            changes += [session_put(session, operations, seen)] if operations else []
+            return changes if newest is None else [*changes, newest_put(newest, self._last.at, keys.id, seen)]
 
-        return Beside((keys.record, *((session,) if operations else ())), decide)
+        named = (keys.record, session if operations else None, newest)
+        return Beside(tuple(key for key in named if key is not None), decide)
 
     async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
         """Write down why it has no turn, or has lost it. Its run has nothing more to do."""
