@@ -325,8 +325,11 @@ class Attended:
                 found = seen.get(self.keys.record)
                 if found is None:
                     raise RequestInterruptedError(self.id)
-                if REQUESTS.decode(found.value).has_ended:
+                there = REQUESTS.decode(found.value)
+                if (there.status, there.ended_at) == (record.status, record.ended_at):
                     return ()  # it was written, and the answer got lost
+                if there.has_ended:  # others took this server for dead, and have said so
+                    raise RequestInterruptedError(self.id)
                 changes.append(final_put(self.keys, record, found.version, seen.at))
             if operations:
                 changes.append(session_put(session, operations, seen))

@@ -17,6 +17,7 @@ from holdfast.space import lines_of
 from holdfast.workflows.engine import withdraw
 from tests.conformance.arbiter_visits import force_out, fresh_name
 from tests.conformance.dispatch_stage import ANN, Stage, arrival, result
+from tests.conformance.dispatching import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,6 +71,21 @@ async def test_a_request_is_not_stuck_behind_one_whose_process_has_died(stage: S
         stage.release("a")
         with pytest.raises(RequestInterruptedError):
             await result(first)
+
+
+async def test_a_request_does_not_end_well_after_others_were_told_that_it_was_interrupted(stage: Stage) -> None:
+    """Its server was only not heard of for a while: its caller is told the same, and its session is as it was."""
+    name = f"memory://{fresh_name()}"
+    async with hf.Dispatcher(name, [stage.flow]) as one, hf.Dispatcher(name, [stage.flow]) as two:
+        stage.hold("a")
+        handle = await one.dispatch(arrival("queued", "a"))
+        await stage.until_begun("a")
+        await _take_for_dead(one.engine.space)
+        assert (await two.info(ANN, handle.id)).status == "interrupted"
+        stage.release("a")
+        with pytest.raises(RequestInterruptedError):
+            await result(handle)
+        assert await names_of(two) == []
 
 
 async def test_a_server_that_is_not_the_sole_one_hands_its_requests_back(stage: Stage) -> None:
