@@ -5,9 +5,8 @@ The simulation has to find every one of them, by the same checks that the right 
 
 from __future__ import annotations
 
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
-from unittest.mock import patch
 
 from msgspec import structs
 
@@ -25,9 +24,11 @@ from holdfast.flows.session import apply
 from holdfast.stores.protocol import Put
 from holdfast.workflows.starting import collecting
 from holdfast.workflows.starting.starting import start
+from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractContextManager
 
     Patches = tuple[tuple[Any, str, Any], ...]
 
@@ -62,11 +63,9 @@ def still_collects(life: Any) -> bool:
     return not life.has_ended and life.cancel is None
 
 
-async def by_looking_first(performing: Performing, record: Any, operations: Any) -> None:
-    """Look who has the turn, and commit then."""
-    if performing._turn is not None:
-        performing._turn.check()
-    await performing._server.update(performing._outcome(record, operations))
+async def whoever_has_the_turn(performing: Performing, record: Any, operations: Any) -> None:
+    """Commit the end of a request, whoever has the turn by now."""
+    await performing._server.update(performing._guarded(performing._outcome(record, operations)))
 
 
 def unguarded(_performing: Performing, beside: Beside) -> Beside:
@@ -157,7 +156,7 @@ MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
     ),
     "last come, first served": ("local", ((RequestLine, "leave", last_come_first_served),)),
     "a burst that fires still collects": ("shared", ((collecting, "_collects", still_collects),)),
-    "an end that is not fenced by the turn": ("shared", ((Performing, "_finish", by_looking_first),)),
+    "an end that is not fenced by the turn": ("shared", ((Performing, "_finish", whoever_has_the_turn),)),
     "a worker that was replaced commits": ("shared", ((Performing, "_guarded", unguarded),)),
     "a session that is changed at once": ("shared", ((Calls, "run", at_once),)),
     "idempotency keys that are always free": ("shared", ((admitting, "resolve", always_free),)),
@@ -172,10 +171,6 @@ MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
 """By name: which arbiter has it, and what is replaced."""
 
 
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
+def mutated(name: str) -> AbstractContextManager[None]:
     """Run with one mutant."""
-    with ExitStack() as stack:
-        for target, attribute, replacement in MUTANTS[name][1]:
-            stack.enter_context(patch.object(target, attribute, replacement))
-        yield
+    return replaced(MUTANTS[name][1])

@@ -18,6 +18,7 @@ from tests.simulation.flow_letters import Sender, chosen_actions
 from tests.simulation.flow_stage import ANN, IN_TURN, Stage, policies_of
 from tests.simulation.flow_watch import FlowWatch
 from tests.simulation.lock_process import CALM, Process, Roster
+from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,16 +42,13 @@ class Site:
 
     def __init__(self, world: World, number: int, *, is_calm: bool) -> None:
         self._world: Final = world
-        seed = world.chance.randrange(2**32)
-        self.process: Final = Process(f"process {number}", seed, world.memory, world.saw)
+        self.process: Final = settle_in(world, number, world.saw)
         if is_calm:
             self.process.calm_down()
         if self.process.faults is not CALM:
             world.watch.shaken.add(self.process.name)
-        self.process.sees_deaths, self.process.lifelines = world.sees_deaths, world.lifelines
-        world.lifelines[self.process.name] = self.process
         self.space: Final = self.process.open(world.lease)
-        self._stage: Final = Stage(world.watch, self.process, world.policies, seed)
+        self._stage: Final = Stage(world.watch, self.process, world.policies, world.chance.randrange(2**32))
         self._made: Dispatcher | None = None
         self.is_open = self.is_leaving = False
         self.opening: asyncio.Task[None] | None = None
@@ -166,9 +164,7 @@ class World:
         """Let nothing of a process through for a while: its presence may lapse."""
         process = self.chance.choice(self.living()).process
         self.watch.shaken.add(process.name)
-        process.stall()
-        await asyncio.sleep(self.lease * self.chance.uniform(0.2, 2.5))
-        process.resume()
+        await process.stall_for(self.lease * self.chance.uniform(0.2, 2.5))
 
     async def _departure(self) -> None:
         """Stop a process in good order: it hands its runs back."""
@@ -267,10 +263,4 @@ class World:
 
 async def serve(seed: int, kind: Literal["shared", "local"]) -> str:
     """Run one seed, and fail with what was wrong; return what tells its steps from those of another."""
-    world = World(seed, kind)
-    try:
-        await world.run()
-    finally:
-        await world.bury()
-    assert not world.watch.problems, world.watch.problems[0]
-    return cast("SimulatedLoop", asyncio.get_running_loop()).trace.digest
+    return await play(World(seed, kind))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from tests.sizes import Tally, tallies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 @dataclass
@@ -21,6 +23,15 @@ class Hunt(Tally):
     def __str__(self) -> str:
         found = f"caught by seed {self.done}" if self.problem else f"not caught by {self.full} seeds"
         return f"mutant {self.label}: {found} in {self.seconds:.0f} s ({self.problem})"
+
+
+@contextmanager
+def replaced(pieces: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Run code with some pieces of it replaced: of what, which attribute, and by what."""
+    with ExitStack() as stack:
+        for target, attribute, replacement in pieces:
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield
 
 
 def hunt(name: str, most: int, run: Callable[[int], object]) -> str:

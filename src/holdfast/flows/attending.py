@@ -291,8 +291,12 @@ class Attended:
         return Beside((keys.record, *(() if claim is None else (claim.key,))), decide)
 
     def _mark_running(self, _: int, seen: Snapshot) -> Sequence[Change]:
-        put = Put(self.keys.record, REQUESTS.encode_own(self.record), seen.version(self.keys.record))
-        return (put,) if put.expected else ()
+        found = seen.get(self.keys.record)
+        if found is None:
+            return ()
+        if REQUESTS.decode(found.value).has_ended:  # others took this server for dead, and have said so
+            raise RequestInterruptedError(self.id)
+        return (Put(self.keys.record, REQUESTS.encode_own(self.record), found.version),)
 
     async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> asyncio.CancelledError | None:
         """Write down how it ended and what it did to its session, in the commit that ends its turn.

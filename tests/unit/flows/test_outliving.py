@@ -88,6 +88,23 @@ async def test_a_request_does_not_end_well_after_others_were_told_that_it_was_in
         assert await names_of(two) == []
 
 
+async def test_a_key_that_is_used_again_after_an_interruption_is_done_once(stage: Stage) -> None:
+    """The one that was taken for interrupted, and only waited, does not come back when it has its turn."""
+    name = f"memory://{fresh_name()}"
+    async with hf.Dispatcher(name, [stage.flow]) as one, hf.Dispatcher(name, [stage.flow]) as two:
+        stage.hold("in front")
+        front = await two.dispatch(arrival("queued", "in front"))
+        sent = arrival("queued", "a", idempotency_key="k")
+        first = await one.dispatch(sent)
+        await _take_for_dead(one.engine.space)
+        again = await two.dispatch(sent)
+        stage.release("in front")
+        await result(front)
+        with pytest.raises(RequestInterruptedError):
+            await result(first)
+        assert (again.is_new, await result(again), stage.begun) == (True, "did a", ["in front", "a"])
+
+
 async def test_a_server_that_is_not_the_sole_one_hands_its_requests_back(stage: Stage) -> None:
     """Their runs do not fail: whoever serves next drives them, and that may be the same one again."""
     async with hf.Dispatcher("memory://", [stage.flow], arbiter="local") as dispatcher:
