@@ -16,12 +16,13 @@ from holdfast.flows.arbiters.line import RequestLine
 from holdfast.flows.arbiters.local import LocalArbiter
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.arbiters.shared import SharedArbiter
+from holdfast.flows.arbiters.shared_turn import SharedTurn
 from holdfast.flows.calling import Calls
 from holdfast.flows.durable import Performing
 from holdfast.flows.idempotency import Claim, fingerprint_of, place_of
 from holdfast.flows.records import SESSIONS, SessionRecord, session_key
 from holdfast.flows.session import apply
-from holdfast.stores.protocol import Put
+from holdfast.stores.protocol import Decision, Put
 from holdfast.workflows.starting import collecting
 from holdfast.workflows.starting.starting import start
 from tests.simulation.hunting import replaced
@@ -63,9 +64,10 @@ def still_collects(life: Any) -> bool:
     return not life.has_ended and life.cancel is None
 
 
-async def whoever_has_the_turn(performing: Performing, record: Any, operations: Any) -> None:
-    """Commit the end of a request, whoever has the turn by now."""
-    await performing._server.update(performing._guarded(performing._outcome(record, operations)))
+async def whoever_has_the_turn(turn: SharedTurn, beside: Beside) -> Any:
+    """Commit for a request, whoever has the turn by now."""
+    space = turn._arbiter.space
+    return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
 
 
 def unguarded(_performing: Performing, beside: Beside) -> Beside:
@@ -156,7 +158,7 @@ MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
     ),
     "last come, first served": ("local", ((RequestLine, "leave", last_come_first_served),)),
     "a burst that fires still collects": ("shared", ((collecting, "_collects", still_collects),)),
-    "an end that is not fenced by the turn": ("shared", ((Performing, "_finish", whoever_has_the_turn),)),
+    "commits that are not fenced by the turn": ("shared", ((SharedTurn, "update", whoever_has_the_turn),)),
     "a worker that was replaced commits": ("shared", ((Performing, "_guarded", unguarded),)),
     "a session that is changed at once": ("shared", ((Calls, "run", at_once),)),
     "idempotency keys that are always free": ("shared", ((admitting, "resolve", always_free),)),

@@ -103,20 +103,27 @@ class Stage:
         return list(names)
 
     async def _work(self, request: hf.Request) -> None:
-        is_stubborn = self._chance.random() < 0.2
+        deaf = self._chance.choice((0, 0, 0, 1, 3))
         for number in range(self._chance.randint(1, 2)):
-            try:
-                await asyncio.sleep(self._chance.choice((0.0, self._chance.uniform(0, 1.0))))
-                await self._look_up()
+            deaf = await self._take_a_while(deaf)
+            await self._look_up()
+            if number == 0:
                 request.emit({"step": number})
-            except asyncio.CancelledError:
-                if not is_stubborn:
-                    raise
-                is_stubborn = False
-                await asyncio.sleep(self._chance.uniform(0, 1.5))
         if request.action == "retried" and request.attempt == 1 and self._chance.random() < 0.4:
             raise ConnectionError("stumbled")
         await self._look_up()
+
+    async def _take_a_while(self, deaf: int) -> int:
+        """Do something; go on though it is cancelled, so many times. Return how many times are left."""
+        while True:
+            try:
+                await asyncio.sleep(self._chance.choice((0.0, self._chance.uniform(0, 1.0))))
+            except asyncio.CancelledError:
+                if not deaf:
+                    raise
+                deaf -= 1
+            else:
+                return deaf
 
     async def _look_up(self) -> None:
         if self._process.is_dead or self._chance.random() < 0.5:

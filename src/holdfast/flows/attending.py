@@ -15,6 +15,7 @@ from holdfast.errors import (
     HoldfastError,
     RequestCancelledError,
     RequestInterruptedError,
+    RequestSupersededError,
     SessionStateError,
 )
 from holdfast.flows.arbiters.body import Body
@@ -62,6 +63,7 @@ class Attended:
 
     __slots__ = (
         "_body",
+        "_by",
         "_calls",
         "_entered",
         "_has_started",
@@ -101,6 +103,7 @@ class Attended:
         emit = self._emit if is_stored else self.memory.emit
         self._calls: Final = Calls(server, self.keys, task.arrival, emit)
         self._turn: Turn | None = None
+        self._by = ""
         self._may_be_written = self._has_started = False
         self._running: asyncio.Task[Any] | None = None
         self._body: Body | None = None
@@ -196,6 +199,8 @@ class Attended:
         return ended_by(self.record, problem, self._server.now(), self._server.known)
 
     def _why_stopped(self) -> HoldfastError:
+        if self._by:
+            return RequestSupersededError(self.id, self._by)
         if self._calls.stopping == CLOSING:
             return RequestInterruptedError(self.id)
         otherwise = "it was cancelled" if self._body is None else "its caller went away"
@@ -233,6 +238,7 @@ class Attended:
                 self._entered.set_result(position)
 
     def _told_to_stop(self, why: Stop) -> None:
+        self._by = why.by
         self._calls.stopping = self._calls.stopping or why.reason or f"the request {why.by!r} takes its place"
 
     async def _work(self) -> None:
