@@ -205,7 +205,7 @@ class FlowWatch:
                 return letter.action in SUPERSEDING
             case "refused":
                 return letter.action == "queued"
-            case "interrupted":
-                return letter.attended and (sending.process.is_dead or sending.process.name in self.shaken)
+            case "interrupted":  # whoever shares the run of one whose caller waits, shares its end
+                return not self.records[request_id].durable
             case _:  # a caller who waits is told at once if the store fails
                 return letter.attended and (letter.action == "retried" or sending.process.name in self.shaken)
