@@ -15,12 +15,16 @@ from holdfast.errors import (
 )
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask, Beside, Manner
+from holdfast.flows.arbiters.sole import SITE
 from holdfast.flows.policies import Join, Latest, Queue, Reject, Restart
+from holdfast.locks.driving.turning_out import turn_out
+from holdfast.space import lines_of
 from holdfast.stores.protocol import Put
 
 if TYPE_CHECKING:
     from holdfast.flows.arbiters.protocol import Arbiter, Turn
     from holdfast.keys import RecordKey
+    from holdfast.space import Space
     from holdfast.stores.protocol import Change, Snapshot
 
     Pair: TypeAlias = tuple[Arbiter, Arbiter]
@@ -138,3 +142,10 @@ async def leaves(arbiter: Arbiter, name: str) -> None:
 def fresh_name() -> str:
     """Return a namespace that no other test has."""
     return f"n{uuid.uuid4().hex[:12]}"
+
+
+async def force_out(space: Space, app: str = "app") -> None:
+    """Take the lock of the sole server away, as an operator does."""
+    line = lines_of(space).line(("server", app))
+    [holder] = (await line.look()).line.holders
+    assert await turn_out(space, line, SITE, holder.entry.id)

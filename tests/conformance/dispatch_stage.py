@@ -24,6 +24,7 @@ POLICIES: Final[dict[str, Policy]] = {
     "free": hf.Allow(),
     "queued": hf.Queue(max_waiting=3),
     "hasty": hf.Queue(timeout="60ms"),
+    "patient": hf.Queue(timeout=None),
     "rejected": hf.Reject(),
     "restarted": hf.Restart(grace="10s"),
     "joined": hf.Join(),

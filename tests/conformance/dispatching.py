@@ -98,6 +98,24 @@ class DispatchContract:
         assert await result(await pair[1].dispatch(arrival("rejected", "c", durable=durable))) == "did c"
 
     @DURABLE
+    async def test_whoever_is_rejected_while_the_holder_ends_gets_an_id_that_can_be_asked_about(
+        self, pair: Pair, *, durable: bool
+    ) -> None:
+        """Nobody is told of a request that is not there; when that one has ended, trying again succeeds."""
+        async with asyncio.timeout(SOON):
+            for number in range(10):
+                handles = [await pair[0].dispatch(arrival("rejected", str(number), durable=durable))]
+                while len(handles) < 2:
+                    try:
+                        handles.append(await pair[1].dispatch(arrival("rejected", "again", durable=durable)))
+                    except RequestRejectedError as refused:
+                        assert (await pair[1].info(ANN, refused.request_id)).id == handles[0].id  # noqa: PT017 -- each
+                        await asyncio.sleep(0.001)
+                for each in handles:
+                    await result(each)
+                    await until_free(pair[0])
+
+    @DURABLE
     async def test_a_queue_that_is_full_refuses_the_next(self, pair: Pair, stage: Stage, *, durable: bool) -> None:
         """As many wait as may; the next one is told how many and when to come again."""
         stage.hold("0")
@@ -236,6 +254,19 @@ class DispatchContract:
         assert await result(handles[-1]) == "did new"
         assert [each["name"] for each in stage.seen["new"]] == ["old", "new"]
 
+    async def test_an_old_event_that_comes_after_a_newer_one_was_run_is_not_run(self, pair: Pair, stage: Stage) -> None:
+        """Its own burst is superseded by the run that was newer; one that is newer still is run."""
+        times = {"new": "2026-05-01T12:00:05Z", "old": "2026-05-01T12:00:01Z", "newest": "2026-05-01T12:00:09Z"}
+        sent = {name: arrival("capped", name, metadata={"event_time": at}) for name, at in times.items()}
+        new = await pair[0].dispatch(sent["new"])
+        assert await result(new) == "did new"
+        with pytest.raises(RequestSupersededError) as told:
+            await result(await pair[1].dispatch(sent["old"]))
+
+        assert told.value.by == new.id
+        assert await result(await pair[1].dispatch(sent["newest"])) == "did newest"
+        assert stage.begun == ["new", "newest"]
+
     async def test_a_batch_is_run_when_it_is_full_and_each_item_is_in_one_run(self, pair: Pair, stage: Stage) -> None:
         """The action gets a list of what each request brought."""
         handles = [await pair[n % 2].dispatch(arrival("batched", str(n))) for n in range(3)]
@@ -350,7 +381,28 @@ class DispatchContract:
         stage.release("a")
 
         assert await result(await pair[1].dispatch(arrival("queued", "next"))) == "did next"
-        assert (await pair[0].info(ANN, handle.id)).status == status
+        assert (await all_of(handle))[-1].data["status"] == status  # its end is written once its place is free
+
+    @pytest.mark.parametrize(("choice", "status"), [("cancel", "cancelled"), ("continue", "completed")])
+    @DURABLE
+    async def test_a_caller_that_goes_away_while_it_waits_leaves_the_line_or_not(
+        self, pair: Pair, stage: Stage, choice: str, status: str, *, durable: bool
+    ) -> None:
+        """As was declared; whoever is behind it has its turn in either case."""
+        stage.hold("a")
+        first = await pair[0].dispatch(arrival("queued", "a"))
+        waiting = await pair[1].dispatch(arrival("queued", "b", durable=durable, on_disconnect=choice))
+        behind = await pair[0].dispatch(arrival("queued", "c"))
+        caller = asyncio.ensure_future(waiting.result())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait({caller})
+        ended = (await all_of(waiting))[-1].data["status"] if choice == "cancel" else ""
+        stage.release("a")
+
+        assert (await result(first), await result(behind)) == ("did a", "did c")
+        assert (ended or (await all_of(waiting))[-1].data["status"]) == status
+        assert ("b" in stage.begun) == (choice == "continue")
 
     async def test_a_request_that_would_wait_for_its_own_key_is_refused(self, pair: Pair, stage: Stage) -> None:
         """Whether it is sent by the one that has the key, or a transport says so."""
@@ -449,6 +501,13 @@ async def until_one_waits(dispatcher: Dispatcher) -> None:
     async with asyncio.timeout(SOON):
         while not (await dispatcher.arbiter.look(("request", "acme", "session", "s-1"))).waiting:  # noqa: ASYNC110 -- in the store
             await asyncio.sleep(0.005)
+
+
+async def until_free(dispatcher: Dispatcher) -> None:
+    """Wait until nobody has the session's key: a run leaves its line just after what it has to do is done."""
+    async with asyncio.timeout(SOON):
+        while (await dispatcher.arbiter.look(("request", "acme", "session", "s-1"))).holder:  # noqa: ASYNC110 -- in the store
+            await asyncio.sleep(0.002)
 
 
 async def names_of(dispatcher: Dispatcher) -> list[str]:

@@ -16,10 +16,10 @@ from holdfast.stores.memory import Memory, MemoryBackend
 from holdfast.stores.opening import open_store
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.arbiters import ArbiterContract
+from tests.conformance.places import OnPostgresql, OnRedis, OnSqlite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from tests.conformance.arbiters import Pair
 
@@ -79,28 +79,13 @@ class _AtUrl(Shared):
             yield one, two
 
 
-class TestSharedOnSqlite(_AtUrl):
+class TestSharedOnSqlite(OnSqlite, _AtUrl):
     """On a file."""
 
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        """A file of the test's own."""
-        return f"sqlite:///{tmp_path}/store.db"
 
-
-class TestSharedOnPostgresql(_AtUrl):
+class TestSharedOnPostgresql(OnPostgresql, _AtUrl):
     """On a server."""
 
-    @pytest.fixture
-    def url(self, postgresql_url: str) -> str:
-        """The shared server."""
-        return f"{postgresql_url}?schema=conformance"
 
-
-class TestSharedOnRedis(_AtUrl):
+class TestSharedOnRedis(OnRedis, _AtUrl):
     """On a server."""
-
-    @pytest.fixture
-    def url(self, redis_url: str) -> str:
-        """The shared server."""
-        return redis_url

@@ -11,11 +11,11 @@ from holdfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatching import DispatchContract
 from tests.conformance.limiting import LimitContract
+from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite
 from tests.conformance.sharing import SharingContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from tests.conformance.dispatch_stage import Stage
     from tests.conformance.dispatching import Pair
@@ -43,37 +43,17 @@ class Shared(DispatchContract, LimitContract, SharingContract):
             yield one, two
 
 
-class TestSharedInMemory(Shared):
+class TestSharedInMemory(InMemory, Shared):
     """On a store in memory."""
 
-    @pytest.fixture
-    def url(self) -> str:
-        """A store of the test's own."""
-        return f"memory://{fresh_name()}"
 
-
-class TestSharedOnSqlite(Shared):
+class TestSharedOnSqlite(OnSqlite, Shared):
     """On a file."""
 
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        """A file of the test's own."""
-        return f"sqlite:///{tmp_path}/store.db"
 
-
-class TestSharedOnPostgresql(Shared):
+class TestSharedOnPostgresql(OnPostgresql, Shared):
     """On a server."""
 
-    @pytest.fixture
-    def url(self, postgresql_url: str) -> str:
-        """The shared server."""
-        return f"{postgresql_url}?schema=conformance"
 
-
-class TestSharedOnRedis(Shared):
+class TestSharedOnRedis(OnRedis, Shared):
     """On a server."""
-
-    @pytest.fixture
-    def url(self, redis_url: str) -> str:
-        """The shared server."""
-        return redis_url

@@ -6,9 +6,7 @@ The simulation has to find every one of them, by the same checks that the right 
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
 
 from msgspec import structs
 
@@ -23,9 +21,11 @@ from holdfast.locks.driving.records import View
 from holdfast.locks.driving.requests import Leave, Left
 from holdfast.stores.protocol import Check, Put
 from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
+from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from holdfast.locks.algebra.entries import Entry, Holder
     from holdfast.locks.driving.acquiring import Wish
@@ -213,11 +213,6 @@ MUTANTS: Final[dict[str, Patches]] = {
 }
 
 
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
+def mutated(name: str) -> AbstractContextManager[None]:
     """Run the code with one of the mutants in it."""
-    _seen_once.clear()
-    with ExitStack() as stack:
-        for target, attribute, replacement in MUTANTS[name]:
-            stack.enter_context(patch.object(target, attribute, replacement))
-        yield
+    return replaced(MUTANTS[name])

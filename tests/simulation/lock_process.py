@@ -88,6 +88,12 @@ class Process:
             stalled.set_result(None)
             self.clock.step_wall(self._random.uniform(-2, 2))
 
+    async def stall_for(self, seconds: float) -> None:
+        """Let nothing through for a while."""
+        self.stall()
+        await asyncio.sleep(seconds)
+        self.resume()
+
     def die(self) -> None:
         """Stop dead: nothing is cleaned up, though a request that was on its way may still arrive."""
         self.is_dead = True

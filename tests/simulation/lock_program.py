@@ -12,6 +12,7 @@ from holdfast.testing import VirtualClock
 from tests.simulation.lock_contender import Contender, Lock
 from tests.simulation.lock_process import Process, Roster
 from tests.simulation.lock_watch import LockWatch
+from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -30,9 +31,7 @@ class Site:
     """One process with its space."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.process: Final = Process(f"process {number}", world.chance.randrange(2**32), world.memory, world.watch.saw)
-        self.process.sees_deaths, self.process.lifelines = world.sees_deaths, world.lifelines
-        world.lifelines[self.process.name] = self.process
+        self.process: Final = settle_in(world, number)
         self.space: Final = self.process.open(world.lease)
 
 
@@ -99,9 +98,7 @@ class World:
         await self._cut_off(site, self.chance.uniform(0.5, 2))
 
     async def _cut_off(self, site: Site, leases: float) -> None:
-        site.process.stall()
-        await asyncio.sleep(self.lease * leases)
-        site.process.resume()
+        await site.process.stall_for(self.lease * leases)
 
     async def _force(self) -> None:
         """Turn somebody out, as an operator does."""
@@ -210,10 +207,4 @@ class World:
 
 async def contend(seed: int) -> str:
     """Run one seed, and fail with what was wrong; return what tells its steps from those of another."""
-    world = World(seed)
-    try:
-        await world.run()
-    finally:
-        await world.bury()
-    assert not world.watch.problems, world.watch.problems[0]
-    return cast("SimulatedLoop", asyncio.get_running_loop()).trace.digest
+    return await play(World(seed))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
 
 from holdfast.flows.arbiters import shared_turn
 from holdfast.flows.arbiters.line import RequestLine
@@ -14,9 +12,11 @@ from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.arbiters.shared_turn import SharedTurn
 from holdfast.locks.driving.requests import Along
 from holdfast.stores.protocol import Decision
+from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from holdfast.flows.arbiters.protocol import Beside, Stop
     from holdfast.keys import RecordKey
@@ -95,10 +95,6 @@ MUTANTS: Final[dict[str, tuple[bool, tuple[tuple[Any, str, Any], ...]]]] = {
 """By name: whether it is the local arbiter, and what is replaced."""
 
 
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
+def mutated(name: str) -> AbstractContextManager[None]:
     """Run with one mutant."""
-    with ExitStack() as stack:
-        for target, attribute, replacement in MUTANTS[name][1]:
-            stack.enter_context(patch.object(target, attribute, replacement))
-        yield
+    return replaced(MUTANTS[name][1])

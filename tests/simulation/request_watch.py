@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from holdfast.locks.algebra.entries import Waiter
-from holdfast.locks.driving.records import HEADS, WAITERS, Head
+from tests.simulation.request_lines import LineWatch
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
     from holdfast.stores.backend import Applied
     from holdfast.stores.memory import Memory
     from tests.simulation.lock_process import Process
@@ -40,13 +38,6 @@ class Visit(Struct):
         return presence is None or presence.left() > 0
 
 
-class Seen(Struct):
-    """The records of one line."""
-
-    head: Head | None = None
-    waiters: dict[int, Waiter] = field(default_factory=dict)
-
-
 @final
 class RequestWatch:
     """Looks at every commit, and at every body that begins or ends."""
@@ -56,7 +47,7 @@ class RequestWatch:
         self.problems: Final[list[str]] = []
         self.visits: Final[dict[str, Visit]] = {}
         self.running: Final[dict[str, str]] = {}
-        self.lines: Final[dict[tuple[str, ...], Seen]] = {}
+        self._lines: Final = LineWatch(memory, self.demand)
 
     def demand(self, holds: object, problem: str) -> None:
         """Note a problem unless something holds."""
@@ -67,18 +58,10 @@ class RequestWatch:
 
     def saw(self, process: Process, applied: Applied) -> None:
         """Look at what a commit of ``process`` has left behind; its effects first, by the lines before it."""
-        keys = {key: key.parts for key in applied.changed}
-        for parts in keys.values():
+        for parts in [key.parts for key in applied.changed]:
             if parts[2] == "effect":
                 self._saw_effect(process, *parts[3:])
-        before = {address: Seen(seen.head, dict(seen.waiters)) for address, seen in self.lines.items()}
-        for key, parts in keys.items():
-            if parts[2] in ("line", "ticket") and parts[3] == "request":
-                self._saw_line(key, parts)
-        for address, seen in self.lines.items():
-            old = before.get(address) or Seen()
-            if seen != old:
-                self._check_order(address, old, seen)
+        self._lines.saw(applied.changed)
 
     def _saw_effect(self, process: Process, key: str, name: str, what: str) -> None:
         """What is committed by a turn is committed before the next one begins."""
@@ -89,31 +72,6 @@ class RequestWatch:
             self.demand(not visit.is_to_stop, f"stale commit: {name} ended well after it was asked to stop")
             self.demand(not visit.has_committed, f"commit: {name} ended twice")
             visit.has_committed = True
-
-    def _saw_line(self, key: RecordKey, parts: tuple[str, ...]) -> None:
-        record = self._memory._records.get(key)
-        if parts[2] == "line":
-            self.lines.setdefault(parts[3:], Seen()).head = None if record is None else HEADS.decode(record.value)
-            return
-        waiters = self.lines.setdefault(parts[3:-1], Seen()).waiters
-        if record is None:
-            waiters.pop(int(parts[-1]), None)
-        else:
-            waiters[int(parts[-1])] = WAITERS.decode(record.value)
-
-    def _check_order(self, address: tuple[str, ...], before: Seen, after: Seen) -> None:
-        """One holds at most, and nobody passes one that asked earlier and still waits."""
-        holders = () if after.head is None else after.head.holders
-        self.demand(len(holders) <= 1, f"exclusion: {len(holders)} have their turn on {address[-1]}")
-        old = set() if before.head is None else {each.entry.id for each in before.head.holders}
-        tickets = {each.entry.id: ticket for ticket, each in before.waiters.items()}
-        same_life = before.head is not None and after.head is not None and before.head.life == after.head.life
-        for holder in holders:
-            if holder.entry.id in old or not same_life:
-                continue
-            own = tickets.get(holder.entry.id, 2**60)
-            passed = [ticket for ticket in before.waiters if ticket < own and ticket in after.waiters]
-            self.demand(not passed, f"FIFO: {holder.entry.owner} passed somebody on {address[-1]}")
 
     # --- every body ----------------------------------------------------------------------------------------------
 

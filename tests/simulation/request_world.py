@@ -16,6 +16,7 @@ from holdfast.testing import VirtualClock
 from tests.simulation.lock_process import Process, Roster
 from tests.simulation.request_visitor import Visitor
 from tests.simulation.request_watch import RequestWatch
+from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
     from holdfast.testing import SimulatedLoop
@@ -32,9 +33,7 @@ class Site:
     """One process with its arbiter."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.process: Final = Process(f"process {number}", world.chance.randrange(2**32), world.memory, world.watch.saw)
-        self.process.sees_deaths, self.process.lifelines = world.sees_deaths, world.lifelines
-        world.lifelines[self.process.name] = self.process
+        self.process: Final = settle_in(world, number)
         self.space: Final = self.process.open(world.lease)
         self.arbiter: Final[Any] = LocalArbiter(self.space) if world.is_local else SharedArbiter(self.space)
 
@@ -89,9 +88,7 @@ class World:
                 if len(self.living()) > 1:
                     site.process.die()
             else:
-                site.process.stall()
-                await asyncio.sleep(self.lease * self.chance.uniform(0.2, 2.5))
-                site.process.resume()
+                await site.process.stall_for(self.lease * self.chance.uniform(0.2, 2.5))
 
     def _victim(self) -> Site:
         """Choose a process that lives; usually one in which somebody has its turn."""
@@ -182,13 +179,7 @@ class World:
 
 async def arbitrate(seed: int, *, is_local: bool) -> str:
     """Run one seed, and fail with what was wrong; return what tells its steps from those of another."""
-    world = World(seed, is_local=is_local)
-    try:
-        await world.run()
-    finally:
-        await world.bury()
-    assert not world.watch.problems, world.watch.problems[0]
-    return cast("SimulatedLoop", asyncio.get_running_loop()).trace.digest
+    return await play(World(seed, is_local=is_local))
 
 
 async def arbitrate_shared(seed: int) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from holdfast.locks.driving.owners import _held
 from holdfast.testing import simulate
+from tests.simulation.hunting import hunt
 from tests.simulation.lock_mutants import MUTANTS, mutated
 from tests.simulation.lock_program import contend
-from tests.sizes import Tally, rounds, tallies
+from tests.sizes import rounds
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "from tests.simulation.test_locks import digest; print(*map(digest, range(10)))"
@@ -26,29 +25,6 @@ MOST_SEEDS = 1_000
 def digest(seed: int) -> str:
     """Run one seed, and return what tells its steps from those of any other run."""
     return simulate(seed, contend, seed)
-
-
-@dataclass
-class Hunt(Tally):
-    """The search for one mutant, and what gave it away."""
-
-    problem: str = ""
-
-    def __str__(self) -> str:
-        found = f"caught by seed {self.done}" if self.problem else f"not caught by {self.full} seeds"
-        return f"mutant {self.label}: {found} in {self.seconds:.0f} s ({self.problem})"
-
-    def run(self) -> None:
-        """Run seeds until one fails."""
-        started_at = time.monotonic()
-        for seed in range(self.full):
-            self.done = seed
-            try:
-                simulate(seed, contend, seed)
-            except AssertionError as wrong:
-                self.problem = str(wrong)
-                break
-        self.seconds = time.monotonic() - started_at
 
 
 @pytest.mark.heavy
@@ -64,11 +40,8 @@ def test_durable_locks_keep_their_promises_on_every_schedule() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulation_finds_a_lock_that_is_wrong(name: str) -> None:
     """The checks that the right code passes catch each mutant of it, within the seeds of a short run."""
-    hunt = Hunt(name, MOST_SEEDS)
-    tallies.append(hunt)
     with mutated(name):
-        hunt.run()
-    assert hunt.problem
+        assert hunt(name, MOST_SEEDS, digest)
 
 
 def test_a_seed_of_durable_locks_takes_the_same_steps_everywhere() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 import pytest
 
 from holdfast.testing import simulate
+from tests.simulation.hunting import hunt
 from tests.simulation.request_mutants import MUTANTS, mutated
 from tests.simulation.request_world import arbitrate_local, arbitrate_shared
-from tests.simulation.test_locks import Hunt
-from tests.sizes import rounds, tallies
+from tests.sizes import rounds
 
 MOST_SEEDS: Final = 2_000
 """Within how many seeds each mutant is found."""
@@ -43,18 +42,8 @@ def test_requests_are_arbitrated_on_every_schedule_by_one_server_after_the_other
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulation_finds_an_arbiter_that_is_wrong(name: str) -> None:
     """The checks that the right code passes catch each mutant of it."""
-    hunt = Hunt(name, MOST_SEEDS)
-    tallies.append(hunt)
-    started_at = time.monotonic()
     with mutated(name):
-        for hunt.done in range(MOST_SEEDS):
-            try:
-                run(hunt.done, is_local=MUTANTS[name][0])
-            except Exception as problem:  # noqa: BLE001 -- whatever gives it away
-                hunt.problem = f"{type(problem).__name__}: {problem}".partition("\n")[0][:100]
-                break
-    hunt.seconds = time.monotonic() - started_at
-    assert hunt.problem
+        assert hunt(name, MOST_SEEDS, lambda seed: run(seed, is_local=MUTANTS[name][0]))
 
 
 def test_a_seed_of_requests_takes_the_same_steps_again() -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from typing import Final
 
 import pytest
 
 from holdfast.testing import simulate
-from tests.simulation.test_locks import Hunt
+from tests.simulation.hunting import hunt
 from tests.simulation.test_stores import QUICK_DISK
 from tests.simulation.workflow_disk import drive_on_disk
 from tests.simulation.workflow_mutants import MUTANTS, mutated
 from tests.simulation.workflow_world import drive
-from tests.sizes import rounds, tallies
+from tests.sizes import rounds
 
 MOST_SEEDS: Final = 1_000
 """Within how many seeds each mutant is found."""
@@ -47,15 +46,5 @@ def test_durable_workflows_keep_their_promises_on_sqlite() -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulation_finds_an_engine_that_is_wrong(name: str) -> None:
     """The checks that the right code passes catch each mutant of it."""
-    hunt = Hunt(name, MOST_SEEDS)
-    tallies.append(hunt)
-    started_at = time.monotonic()
     with mutated(name):
-        for hunt.done in range(MOST_SEEDS):
-            try:
-                run(hunt.done)
-            except Exception as problem:  # noqa: BLE001 -- whatever gives it away
-                hunt.problem = f"{type(problem).__name__}: {problem}".partition("\n")[0][:100]
-                break
-    hunt.seconds = time.monotonic() - started_at
-    assert hunt.problem
+        assert hunt(name, MOST_SEEDS, run)

@@ -5,9 +5,7 @@ The simulation has to find every one of them, by the same checks that the right 
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
 
 from holdfast.stores.protocol import Check
 from holdfast.workflows.running.activation import Activation
@@ -17,9 +15,11 @@ from holdfast.workflows.running.mail import Letter, Mail
 from holdfast.workflows.running.replay import LIVE, Live, Mismatch, Replay, show
 from holdfast.workflows.starting.posting import Sending
 from holdfast.workflows.working import worker
+from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
 
     from holdfast.workflows.storing.records import Mark, RunKeys
 
@@ -88,10 +88,6 @@ MUTANTS: Final[dict[str, Patches]] = {
 }
 
 
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
+def mutated(name: str) -> AbstractContextManager[None]:
     """Run the code with one of the mutants in it."""
-    with ExitStack() as stack:
-        for target, attribute, replacement in MUTANTS[name]:
-            stack.enter_context(patch.object(target, attribute, replacement))
-        yield
+    return replaced(MUTANTS[name])

@@ -23,6 +23,7 @@ from holdfast.workflows.running.control import Unload
 from tests.simulation.lock_process import CALM, Process
 from tests.simulation.workflow_programs import WORKFLOWS, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
+from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,13 +50,11 @@ class Site:
     """One process with its engine."""
 
     def __init__(self, world: World, number: int, *, drive: bool = True) -> None:
-        self.process: Final = Process(f"process {number}", world.chance.randrange(2**32), world.memory, world.watch.saw)
+        self.process: Final = settle_in(world, number)
         if not drive or world.chance.random() < 0.6:
             self.process.calm_down()
         if self.process.faults is not CALM:
             world.watch.shaken.add(self.process.name)
-        self.process.sees_deaths, self.process.lifelines = world.sees_deaths, world.lifelines
-        world.lifelines[self.process.name] = self.process
         self.space: Final = self.process.open(world.lease)
         world.watch.presences[self.space.presence_name] = self.process
         linger = world.chance.choice((0, 0.05, 0.25))
@@ -130,9 +129,7 @@ class World:
         """Let nothing of a process through for a while: its presence may lapse."""
         process = self.chance.choice(self.living()).process
         self.watch.shaken.add(process.name)
-        process.stall()
-        await asyncio.sleep(self.lease * self.chance.uniform(0.2, 2.5))
-        process.resume()
+        await process.stall_for(self.lease * self.chance.uniform(0.2, 2.5))
 
     async def _newcomer(self) -> None:
         site = Site(self, len(self.sites) + 1)
@@ -247,10 +244,4 @@ async def _answered(question: Callable[[Engine], Awaitable[Any]], site: Site) ->
 
 async def drive(seed: int) -> str:
     """Run one seed, and fail with what was wrong; return what tells its steps from those of another."""
-    world = World(seed)
-    try:
-        await world.run()
-    finally:
-        await world.bury()
-    assert not world.watch.problems, world.watch.problems[0]
-    return cast("SimulatedLoop", asyncio.get_running_loop()).trace.digest
+    return await play(World(seed))

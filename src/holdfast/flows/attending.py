@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, structs
 
-from holdfast.errors import HoldfastError, RequestCancelledError, RequestInterruptedError, SessionStateError
+from holdfast.errors import (
+    HoldfastError,
+    RequestCancelledError,
+    RequestInterruptedError,
+    RequestSupersededError,
+    SessionStateError,
+)
 from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
@@ -48,6 +54,7 @@ class Attended(KnownHere):
     # As in the class above, what few have is said once.
     has_begun = False
     stopping = ""
+    _by = ""
     _journal: Journal | None = None
     _turn: Turn | None = None
     _calls: Calls | None = None
@@ -103,6 +110,7 @@ class Attended(KnownHere):
             self._running.cancel()
 
     def _told_to_stop(self, why: Stop) -> None:
+        self._by = why.by
         self._hear(why.reason or f"the request {why.by!r} takes its place")
 
     def _hear(self, reason: str) -> None:
@@ -111,6 +119,8 @@ class Attended(KnownHere):
             self._calls.stopping = self.stopping
 
     def _why_stopped(self) -> HoldfastError:
+        if self._by:
+            return RequestSupersededError(self.id, self._by)
         if self.stopping == CLOSING:
             return RequestInterruptedError(self.id)
         otherwise = "it was cancelled" if self._body is None else "its caller went away"

@@ -13,6 +13,7 @@ from holdfast.durations import seconds
 from holdfast.errors import (
     ArbiterUnavailableError,
     InvalidFlowError,
+    LeaseTooShortError,
     RequestNotFoundError,
     StoreError,
     WaitsForItselfError,
@@ -37,7 +38,7 @@ from holdfast.flows.tasks import Task
 from holdfast.flows.tenants import TenantLimits
 from holdfast.space import Space
 from holdfast.space import open as open_space
-from holdfast.workflows.engine import Engine, is_open, open_with
+from holdfast.workflows.engine import Engine, is_open, open_with, withdraw
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
 if TYPE_CHECKING:
@@ -164,12 +165,17 @@ class Dispatcher:
         async def stop_run(run_id: str, reason: str) -> None:
             await cancel_run(host, run_id, reason)
 
+        def on_serving(*, is_serving: bool) -> None:
+            """Leave durable requests to whoever arbitrates them."""
+            change = engine.register if is_serving else partial(withdraw, engine)
+            change(*self._workflows.values())
+
+        options: Any = {"app": self._name, "patience": self._patience, "on_serving": on_serving}
+        options |= {"most_keys": self._tenants.keys}
         arbiter = (
             SharedArbiter(space, stop_run=stop_run)
             if self._kind == "shared"
-            else LocalArbiter(
-                space, app=self._name, patience=self._patience, stop_run=stop_run, most_keys=self._tenants.keys
-            )
+            else LocalArbiter(space, stop_run=stop_run, **options)
         )
         chains = await Chains.load(space)
         await arbiter.__aenter__()
@@ -262,7 +268,7 @@ class Dispatcher:
         task = self._checked(arrival)
         try:
             return await admitting.take_on(task, here=here)
-        except StoreError as problem:
+        except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
 
     def _checked(self, arrival: Arrival) -> Task:

@@ -8,13 +8,16 @@ record and does nothing. So the action may be called twice if a worker dies, but
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import msgspec
 from msgspec import structs
 
 from holdfast.errors import (
+    ArbiterUnavailableError,
     EncodeError,
     QueueTimeoutError,
     RequestCancelledError,
@@ -27,6 +30,7 @@ from holdfast.flows.call import Call, Input, name_of
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
 from holdfast.flows.idempotency import kept_until_end, place_of
+from holdfast.flows.newest import in_order, newest_key, newest_put, run_with_newer
 from holdfast.flows.policies import Batch, Debounce
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of, standings_of, task_of, tell_overlap
@@ -35,11 +39,14 @@ from holdfast.flows.viewing import ended, final_put
 from holdfast.stores.protocol import Check, Delete
 from holdfast.workflows.context.current import current_step
 from holdfast.workflows.declaring.definition import Semantics, Step, StepOptions, Workflow
+from holdfast.workflows.running.control import Unload
+from holdfast.workflows.running.driving import release
+from holdfast.workflows.running.insisting import insist
 from holdfast.workflows.starting.collecting import EVENT
 from holdfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from holdfast.errors import FlowError
     from holdfast.flows.action import Action, Inputs
@@ -53,6 +60,11 @@ if TYPE_CHECKING:
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.starting.creating import Start, Started
     from holdfast.workflows.storing.records import Standing
+
+T = TypeVar("T")
+
+PAUSE: Final = 0.2
+"""Seconds before a run is handed back that cannot have its turn here."""
 
 
 KEYS_AT_ONCE: Final = 50
@@ -100,18 +112,6 @@ async def _events(ctx: Context) -> list[Call]:
     return in_order(calls)
 
 
-def in_order(calls: Sequence[Call]) -> list[Call]:
-    """Return calls in the order of their own times: one that was late does not count as newer than it is.
-
-    One whose own time is not known is as new as the newest before it; so without any they stay in order of arrival.
-    """
-    newest, times = float("-inf"), list[float]()
-    for call in calls:
-        times.append(newest if call.at is None else call.at)
-        newest = max(newest, times[-1])
-    return [calls[place] for place in sorted(range(len(calls)), key=times.__getitem__)]
-
-
 def _ending(keys: tuple[RecordKey, ...], request_id: str, keep: float) -> Beside:
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
         return [put for key in keys for put in kept_until_end(key, request_id, keep, seen)]
@@ -134,28 +134,60 @@ class Performing:
         self._calls = calls
         self._task: Final = task_of(action, self._last, ctx.run_id)
         self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
+        self._newest: Final = newest_key(server.space, action, self._last)
         self._turn: Turn | None = None
         self._doing: Calls | None = None
 
     async def run(self) -> None:
-        """Call the action, and write down what came of it; nothing if that was done before."""
-        record = await self._record()
+        """Call the action, and write down what came of it; nothing if that was done before.
+
+        If the store fails meanwhile, the request does not: its run is taken up again from what is written.
+        """
+        try:
+            problem = await self._run()
+        except (StoreError, _DeposedError):
+            self._activation.abandon()
+            raise Unload from None
+        except ArbiterUnavailableError:  # another server arbitrates by now, or this one when it has found its way back
+            await asyncio.sleep(PAUSE)
+            await release(self._activation, "the server that arbitrates it")
+            raise Unload from None
+        if problem is not None:
+            raise problem
+
+    async def _run(self) -> Exception | None:
+        record = await self._insist(self._record)
         if record is None or record.has_ended:
             self._server.arbiter.forget(self.keys.id)
-            return
-        problem: Exception | None = None
+            return None
         try:
             async with self._in_turn() as turn:
                 self._turn = turn
-                problem = await self._work(record)
+                await self._check_newest()
+                return await self._work(record)
         except QueueTimeoutError as lost:
             await self._lose(record, "refused", lost)
         except RequestSupersededError as lost:
             await self._lose(record, "superseded", lost)
         except RequestCancelledError as lost:
             await self._lose(record, "cancelled", lost)
-        if problem is not None:
-            raise problem
+        return None
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the store, and again if it fails, as long as this process is taken for alive."""
+        try:
+            return await insist(self._activation, ask)
+        except StoreError:
+            if self._turn is not None:
+                self._turn.keep()  # the step is to come again
+            raise
+
+    async def _check_newest(self) -> None:
+        """Refuse to bring back an old state by an event that came late."""
+        if self._newest is not None:
+            by = await self._insist(partial(run_with_newer, self._server.space, self._newest, self._last.at))
+            if by and by != self.keys.id:
+                raise RequestSupersededError(self.keys.id, by)
 
     async def _record(self) -> RequestRecord | None:
         found = (await self._server.space.read(self.keys.record)).get(self.keys.record)
@@ -190,14 +222,15 @@ class Performing:
     async def _work(self, record: RequestRecord) -> Exception | None:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
-        journal = Journal(server.space, self.keys, self._commit, server.now, await last_number(server.space, self.keys))
+        last = await self._insist(partial(last_number, server.space, self.keys))
+        journal = Journal(server.space, self.keys, self._commit, server.now, last)
         calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
         if began.overlap:
             tell_overlap(server, task, began)
+        inputs = await self._insist(self._inputs)
         try:
-            inputs = await self._inputs()
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
             packed = self._action.result.pack(value)
         except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
@@ -240,10 +273,8 @@ class Performing:
 
     async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
         beside = self._guarded(self._outcome(record, operations))
-        if self._turn is None:
-            await self._server.update(beside)
-        else:
-            await self._turn.finish(beside)
+        turn = self._turn
+        await self._insist(partial(self._server.update if turn is None else turn.finish, beside))
         if len(self._calls) > 1:
             await self._let_keys_go(record.keep)
 
@@ -278,6 +309,7 @@ class Performing:
         space, keys, kept = self._server.space, self.keys, self._server.tenants.limits.session_kept
         session = session_key(space, self._last.tenant, self._last.session)
         claim = (place_of(space, self._last.arrival),) if self._last.idempotency_key else ()
+        newest = self._newest if record.status == "completed" else None
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             found = seen.get(keys.record)
@@ -288,9 +320,11 @@ class Performing:
                 changes += kept_until_end(key, keys.id, record.keep, seen)
             if version := seen.version(keys.unfinished):
                 changes.append(Delete(keys.unfinished, version))
-            return [*changes, session_put(session, operations, seen, kept)] if operations else changes
+            changes += [session_put(session, operations, seen, kept)] if operations else []
+            return changes if newest is None else [*changes, newest_put(newest, self._last.at, keys.id, seen)]
 
-        return Beside((keys.record, keys.unfinished, *claim, *((session,) if operations else ())), decide)
+        named = (keys.record, keys.unfinished, *claim, session if operations else None, newest)
+        return Beside(tuple(key for key in named if key is not None), decide)
 
     async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
         """Write down why it has no turn, or has lost it. Its run has nothing more to do."""
@@ -298,4 +332,4 @@ class Performing:
             record = structs.replace(record, by=problem.by)
         failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
         over = ended(record, status, self._server.now(), reason=reason, failure=failure)
-        await self._server.update(self._guarded(self._outcome(over, ())))
+        await self._insist(partial(self._server.update, self._guarded(self._outcome(over, ()))))

@@ -17,7 +17,7 @@ from holdfast.clock import later
 from holdfast.codec import Codec
 from holdfast.errors import IdempotencyInFlightError, IdempotencyMismatchError, RequestNotFoundError
 from holdfast.flows.records import AGAIN, KEPT, RequestKeys, idempotency_of
-from holdfast.flows.viewing import View, look
+from holdfast.flows.viewing import View, look, settle
 from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Put
 
@@ -123,8 +123,11 @@ async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) 
         return Claim(key, 0, fingerprint, window)
     known = KEYS.decode(record.value)
     free = Claim(key, record.version, fingerprint, window)
+    keys = RequestKeys(scope, arrival.tenant, known.request)
     try:
-        view = await look(scope, RequestKeys(scope, arrival.tenant, known.request))
+        view = await look(scope, keys)
+        while _left_nothing(view) and not await settle(scope, keys, view):  # else it could still come to another end
+            view = await look(scope, keys)
     except RequestNotFoundError:
         return free  # its window is over
     if known.fingerprint != fingerprint and not _left_nothing(view):

@@ -89,6 +89,9 @@ class Debounce(PolicyValue):
     arrives while it runs begins the next burst. A request is durable when it is answered, and the last one of a burst
     is never lost.
 
+    If the transport says when each event happened, as ``"event_time"`` in the metadata of its arrival, the last one is
+    the newest; and one that comes when a newer one was run already ends superseded, unless all are to be seen.
+
     Args:
         window: How long it has to be quiet.
         max_wait: How long the first request of a burst waits at most, however many follow.

@@ -22,7 +22,7 @@ from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.locks.driving.removing import remove
-from holdfast.stores.protocol import Put
+from holdfast.stores.protocol import Commit, Put
 from holdfast.workflows.limiting.waiting import late_reason
 from holdfast.workflows.storing.failures import KnownErrors, describe, name_of, restore
 from holdfast.workflows.storing.records import HEADERS, LIVES, Life, RunKeys
@@ -146,12 +146,17 @@ def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instan
     return Put(keys.record, REQUESTS.encode_own(record), version, expires_at=later(at, record.keep))
 
 
-async def settle(scope: Scope, keys: RequestKeys, view: View) -> None:
-    """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing."""
-    if view.is_derived and view.has_ended:
-        await scope.commit(final_put(keys, view.record, view.version, view.at))  # refused: somebody else has done it
-        if view.record.durable:
-            await remove(scope.store, keys.unfinished)
+async def settle(scope: Scope, keys: RequestKeys, view: View) -> bool:
+    """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing.
+
+    False: the record has changed meanwhile. Somebody else has done it; or the request is alive after all.
+    """
+    if not view.is_derived or not view.has_ended:
+        return True
+    is_written = isinstance(await scope.commit(final_put(keys, view.record, view.version, view.at)), Commit)
+    if is_written and view.record.durable:
+        await remove(scope.store, keys.unfinished)
+    return is_written
 
 
 # --- durable requests -----------------------------------------------------------------------------------------------

@@ -59,8 +59,12 @@ def as_it_is_now(keys: RequestKeys, record: RequestRecord) -> Beside:
     """Return what is committed when one that had to wait runs, or one that had its turn has to wait for room."""
 
     def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-        put = Put(keys.record, REQUESTS.encode_own(record), seen.version(keys.record))
-        return (put,) if put.expected else ()
+        found = seen.get(keys.record)
+        if found is None:
+            return ()
+        if REQUESTS.decode(found.value).has_ended:  # others took this server for dead, and have said so
+            raise RequestInterruptedError(keys.id)
+        return (Put(keys.record, REQUESTS.encode_own(record), found.version),)
 
     return Beside((keys.record,), decide)
 
@@ -72,7 +76,7 @@ def with_its_end(
 
     With the record ends its idempotency key, after its window.
 
-    It raises :class:`~holdfast.errors.RequestInterruptedError` if the record is gone.
+    It raises :class:`~holdfast.errors.RequestInterruptedError` if the record is gone, or others have ended it.
     """
     session, claim = session_key(server.space, keys.tenant, task.arrival.session), task.claim
     kept = server.tenants.limits.session_kept
@@ -84,8 +88,11 @@ def with_its_end(
             found = seen.get(keys.record)
             if found is None:
                 raise RequestInterruptedError(keys.id)
-            if REQUESTS.decode(found.value).has_ended:
+            there = REQUESTS.decode(found.value)
+            if (there.status, there.ended_at) == (record.status, record.ended_at):
                 return ()  # it was written, and the answer got lost
+            if there.has_ended:  # others took this server for dead, and have said so
+                raise RequestInterruptedError(keys.id)
             changes.append(final_put(keys, record, found.version, seen.at))
             if claim is not None:
                 changes += kept_until_end(claim.key, keys.id, record.keep, seen)

@@ -247,6 +247,14 @@ async def open_with(engine: Engine, before: Callable[[Engine], Awaitable[None]])
         engine._before = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
 
 
+def withdraw(engine: Engine, *workflows: Workflow[..., Any]) -> None:
+    """Let an engine take up no more runs of some workflows. Others may do so; what it drives now goes on."""
+    known = [engine._workflows] if engine._host is None else [engine._workflows, engine._host.workflows]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+    for each in workflows:
+        for some in known:
+            some.pop((each.name, each.version), None)
+
+
 def _by_version(given: Iterable[Runnable] | Mapping[str, Runnable]) -> dict[tuple[str, str], Workflow[..., Any]]:
     named: Mapping[str, Runnable] = cast("Mapping[str, Runnable]", given) if isinstance(given, Mapping) else {}
     for name, each in named.items():

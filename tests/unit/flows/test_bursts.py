@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.flows.bursts import time_of
 from holdfast.flows.call import Call
-from holdfast.flows.durable import in_order
+from holdfast.flows.newest import in_order
 
 
 def call(name: str, at: float | None) -> Call:

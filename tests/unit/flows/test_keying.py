@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import FlowError, InvalidArrivalError, InvalidRequestKeyError, RequestKeyError
+from holdfast.flows.arbiters.manners import manner_of
+from holdfast.flows.arbiters.protocol import Ask
+from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.keying import address_of, label_of
 from holdfast.keys import encode_parts
 
@@ -129,6 +132,25 @@ def test_a_key_in_words_does_not_name_the_tenant(form: str, words: str) -> None:
     """Refusals show what collided, and nothing of who else there is."""
     of = arrival(principal=hf.Principal("acme", "u"), session="s")
     assert label_of(address(form, of, "v")) == words
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (hf.Queue(), "session s-1 of tenant acme"),
+        (hf.Queue(key="user"), "user ann of tenant acme"),
+        (hf.Queue(key="tenant"), "tenant acme"),
+        (hf.Queue(key=lambda _: "case 7"), "key case 7 of chat of tenant acme"),
+    ],
+)
+async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: hf.Queue, words: str) -> None:
+    """Operators see all tenants, so theirs is named as well."""
+    address = address_of(policy, arrival(principal=hf.Principal("acme", "ann"), session="s-1"))
+    assert address is not None
+    async with hf.open("memory://") as space, SharedArbiter(space) as arbiter:
+        asked = Ask(id="r1", address=address, label="", action="chat.respond", manner=manner_of(policy))
+        async with arbiter.hold(asked):
+            assert [line.key async for line in space.lines()] == [words]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def test_what_is_known_is_known_without_asking(owners: Owners) -> None:
 async def test_only_so_many_owners_are_remembered(owners: Owners) -> None:
     """The oldest are asked for again."""
     for number in range(REMEMBERED):
-        owners._known["acme", f"s-{number}"] = "ada"
+        owners._known["acme", f"s-{number}"] = "ada", 0.0
     await owners.claim(ADA, "the last")
     assert len(owners._known) == REMEMBERED
 

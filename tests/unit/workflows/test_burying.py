@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.events import WorkerDied
 from holdfast.testing.workflows import WorkflowEnvironment
+from holdfast.workflows.storing.records import LIVES, RunKeys
 from holdfast.workflows.working import claiming
 from holdfast.workflows.working.claiming import bury, workers_of
 from tests.unit.workflows.engines import collects
@@ -49,3 +50,17 @@ async def test_a_death_is_told_once_however_many_see_it() -> None:
         await asyncio.gather(*(bury(host, name, worker) for _ in range(5)))
         assert sum(event.runs for event in told if isinstance(event, WorkerDied)) == 1
         assert len([event for event in told if isinstance(event, WorkerDied)]) <= 2
+
+
+async def test_a_worker_that_was_taken_for_dead_does_not_take_the_flag_of_its_run_away() -> None:
+    """The flag is for whoever takes the run over; without it nobody would ever look at the run again."""
+    async with WorkflowEnvironment([collects], linger=60) as env:
+        run = await env.start(collects, 1)
+        await env.settle()
+        host = env.client.host
+        [(name, worker)] = (await workers_of(host.space)).items()
+        await bury(host, name, worker)  # it was only not heard of for a while
+        await env.settle()
+        keys = RunKeys(host.space, run.id)
+        seen = await host.space.read(keys.life, keys.ready)
+        assert LIVES.decode(seen.records[keys.life].value).owner or seen.version(keys.ready)

@@ -19,7 +19,7 @@ from holdfast.stores.protocol import Decision
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-    from holdfast.flows.arbiters.protocol import Address, Ask, Beside, StopRun
+    from holdfast.flows.arbiters.protocol import Address, Ask, Beside, OnServing, StopRun
     from holdfast.space import Space
     from holdfast.stores.protocol import Decided, Snapshot
     from holdfast.workflows.storing.records import Standing
@@ -49,6 +49,7 @@ class LocalArbiter:
         patience: How many seconds to wait for another server to end, on starting.
         stop_run: Cancels a durable run, given its id and a reason; without it its step is cancelled.
         most_keys: How many keys of one tenant may be in use at a time.
+        on_serving: Told when this process is no longer the sole server, and when it is again.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class LocalArbiter:
         patience: float = 0.0,
         stop_run: StopRun | None = None,
         most_keys: int = MOST_KEYS,
+        on_serving: OnServing | None = None,
     ) -> None:
-        self._space, self._stop_run = space, stop_run
+        self._space, self._stop_run, self._on_serving = space, stop_run, on_serving
         self._clock: Final = lines_of(space).clock
         self._lines: Final[dict[Address, RequestLine[LocalTurn]]] = {}
         self._kept: Final[dict[str, LocalTurn]] = {}
@@ -70,7 +72,7 @@ class LocalArbiter:
         self._paces: Final[dict[Address, float]] = {}
         self._most_keys: Final = most_keys
         self._keys_of = KeyCount(most_keys)
-        self.sole: Final = SoleServer(space, app, patience, self._lost)
+        self.sole: Final = SoleServer(space, app, patience, self._lost, self._found)
 
     @property
     def is_shared(self) -> bool:
@@ -253,8 +255,15 @@ class LocalArbiter:
 
     def _lost(self) -> None:
         """The lock is lost: nobody who was admitted by it may commit, and nobody new is admitted."""
+        if self._on_serving is not None:
+            self._on_serving(is_serving=False)
         for turn in self._turns():
             turn.lose(ArbiterUnavailableError("another server may have taken over"))
+
+    def _found(self) -> None:
+        """The lock is there again."""
+        if self._on_serving is not None:
+            self._on_serving(is_serving=True)
 
     # --- the store -----------------------------------------------------------------------------------------------
 

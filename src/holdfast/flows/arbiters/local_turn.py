@@ -130,6 +130,7 @@ class LocalTurn:
             self._give_up(problem)
         elif self.finishing is None:
             self.is_lost = True
+            self.problem = problem if self.is_durable else None  # its run goes on with whoever serves then
             self.body.cancel()
 
     def check(self) -> None:
@@ -164,6 +165,8 @@ class LocalTurn:
             return (await self._arbiter.commit(beside, 0, self)).versions
         except ArbiterUnavailableError as deposed:
             self.is_lost = True
+            if self.is_durable and self.stop is None:
+                raise
             raise ending_of(self.ask.id, self.stop) from deposed
 
     def keep(self) -> None:

@@ -41,6 +41,14 @@ Supersedes: TypeAlias = Literal["nobody", "waiting", "all"]
 """Whose place a newcomer takes, among requests of the same action: nobody's, of those that wait, or of all."""
 
 
+class OnServing(Protocol):
+    """Told when this process is no longer the sole server, and when it is again."""
+
+    def __call__(self, *, is_serving: bool) -> None:
+        """Hear which of the two it is."""
+        ...
+
+
 StopRun: TypeAlias = "Callable[[str, str], Awaitable[object]]"
 """Cancels a run of a workflow, given its id and a reason. Cancelling one that has ended does no harm."""
 

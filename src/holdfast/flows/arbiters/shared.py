@@ -18,6 +18,7 @@ from holdfast.flows.arbiters.body import reason_of
 from holdfast.flows.arbiters.protocol import KIND, Queueing, Who
 from holdfast.flows.arbiters.room import RoomMaking
 from holdfast.flows.arbiters.shared_turn import SITE, RunHolding, SharedHolding
+from holdfast.flows.arbiters.tending import go_round_for_ever
 from holdfast.flows.arbiters.words import Words
 from holdfast.locks.driving.turning_out import turn_out
 from holdfast.locks.explaining.explanation import ExplainedWaiter
@@ -74,6 +75,7 @@ class SharedArbiter:
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
         self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+        self.own(go_round_for_ever(self.space, self.lines))
         return self
 
     async def __aexit__(self, *exc: object) -> None:

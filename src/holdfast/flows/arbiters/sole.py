@@ -46,10 +46,13 @@ class SoleServer:
         app: The name of the app: apps with different names do not exclude each other.
         patience: How many seconds to wait for another process to end, on starting.
         lost: Called when it is no longer held.
+        found: Called when it is held again after that.
     """
 
-    def __init__(self, space: Space, app: str, patience: float, lost: Callable[[], None]) -> None:
-        self._space, self._app, self._patience, self._lost = space, app, patience, lost
+    def __init__(
+        self, space: Space, app: str, patience: float, lost: Callable[[], None], found: Callable[[], None]
+    ) -> None:
+        self._space, self._app, self._patience, self._lost, self._found = space, app, patience, lost, found
         self._hold: Hold | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._has_begun: Final = asyncio.Event()
@@ -116,6 +119,8 @@ class SoleServer:
     async def _hold_once(self) -> None:
         async with Holding(lines_of(self._space), self._wish(), "tell") as hold:
             self._hold = hold
+            if self._has_begun.is_set():
+                self._found()
             self._has_begun.set()
             try:
                 await hold.lost.wait()

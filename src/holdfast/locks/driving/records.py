@@ -71,6 +71,17 @@ def waiter_in(record: Record) -> Waiter:
 _decoded: Final = lru_cache(maxsize=4096)(WAITERS.decode)
 
 
+def name_of(address: tuple[str, ...]) -> str:
+    """Return a line as people are shown it: its key, or in words whose requests stand in it."""
+    if address[0] != "request":
+        return display(address[1:]) if address[1] else address[2]
+    tenant, kind, *rest = address[1:]
+    if not rest:
+        return f"tenant {tenant}"
+    key = f"key {rest[1]} of {rest[0]}" if kind == "custom" else f"{kind} {rest[0]}"
+    return f"{key} of tenant {tenant}"
+
+
 @final
 class LineKeys:
     """Where the records of one line lie. Heads have a kind of their own, so that all lines can be listed."""
@@ -80,7 +91,7 @@ class LineKeys:
     def __init__(self, scope: Scope, address: tuple[str, ...]) -> None:
         self._scope: Final = scope
         self.address: Final = address
-        self.name: Final = display(address[1:]) if address[1] else address[2]
+        self.name: Final = name_of(address)
         self.head: Final = scope.key("line", *address)
         self._tickets: Final = scope.key("ticket", *address)
         self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]

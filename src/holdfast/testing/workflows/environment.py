@@ -254,12 +254,14 @@ class WorkflowEnvironment:
             return []
         lives = await space.read(*(RunKeys(space, run_id).life for run_id in ready))
         found = {key.parts[-1]: LIVES.decode(record.value) for key, record in lives.records.items()}
-        known = engine.host.workflows
+        known, worker = engine.host.workflows, engine.host.worker
+        mine = {"", *(() if worker is None else (worker.presence,))}
         return [
             run_id
             for run_id, life in found.items()
             if (life.workflow, life.version) in known
             and life.status != "quarantined"
+            and life.owner in mine  # if it is another's, so is the flag
             and not life.has_ended
             and not engine.host.is_mismatched(run_id)
         ]

@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.protocol import Conflict, Delete
+from holdfast.stores.protocol import Check, Conflict, Delete
 from holdfast.workflows.running.control import RunCancelled, Unload
 from holdfast.workflows.storing.records import LIVES
 
 if TYPE_CHECKING:
     from holdfast.workflows.running.activation import Activation
+    from holdfast.workflows.running.journal import Claim
 
 
 @final
@@ -73,7 +74,16 @@ class News:
                 await wait.look(wait)
         if activation.replay.is_over:
             await activation.mail.answer_updates()
-        if version := seen.version(keys.ready):
-            answer = await space.commit(Delete(keys.ready, version))
-            if isinstance(answer, Conflict) and answer.current.get(keys.ready) is not None:
+        if (version := seen.version(keys.ready)) and activation.claim is not None:
+            await self._heard(version, activation.claim)
+
+    async def _heard(self, version: int, claim: Claim) -> None:
+        """Take the flag away, if it was for this worker: if another one is to take the run up, it is for that one."""
+        activation = self._activation
+        ready = activation.keys.ready
+        answer = await activation.host.space.commit(Check(claim.key, claim.fence), Delete(ready, version))
+        if isinstance(answer, Conflict):
+            if claim.key in answer.current:
+                activation.depose()
+            if answer.current.get(ready) is not None:
                 self.is_waiting = True

@@ -143,7 +143,12 @@ async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, he
     own = keys.own(life.owner)
     seen = await host.space.read(own)
     record, workflow = seen.get(own), host.workflows.get((life.workflow, life.version))
-    if record is None or workflow is None or _is_being_claimed(host, keys.id, record, seen.at):
+    if record is None or _is_being_claimed(host, keys.id, record, seen.at):
+        return None
+    if workflow is None:  # it was withdrawn from this worker: others may have it
+        freed = structs.replace(life, owner="", changed_at=seen.at, waits_for="a worker")
+        given_back = (Delete(own, record.version), Put(keys.life, LIVES.encode_own(freed), life_version))
+        await commit_over(host.space, given_back, {keys.ready: READY})
         return None
     grant = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), record.version)
     answer = await host.space.commit(host.worker.guard, Check(keys.life, life_version), grant)

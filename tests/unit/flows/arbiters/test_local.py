@@ -19,14 +19,12 @@ from holdfast.errors import (
 from holdfast.flows.arbiters.local import LocalArbiter
 from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Manner
-from holdfast.flows.arbiters.sole import SITE
 from holdfast.flows.policies import Queue
-from holdfast.locks.driving.turning_out import turn_out
 from holdfast.space import Space, lines_of
 from holdfast.stores import GroupedStore
 from holdfast.stores.memory import Memory, MemoryBackend
 from holdfast.testing import simulate
-from tests.conformance.arbiter_visits import HASTY, REJECT, SOON, Visit, ask, fresh_name, putting
+from tests.conformance.arbiter_visits import HASTY, REJECT, SOON, Visit, ask, force_out, fresh_name, putting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,13 +42,6 @@ async def arbiter(space: Space) -> AsyncIterator[LocalArbiter]:
     """The arbiter of the sole server."""
     async with LocalArbiter(space) as arbiter:
         yield arbiter
-
-
-async def force_out(space: Space, app: str = "app") -> None:
-    """Take the lock of the sole server away, as an operator does."""
-    line = lines_of(space).line(("server", app))
-    [holder] = (await line.look()).line.holders
-    assert await turn_out(space, line, SITE, holder.entry.id)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -152,6 +143,7 @@ async def test_a_second_server_can_wait_for_the_first_to_end(arbiter: LocalArbit
     while not (await line.look()).line.waiters:
         await asyncio.sleep(0)  # looking may be done without ever letting the other one go on
         assert not opening.done()
+        await asyncio.sleep(0)  # a store in memory answers at once
     await arbiter.aclose()
     await opening
     await second.aclose()

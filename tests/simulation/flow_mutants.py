@@ -1,0 +1,178 @@
+"""Flows that are wrong, each in the way of some real one: the very code, with one piece of it replaced.
+
+The simulation has to find every one of them, by the same checks that the right code passes.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import structs
+
+from holdfast.flows import admitting, ticking, viewing
+from holdfast.flows.arbiters import shared
+from holdfast.flows.arbiters.line import RequestLine
+from holdfast.flows.arbiters.local import LocalArbiter
+from holdfast.flows.arbiters.protocol import Beside
+from holdfast.flows.arbiters.shared import SharedArbiter
+from holdfast.flows.arbiters.shared_turn import SharedTurn
+from holdfast.flows.calling import Calls
+from holdfast.flows.durable import Performing
+from holdfast.flows.idempotency import Claim, fingerprint_of, place_of
+from holdfast.flows.records import SESSIONS, SessionRecord, session_key
+from holdfast.flows.session import apply
+from holdfast.stores.protocol import Decision, Put
+from holdfast.workflows.starting import collecting
+from holdfast.workflows.starting.starting import start
+from tests.simulation.hunting import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractContextManager
+
+    Patches = tuple[tuple[Any, str, Any], ...]
+
+
+@asynccontextmanager
+async def without_a_turn(_performing: Performing) -> AsyncIterator[None]:
+    """Run as soon as a worker is there."""
+    yield None
+
+
+def no_line(*_: object) -> tuple[()]:
+    """Let durable requests stand in no line."""
+    return ()
+
+
+_leave_line: Final = RequestLine.leave
+
+
+def last_come_first_served(line: RequestLine[Any], entrant: Any) -> Any:
+    """Hand a key to whoever came last."""
+    if line.holder is entrant and line.waiters:
+        last = next(reversed(line.waiters))
+        rest = [each for each in line.waiters if each is not last]
+        waiters = {each: line.waiters[each] for each in (last, *rest)}
+        line.waiters.clear()
+        line.waiters.update(waiters)
+    return _leave_line(line, entrant)
+
+
+def still_collects(life: Any) -> bool:
+    """Take a burst for open until it has ended."""
+    return not life.has_ended and life.cancel is None
+
+
+async def whoever_has_the_turn(turn: SharedTurn, beside: Beside) -> Any:
+    """Commit for a request, whoever has the turn by now."""
+    space = turn._arbiter.space
+    return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
+
+
+def unguarded(_performing: Performing, beside: Beside) -> Beside:
+    """Commit, whoever drives the run by now."""
+    return beside
+
+
+_run: Final = Calls.run
+
+
+async def at_once(calls: Calls, action: Any, inputs: Any, **options: Any) -> Any:
+    """Write what an action does to its session when it has returned, whatever becomes of the request."""
+    value = await _run(calls, action, inputs, **options)
+    operations, server = calls.session.operations, calls._server
+    key = session_key(server.space, calls._arrival.tenant, calls.session.id)
+
+    def decide(_: int, seen: Any) -> tuple[Put, ...]:
+        found = seen.get(key)
+        state = {} if found is None else SESSIONS.decode(found.value).state
+        return (Put(key, SESSIONS.encode(SessionRecord(apply(state, operations))), seen.version(key)),)
+
+    await server.update(Beside((key,), decide))
+    calls.session._operations.clear()
+    return value
+
+
+async def always_free(scope: Any, arrival: Any, packed: bytes, window: float) -> Claim:
+    """Take every key for one that was never used."""
+    key = place_of(scope, arrival)
+    version = (await scope.read(key)).version(key)
+    return Claim(key, version, fingerprint_of(arrival, packed), window)
+
+
+async def always_there(_scope: object, _name: str) -> bool:
+    """Take every server for alive."""
+    return True
+
+
+async def nobody(*_: object) -> None:
+    """Look at no line."""
+
+
+def whatever_was_written(performing: Performing, record: Any, operations: Any) -> Beside:
+    """Write the end of a request over any other end."""
+    keys = performing.keys
+    del operations
+
+    def decide(_: int, seen: Any) -> tuple[Any, ...]:
+        found = seen.get(keys.record)
+        return () if found is None else (viewing.final_put(keys, record, found.version, seen.at),)
+
+    return Beside((keys.record,), decide)
+
+
+async def without_a_second_try(performing: Performing) -> None:
+    """Let a request fail with the store."""
+    problem = await performing._run()
+    if problem is not None:
+        raise problem
+
+
+async def without_lines(host: Any, asked: Any, lines: Any) -> Any:
+    """Start a tick whatever the one before does."""
+    del lines
+    return await _begin(host, asked, ())
+
+
+_begin: Final = ticking._begin
+
+
+async def and_forget_the_record(host: Any, asked: Any) -> Any:
+    """Start the run of a request, and leave its record for later."""
+    kept = tuple(each for each in asked.alongside if each.key.parts[2] != "request")
+    started = await start(host, structs.replace(asked, alongside=kept))
+    await host.space.commit(*(each for each in asked.alongside if each.key.parts[2] == "request"))
+    return started
+
+
+def never_lost(_arbiter: LocalArbiter) -> None:
+    """Go on although another server may have taken over."""
+
+
+MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
+    "durable requests need no turn": ("local", ((Performing, "_in_turn", without_a_turn),)),
+    "durable requests stand in no line": (
+        "shared",
+        ((SharedArbiter, "standings", no_line), (Performing, "_in_turn", without_a_turn)),
+    ),
+    "last come, first served": ("local", ((RequestLine, "leave", last_come_first_served),)),
+    "a burst that fires still collects": ("shared", ((collecting, "_collects", still_collects),)),
+    "commits that are not fenced by the turn": ("shared", ((SharedTurn, "update", whoever_has_the_turn),)),
+    "a worker that was replaced commits": ("shared", ((Performing, "_guarded", unguarded),)),
+    "a session that is changed at once": ("shared", ((Calls, "run", at_once),)),
+    "idempotency keys that are always free": ("shared", ((admitting, "resolve", always_free),)),
+    "the dead are taken for alive": ("shared", ((viewing, "is_present", always_there),)),
+    "nobody looks after lines": ("shared", ((shared, "go_round_for_ever", nobody),)),
+    "an end over another end": ("shared", ((Performing, "_outcome", whatever_was_written),)),
+    "ticks that overlap": ("shared", ((ticking, "_begin", without_lines),)),
+    "a record that comes after its run": ("shared", ((admitting, "start", and_forget_the_record),)),
+    "a request that fails with the store": ("shared", ((Performing, "run", without_a_second_try),)),
+    "a server that does not see that it is replaced": ("local", ((LocalArbiter, "_lost", never_lost),)),
+}
+"""By name: which arbiter has it, and what is replaced."""
+
+
+def mutated(name: str) -> AbstractContextManager[None]:
+    """Run with one mutant."""
+    return replaced(MUTANTS[name][1])
