@@ -56,7 +56,7 @@ async def test_more_than_the_rate_is_429_with_the_time_to_come_again(client: htt
     second = await client.post("/flows/works/rated", json={})
 
     assert (first.status_code, second.status_code) == (200, 429)
-    assert second.headers["retry-after"] == "60"
+    assert 60 <= int(second.headers["retry-after"]) <= 90
     assert second.json()["type"] == "urn:holdfast:rate-exceeded"
     assert second.json()["detail"].startswith("1 requests of works.rated for tenant may come in 60 s")
 
@@ -67,7 +67,7 @@ async def test_a_delivery_over_the_rate_is_429_so_that_it_is_sent_again(client: 
     second = await client.post("/webhooks/bell", json={"a": 2})
 
     assert (first.status_code, second.status_code) == (202, 429)
-    assert second.headers["retry-after"] == "60"
+    assert 60 <= int(second.headers["retry-after"]) <= 90
 
 
 async def test_a_caller_cannot_choose_a_priority(client: httpx.AsyncClient) -> None:
@@ -84,7 +84,8 @@ async def test_a_limit_that_does_not_let_wait_is_429(client: httpx.AsyncClient) 
     ends[-1].set()
 
     [refused] = [each.result() for each in done]
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 3
     assert "there are 1 running requests at the limit of works.strict already" in refused.json()["detail"]
     assert [(await each).status_code for each in running] == [200]
 
