@@ -109,7 +109,7 @@ class DispatchContract:
                     try:
                         handles.append(await pair[1].dispatch(arrival("rejected", "again", durable=durable)))
                     except RequestRejectedError as refused:
-                        assert (await pair[1].info(ANN, refused.request_id)).id == handles[0].id  # noqa: PT017 -- each
+                        assert (await pair[1].info(ANN, refused.request_id)).id == handles[0].id  # noqa: PT017 -- as often as it is
                         await asyncio.sleep(0.001)
                 for each in handles:
                     await result(each)

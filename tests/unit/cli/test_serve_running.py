@@ -10,7 +10,7 @@ from holdfast.cli.serve_running import _listening
 def test_a_connection_sends_at_once_what_it_is_given() -> None:
     """An answer is written in two parts: the second must not wait until the caller has confirmed the first."""
     with (
-        _listening("127.0.0.1", 0) as listener,
+        _listening("127.0.0.1", 0, patience=30) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):

@@ -7,8 +7,6 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
-from re import _constants as codes  # type: ignore[attr-defined] # the only way to see what a pattern is made of
-from re import _parser as parser  # type: ignore[attr-defined] # likewise
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,6 +18,10 @@ import holdfast.transports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# The only way to see what a pattern is made of.
+codes: Any = importlib.import_module("re._constants")
+parser: Any = importlib.import_module("re._parser")
 
 SOURCES = [Path(package.__path__[0]) for package in (holdfast.transports, holdfast.flows)]
 CALLERS = {"urllib.request", "http.client", "httpx", "httpx2", "aiohttp", "requests", "socket", "smtplib", "subprocess"}
