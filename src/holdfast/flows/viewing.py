@@ -21,8 +21,7 @@ from holdfast.errors import (
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 from holdfast.locks.driving.presence import PRESENCES
-from holdfast.locks.driving.removing import remove
-from holdfast.stores.protocol import Commit, Put
+from holdfast.stores.protocol import Decision, Delete, Put
 from holdfast.workflows.limiting.waiting import late_reason
 from holdfast.workflows.storing.failures import KnownErrors, describe, name_of, restore
 from holdfast.workflows.storing.records import HEADERS, LIVES, Life, RunKeys
@@ -153,10 +152,15 @@ async def settle(scope: Scope, keys: RequestKeys, view: View) -> bool:
     """
     if not view.is_derived or not view.has_ended:
         return True
-    is_written = isinstance(await scope.commit(final_put(keys, view.record, view.version, view.at)), Commit)
-    if is_written and view.record.durable:
-        await remove(scope.store, keys.unfinished)
-    return is_written
+
+    def decide(seen: Snapshot) -> Decision[bool]:
+        if seen.version(keys.record) != view.version:
+            return Decision(answer=False)
+        counted = seen.version(keys.unfinished)
+        changes = () if not counted else (Delete(keys.unfinished, counted),)
+        return Decision(answer=True, changes=(final_put(keys, view.record, view.version, view.at), *changes))
+
+    return (await scope.update((keys.record, keys.unfinished), decide)).answer
 
 
 # --- durable requests -----------------------------------------------------------------------------------------------
