@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import urllib.request
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 from urllib.parse import urlsplit
 
@@ -189,7 +190,7 @@ class FetchedKeys:
     def _read(self) -> KeySet | None:
         try:
             keys = KeySet(self._fetch(self._url), self._algorithms)
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, HTTPException, RecursionError) as problem:
             _tell("signing-keys-unavailable", problem=type(problem).__name__)
             return None
         if not keys:
@@ -251,7 +252,9 @@ def fetched(url: str) -> object:
 
     Raises:
         OSError: It could not be read.
+        HTTPException: What answers does not speak HTTP, or breaks off.
         ValueError: It is no JSON, too large, or elsewhere.
+        RecursionError: It is nested too deeply.
     """
     until = monotonic() + TIME
     opener = urllib.request.build_opener(_NoRedirects)

@@ -164,11 +164,11 @@ class OAuthTokens:
     def _checked_header(self, header: dict[str, Any]) -> tuple[str, str]:
         """Return the algorithm and the id of the key that a token names. The algorithm is never taken on trust."""
         algorithm, key_id = header.get("alg"), header.get("kid", "")
-        if algorithm not in self._allowed or not isinstance(key_id, str):
+        if not isinstance(algorithm, str) or algorithm not in self._allowed or not isinstance(key_id, str):
             raise _RefusedError("algorithm")
         if "crit" in header or str(header.get("typ", "jwt")).lower() not in _KINDS:
             raise _RefusedError("kind")
-        return cast("str", algorithm), key_id
+        return algorithm, key_id
 
     def _principal(self, claims: dict[str, Any]) -> Principal:
         if "cnf" in claims:

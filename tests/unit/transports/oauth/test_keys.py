@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import threading
+from http.client import BadStatusLine, IncompleteRead
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -25,6 +26,7 @@ class Issuer:
     def __init__(self) -> None:
         self.keys = [public()]
         self.is_gone = False
+        self.problem: Exception = OSError("gone")
         self.reads = 0
         self.now = 1_000.0
         self.found = FetchedKeys("https://id.example/keys", {"RS256"}, self.fetch, lambda: self.now)
@@ -32,8 +34,9 @@ class Issuer:
     def fetch(self, url: str) -> object:
         """Answer once more."""
         self.reads += 1
+        assert url
         if self.is_gone:
-            raise OSError(url)
+            raise self.problem
         return {"keys": self.keys}
 
     async def knows(self, name: str) -> bool:
@@ -117,6 +120,19 @@ async def test_an_issuer_that_is_gone_is_asked_seldom() -> None:
     assert issuer.reads == 1
     issuer.is_gone, issuer.now = False, issuer.now + SOON
     assert await issuer.knows("first")
+
+
+@pytest.mark.parametrize("problem", [BadStatusLine("hello"), IncompleteRead(b"{"), ValueError(), RecursionError()])
+async def test_an_issuer_that_talks_nonsense_is_as_good_as_gone(problem: Exception) -> None:
+    """Whoever names a key that is known gets in, and others are told the same as always."""
+    issuer = Issuer()
+    issuer.is_gone, issuer.problem = True, problem
+    with pytest.raises(SigningKeysUnavailableError):
+        await issuer.knows("first")
+    issuer.is_gone, issuer.now = False, issuer.now + SOON
+    assert await issuer.knows("first")
+    issuer.is_gone, issuer.now = True, issuer.now + COOLDOWN
+    assert not await issuer.knows("second")
 
 
 async def test_a_cancelled_caller_stops_nobody_elses_look() -> None:

@@ -93,6 +93,7 @@ REFUSED: dict[str, tuple[str, Callable[[], str]]] = {
     "not signed, in other letters": ("algorithm", lambda: by_hand({"alg": "nOnE", "kid": KEY_ID})),
     "signed with the public key as a secret": ("algorithm", confused),
     "signed by an algorithm that is not allowed": ("algorithm", lambda: token(algorithm="RS512")),
+    "signed by an algorithm that is no text": ("algorithm", lambda: by_hand({"alg": ["RS256"], "kid": KEY_ID})),
     "of a key that nobody knows": ("unknown key", lambda: token(header={"kid": "second"})),
     "with an odd key id": ("InvalidTokenError", lambda: by_hand({"alg": "RS256", "kid": {"a": 1}})),
     "with a demand that is not understood": (
