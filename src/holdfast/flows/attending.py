@@ -92,11 +92,11 @@ class Attended(KnownHere):
             self._server.gone(self)
         if delivered is None and not body.was_cancelled:
             return
-        by_us = body.was_cancelled
+        is_others = body.is_to_end and not body.was_cancelled
         others = await body.take_back(delivered)
         if others is not None:
             raise others
-        if delivered is not None and not by_us:
+        if delivered is not None and is_others:
             raise delivered
 
     def stop(self, reason: str) -> None:
@@ -123,7 +123,7 @@ class Attended(KnownHere):
             return RequestSupersededError(self.id, self._by)
         if self.stopping == CLOSING:
             return RequestInterruptedError(self.id)
-        otherwise = "it was cancelled" if self._body is None else "its caller went away"
+        otherwise = "its caller went away" if self._body is not None and self._body.is_to_end else "it was cancelled"
         return RequestCancelledError(self.id, self.stopping or otherwise)
 
     # --- its life ------------------------------------------------------------------------------------------------

@@ -136,6 +136,23 @@ async def test_a_request_that_is_cancelled_does_not_take_its_caller_along(desk: 
     assert await caller == "alive"
 
 
+@pytest.mark.parametrize("here", [True, False])
+async def test_an_action_that_waits_for_what_others_have_cancelled_does_not_take_its_caller_along(here: bool) -> None:  # noqa: FBT001 -- it has a name
+    """Nobody has cancelled the caller: it is told how the request ended, whoever runs that."""
+    flow = hf.Flow("desk")
+
+    @flow.action(concurrency="queue")
+    async def work(_request: hf.Request) -> None:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    async with hf.Dispatcher("memory://", [flow], arbiter="local") as dispatcher:
+        handle = await dispatcher.dispatch(hf.Arrival(flow="desk", action="work", session="s"), here=here)
+        with pytest.raises(RequestCancelledError, match="it was cancelled"):
+            await handle.packed()
+
+
 async def test_a_request_and_its_caller_that_are_cancelled_together_both_end(desk: Desk) -> None:
     """In one tick of the loop."""
     handle, caller = await desk.waiting()

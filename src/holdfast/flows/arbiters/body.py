@@ -28,6 +28,11 @@ class Body:
             self.was_cancelled = True
             self._task.cancel()
 
+    @property
+    def is_to_end(self) -> bool:
+        """Whether somebody has cancelled the task. If not, a cancellation that it raises is its own, and nobody's."""
+        return self._task is not None and self._task.cancelling() > self._cancelling
+
     def spare(self) -> None:
         """Let nothing cancel it here from now on: its work is done, and only its place is still to be given back."""
         self._is_spared = True
