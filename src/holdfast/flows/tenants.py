@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from holdfast.durations import seconds
-from holdfast.errors import HoldfastError, TooManyRequestsError
+from holdfast.errors import ArbiterUnavailableError, TooManyRequestsError
 from holdfast.flows.options import checked_count
 from holdfast.flows.records import SESSION_KEPT, idempotency_of, unfinished_of
 from holdfast.flows.values import Value
@@ -207,7 +208,7 @@ class Census:
         known = self._tenants.get(tenant)
         if known is None:
             known = await self._first(tenant)
-        if known.counted + known.added + known.coming >= self._most:
+        if self._is_full(known):
             await self._check(tenant, known)
         known.coming += 1
 
@@ -219,33 +220,43 @@ class Census:
         known.coming -= 1
         known.added += is_there
         if known.added * SHARE >= self._most - known.counted and known.counting is None:
-            known.counting = asyncio.get_running_loop().create_task(self._count_beside(tenant, known))
+            self._begin_to_count(known, partial(self._look, tenant))  # if it fails, what was counted here still counts
+
+    def _is_full(self, known: _Known) -> bool:
+        return known.counted + known.added + known.coming >= self._most
 
     async def _first(self, tenant: str) -> _Known:
         known = _Known()
-        await self._count(known, self._look(tenant))
+        await self._count(known, partial(self._look, tenant))
         if len(self._tenants) >= REMEMBERED:
             self._tenants.popitem(last=False)
         return self._tenants.setdefault(tenant, known)
 
     async def _check(self, tenant: str, known: _Known) -> None:
-        if asyncio.get_running_loop().time() - known.at >= AGAIN:
-            await self._count(known, self._look_closer(tenant))
-        if known.counted + known.added + known.coming >= self._most:
+        """Refuse one too many. However many come at a time, they are counted once for all of them."""
+        if known.counting is not None:
+            await _result_of(known.counting)
+        if self._is_full(known) and asyncio.get_running_loop().time() - known.at >= AGAIN:
+            await _result_of(known.counting or self._begin_to_count(known, partial(self._look_closer, tenant)))
+        if self._is_full(known):
             raise TooManyRequestsError(self._what, self._most, AGAIN)
 
-    async def _count_beside(self, tenant: str, known: _Known) -> None:
-        try:
-            await self._count(known, self._look(tenant))
-        except HoldfastError:
-            return  # what was counted here still counts
-        finally:
-            known.counting = None
+    def _begin_to_count(self, known: _Known, look: Callable[[], Awaitable[int]]) -> asyncio.Task[None]:
+        """Count in a task of its own: two counts at a time would each take off what came here before them."""
 
-    async def _count(self, known: _Known, looking: Awaitable[int]) -> None:
+        def is_over(task: asyncio.Task[None]) -> None:
+            known.counting = None
+            if not task.cancelled():
+                task.exception()  # told to those who wait for it
+
+        counting = known.counting = asyncio.get_running_loop().create_task(self._count(known, look))
+        counting.add_done_callback(is_over)
+        return counting
+
+    async def _count(self, known: _Known, look: Callable[[], Awaitable[int]]) -> None:
         """Take over what the store says; what came here while it was asked may be in it or not, and counts besides."""
         before = known.added
-        known.counted = await looking
+        known.counted = await look()
         known.added -= before
         known.at = asyncio.get_running_loop().time()
 
@@ -255,3 +266,11 @@ class Census:
         for task in counting:
             task.cancel()
         await asyncio.gather(*counting, return_exceptions=True)
+
+
+async def _result_of(counting: asyncio.Task[None]) -> None:
+    """Wait for a count that goes on whoever is cancelled meanwhile."""
+    await asyncio.wait({counting})
+    if counting.cancelled():
+        raise ArbiterUnavailableError("this server is closing")
+    counting.result()

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import ForbiddenError, InvalidFlowError, RequestCancelledError, TooManyRequestsError
+from holdfast.errors import (
+    ArbiterUnavailableError,
+    ForbiddenError,
+    InvalidFlowError,
+    RequestCancelledError,
+    StoreUnavailableError,
+    TooManyRequestsError,
+)
 from holdfast.flows import tenants
 from holdfast.flows.ownership import Owners
 from holdfast.flows.records import NOTHING, session_key, unfinished_of
@@ -233,6 +240,52 @@ async def test_a_process_counts_again_after_a_tenth_of_what_was_left() -> None:
     await asyncio.sleep(0)
     assert counted == ["acme", "acme"]
     await census.aclose()
+
+
+@pytest.mark.usefixtures("recounted")
+async def test_many_at_once_are_counted_once_and_none_of_them_passes_a_limit() -> None:
+    """Each count takes off what came here before it: two at a time would do so twice."""
+    counted: list[str] = []
+
+    async def look(tenant: str) -> int:
+        counted.append(tenant)
+        await asyncio.sleep(0)
+        return 9
+
+    census = Census("things", 100, look, look)
+    for number in range(100):
+        await census.enter("acme")
+        if number < 9:
+            census.settle("acme", is_there=True)
+    refused = await asyncio.gather(*(census.enter("acme") for _ in range(50)), return_exceptions=True)
+    assert {type(each) for each in refused} == {TooManyRequestsError}
+    assert len(counted) < 10
+
+
+async def test_those_who_wait_for_a_count_hear_that_it_failed_or_that_their_server_closes() -> None:
+    """A request is not taken on then, and nobody else's cancellation becomes its own."""
+    may_go_on = asyncio.Event()
+
+    async def look(_tenant: str) -> int:
+        await may_go_on.wait()
+        raise StoreUnavailableError("memory", "it is away for a moment")
+
+    async def one(_tenant: str) -> int:
+        return 1
+
+    census = Census("things", 1, one, look)
+    census._tenants["acme"] = known = tenants._Known()
+    known.counted = 1
+    waiting = [asyncio.ensure_future(census.enter("acme")) for _ in range(2)]
+    await asyncio.sleep(0)
+    may_go_on.set()
+    assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {StoreUnavailableError}
+    may_go_on.clear()
+    last = asyncio.ensure_future(census.enter("acme"))
+    await asyncio.sleep(0)
+    await census.aclose()
+    with pytest.raises(ArbiterUnavailableError):
+        await last
 
 
 # --- for how long -----------------------------------------------------------------------------------------------------
