@@ -153,6 +153,7 @@ class Attended(KnownHere):
             if self._is_waiting:
                 self._wait_no_longer()
             self._turn = self._journal = self._calls = None  # which refer to this request
+            self._body = self._running = None  # whose tasks refer to whatever their contexts do
             del self._task  # what it brought is needed no more, and would be kept in mind for an hour
         return None
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 REMEMBERED: Final = 1_000
 """How many events of a request without a record are kept; then the oldest are forgotten."""
 
+EVENT: Final = 100
+"""Bytes that an event takes up besides what it tells."""
+
 MOST_TOGETHER: Final = 40
 """How many events one commit writes."""
 
@@ -63,20 +66,27 @@ class Memory:
         last: The number of the latest event.
     """
 
-    __slots__ = ("_events", "_waiting", "last")
+    __slots__ = ("_events", "_told", "_waiting", "last")
 
     def __init__(self) -> None:
         self._events: deque[Event] | None = None  # most requests tell nothing
         self._waiting: list[asyncio.Future[None]] = []
-        self.last = 0
+        self.last = self._told = 0
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         """Tell those who follow."""
-        self.last += 1
+        packed = packed_event(data)
         if self._events is None:
             self._events = deque(maxlen=REMEMBERED)
-        self._events.append(Event(self.last, name, PLAIN.unpack(packed_event(data))))
+        self.last += 1
+        self._told += len(packed) + EVENT
+        self._events.append(Event(self.last, name, PLAIN.unpack(packed)))
         self.rouse()
+
+    @property
+    def weight(self) -> int:
+        """How many bytes are kept, about."""
+        return 0 if self._events is None else self._told * len(self._events) // self.last
 
     def after(self, number: int) -> list[Event]:
         """Return what was told after an event."""

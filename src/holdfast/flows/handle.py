@@ -164,7 +164,7 @@ class Handle:
             ResultTimeoutError: It had not ended in time.
         """
         record = await self._end(timeout)
-        if self._attended is not None and record.status == "completed":
+        if self._attended is not None and self._attended.value is not None:
             return self._attended.value
         packed = b"null" if record.result is UNSET else bytes(record.result)
         return msgspec.json.decode(packed) if self._action is None else self._action.result.unpack(packed)

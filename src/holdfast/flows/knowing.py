@@ -6,7 +6,8 @@ Nearly all requests whose caller waits leave nothing in the store, end at once, 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.clock import Instant
 from holdfast.flows.emitting import Memory
@@ -31,7 +32,7 @@ class KnownHere:
         session: In which conversation.
         transport: What it came by.
         is_stored: Whether others can see it.
-        value: What it returned.
+        value: What it returned; None also if that was long ago, see :meth:`in_brief`.
         packed: The same, as JSON; None: it has returned nothing.
         problem: What it raised.
         refusal: Why it was not taken on.
@@ -108,6 +109,24 @@ class KnownHere:
             if self.is_over:
                 self._over.set_result(self.record)
         return self._over
+
+    # --- being kept in mind --------------------------------------------------------------------------------------
+
+    @property
+    def weight(self) -> int:
+        """How many bytes are kept of it, as JSON: its result, and what it has told."""
+        result = 0 if self.packed is None else len(self.packed)
+        return result if self._memory is None else result + self._memory.weight
+
+    def in_brief(self) -> Self:
+        """Return the same without what only those need who wait for it now.
+
+        What it returned is there as JSON, and how it failed in words. As an object, either may refer to anything: an
+        error refers to all that was in the hands of the action.
+        """
+        brief = copy(self)
+        brief.value = brief.problem = None
+        return brief
 
     # --- its end -------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
 
-from holdfast.clock import Instant, seconds_between
+from holdfast.clock import Instant
 from holdfast.errors import HoldfastError
 from holdfast.flows.limiting import Limiting
-from holdfast.flows.records import CANCELS, KEPT, CancelRecord, RequestKeys
+from holdfast.flows.records import CANCELS, CancelRecord, RequestKeys
+from holdfast.flows.remembering import Remembering
 from holdfast.flows.tenants import TenantLimits, Tenants
 from holdfast.flows.viewing import look
 from holdfast.locks.driving.removing import remove
@@ -37,9 +37,6 @@ LOOK_EVERY: Final = 1.0
 
 PATIENCE: Final = 5.0
 """Seconds that those have at the end who do not stop when they are told to. Then they are left to themselves."""
-
-REMEMBERED: Final = 10_000
-"""How many requests that have ended here are kept in mind, besides those that lie in the store."""
 
 
 @final
@@ -74,7 +71,7 @@ class Server:
         self._attending: Final = asyncio.Lock()
         self.now: Final = self._host.now
         self._requests: Final[dict[str, Attended]] = {}
-        self._ended: Final[OrderedDict[str, Attended]] = OrderedDict()
+        self._ended: Final = Remembering()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
         self.is_closing = False
@@ -166,21 +163,13 @@ class Server:
         del self._requests[attended.id]
         if attended.is_stored or not attended.is_entered:
             return  # it lies in the store, or was never taken on
-        self._ended[attended.id] = attended
-        if len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
+        self._ended.add(attended)
 
     def find(self, tenant: str, request_id: str) -> Attended | None:
         """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
-        self._forget()
+        self._ended.forget(self.now())
         found = self._requests.get(request_id) or self._ended.get(request_id)
         return None if found is None or found.tenant != tenant else found
-
-    def _forget(self) -> None:
-        """Forget what has ended too long ago: when somebody asks, and every now and then."""
-        now = self.now()
-        while self._ended and seconds_between(next(iter(self._ended.values())).ended_at, now) > KEPT:
-            self._ended.popitem(last=False)
 
     @property
     def unfinished(self) -> tuple[Attended, ...]:
@@ -209,7 +198,7 @@ class Server:
         try:
             while True:
                 hint = await watch.wait(LOOK_EVERY)
-                self._forget()
+                self._ended.forget(self.now())
                 if hint is None or not hint.complete:  # one may have been lost
                     lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
                     heard = {each.keys.cancel for each in lonely}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,9 +13,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.clock import later
-from holdfast.errors import RequestNotFoundError
+from holdfast.errors import RequestFailedError, RequestNotFoundError
 from holdfast.flows.records import KEPT
-from holdfast.flows.serving import REMEMBERED
+from holdfast.flows.remembering import REMEMBERED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,6 +48,17 @@ async def read(_request: hf.Request, letter: Letter) -> int:
     return len(letter.text)
 
 
+@DESK.action
+async def write(request: hf.Request, size: int, fail: bool = False) -> list[Letter]:  # noqa: FBT001, FBT002 -- inputs have names
+    """Write a letter, tell about it, and drop it if so told."""
+    letter = Letter("x" * size)
+    Pause.letters.append(weakref.ref(letter))
+    request.emit({"text": letter.text})
+    if fail:
+        raise ValueError("it fell down")
+    return [letter]
+
+
 @pytest.fixture
 async def desk() -> AsyncIterator[hf.Dispatcher]:
     """Serve the desk."""
@@ -59,6 +71,15 @@ async def sent(desk: hf.Dispatcher, session: str = "s") -> Handle:
     """Send a letter, to be read by the task that waits for it."""
     inputs = b'{"letter":{"text":"dear"}}'
     return await desk.dispatch(hf.Arrival(flow="desk", action="read", inputs=inputs, session=session), here=True)
+
+
+async def written(desk: hf.Dispatcher, size: int, *, fail: bool = False) -> str:
+    """Have a letter written, wait for the end, and return the id of the request."""
+    inputs = {"size": size, "fail": fail}
+    handle = await desk.dispatch(hf.Arrival(flow="desk", action="write", inputs=inputs), here=True)
+    with suppress(RequestFailedError):
+        await handle.packed()
+    return handle.id
 
 
 def facts(info: RequestInfo) -> dict[str, Any]:
@@ -90,6 +111,37 @@ async def test_what_a_request_brought_is_let_go_when_it_has_ended(desk: hf.Dispa
     assert (await handle.info()).result == 4
 
 
+async def test_what_an_action_had_in_its_hands_when_it_failed_is_let_go(desk: hf.Dispatcher) -> None:
+    """How it failed is kept in words: the error itself refers to everything that the action had."""
+    request_id = await written(desk, 10, fail=True)
+    gc.collect()
+    assert [letter() for letter in Pause.letters] == [None]
+    handle = await desk.find(hf.Principal(), request_id)
+    assert (handle.status, (await handle.info()).error_type) == ("failed", "ValueError")
+    with pytest.raises(RequestFailedError):
+        await handle.result()
+
+
+async def test_a_large_result_is_kept_as_json_alone(desk: hf.Dispatcher) -> None:
+    """Whoever asks for it again gets it again."""
+    request_id = await written(desk, 10_000)
+    gc.collect()
+    assert [letter() for letter in Pause.letters] == [None]
+    assert await (await desk.find(hf.Principal(), request_id)).result() == [Letter("x" * 10_000)]
+
+
+async def test_what_is_kept_of_large_requests_has_an_end(desk: hf.Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results and events count; the oldest is forgotten first, and small ones count as nothing."""
+    monkeypatch.setattr("holdfast.flows.remembering.ROOM", 50_000)
+    ids = [await written(desk, size) for size in (10_000, 10_000, 10, 10_000)]
+    assert [desk._serving().find("default", each) is not None for each in ids] == [False, True, True, True]
+    ids = [await written(desk, 10) for _ in range(100)]
+    assert all(desk._serving().find("default", each) is not None for each in ids)
+    last = await written(desk, 40_000)
+    assert desk._serving().find("default", last) is None
+    assert desk._serving()._ended._weight == 0
+
+
 async def test_a_request_can_be_asked_about_for_an_hour(desk: hf.Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the store's time, also if nothing else has happened meanwhile."""
     handle, server = await sent(desk), desk._serving()
@@ -114,7 +166,7 @@ async def test_nobody_finds_a_request_of_another_tenant(desk: hf.Dispatcher) -> 
 
 async def test_so_many_that_have_ended_are_kept_in_mind(desk: hf.Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten first."""
-    monkeypatch.setattr("holdfast.flows.serving.REMEMBERED", 3)
+    monkeypatch.setattr("holdfast.flows.remembering.REMEMBERED", 3)
     assert REMEMBERED == 10_000
     Pause.may_go_on.set()
     handles = [await sent(desk) for _ in range(5)]
