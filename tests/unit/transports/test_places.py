@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import InvalidFlowError, QueueFullError, StoreUnavailableError, TooManyRequestsError
 from holdfast.flows.arrival import Principal
 from holdfast.transports.limits import AppLimits, Room
-from holdfast.transports.mcp.sessions import Sessions
+from holdfast.transports.mcp.sessions import MANY, Sessions
 from holdfast.transports.places import Places, who_is
 from holdfast.transports.problems import problem_response
 from holdfast.transports.spreading import LEAST, spread
@@ -105,6 +105,16 @@ def test_a_user_has_so_many_sessions_of_tools() -> None:
     sessions.closed("c")
     with sessions.opening(ADA):
         pass
+
+
+def test_sessions_of_those_who_left_without_a_word_are_forgotten() -> None:
+    """Also if none of them ever had too many."""
+    now = [0.0]
+    sessions = Sessions(2, 100.0, lambda: now[0])
+    for number in range(10 * MANY):
+        now[0] += 1.0
+        sessions.opened(f"s-{number}", ("acme", f"user {number}", ""))
+    assert len(sessions._known) <= MANY
 
 
 # --- slow readers ----------------------------------------------------------------------------------------------------

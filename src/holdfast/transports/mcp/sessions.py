@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from holdfast.transports.places import Who
 
+MANY: Final = 1_000
+"""Sessions from which it is looked, each time there are twice as many, which of them nobody uses any more."""
+
 SAID: Final = 1.0
 """After how many seconds somebody who has too many sessions may try again."""
 
@@ -39,6 +42,7 @@ class Sessions:
         self._most, self._idle, self._now = most, idle, now
         self._known: Final[dict[str, _Session]] = {}
         self._opening: Final[dict[Who, int]] = {}
+        self._many = MANY
 
     @contextmanager
     def opening(self, who: Who) -> Generator[None]:
@@ -71,6 +75,9 @@ class Sessions:
         """Note that somebody has one; the library names it in every answer."""
         if session not in self._known:
             self._known[session] = _Session(who, self._now())
+            if len(self._known) > self._many:  # most clients leave without a word
+                self._forget()
+                self._many = max(MANY, 2 * len(self._known))
 
     def closed(self, session: str) -> None:
         """Note that one is gone."""
