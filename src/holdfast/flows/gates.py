@@ -8,7 +8,6 @@ processes get their permits in the order in which they asked, and each hands the
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
@@ -253,9 +252,11 @@ class SharedGate:
         try:
             holding = await self._enter(waits=True)
         except HoldfastError as problem:
+            self._stands_no_longer(asyncio.current_task())
             if (coming := self._waiters.pop()) is not None:
                 coming.set_exception(problem)
             return
+        self._stands_no_longer(asyncio.current_task())
         self._held += 1
         coming = self._waiters.pop()
         if coming is None:
@@ -266,15 +267,23 @@ class SharedGate:
     def _stand_less(self) -> None:
         """Leave the places that nobody needs any more, the newest first."""
         for task in list(reversed(self._standing))[: max(0, len(self._standing) - self._waiters.count)]:
+            self._stands_no_longer(task)
             task.cancel()
+
+    def _stands_no_longer(self, task: asyncio.Task[Any] | None) -> None:
+        """Note at once that a place is one for nobody: else another one would be left in its stead."""
+        if task is not None and task in self._standing:
+            del self._standing[task]
+            self._leaving[task] = None
 
     def _own(self, work: Coroutine[Any, Any, None], among: dict[asyncio.Task[Any], None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         among[task] = None
-        task.add_done_callback(partial(self._gone, among))
+        task.add_done_callback(self._gone)
 
-    def _gone(self, among: dict[asyncio.Task[Any], None], task: asyncio.Task[Any]) -> None:
-        del among[task]
+    def _gone(self, task: asyncio.Task[Any]) -> None:
+        self._standing.pop(task, None)
+        self._leaving.pop(task, None)
         if not task.cancelled():
             task.exception()  # a place that could not be left lapses with the lease
         if self.is_idle:

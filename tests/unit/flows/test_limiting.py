@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import ForbiddenError, InvalidArrivalError, RateExceededError, RequestKeyError
 from holdfast.flows import limiting
-from holdfast.flows.gates import SPARE, LocalGate, Waiters
+from holdfast.flows.gates import SPARE, LocalGate, SharedGate, Waiters
 from holdfast.flows.ownership import Owners
 
 if TYPE_CHECKING:
@@ -176,3 +176,42 @@ def test_a_priority_of_an_arrival_is_a_small_whole_number(priority: Any) -> None
     """Whatever else is refused."""
     with pytest.raises(InvalidArrivalError, match="the priority is no whole number from -100 to 100"):
         arrival(priority=priority)
+
+
+def shared_gate(space: hf.Space) -> SharedGate:
+    """Return one in the store, for one at a time."""
+    return SharedGate(space, ("limit", "l"), "the limit", 1, "f.work", lambda: None)
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_whoever_leaves_at_the_moment_when_its_permit_comes_takes_nobody_elses_place_along(turns: int) -> None:
+    """At whichever turn of the loop that is: the next one gets it."""
+    async with hf.open("memory://") as space:
+        gate = shared_gate(space)
+        _, first = await gate.try_take()
+        leaving, staying = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
+        await until(lambda: gate.waiting == 2)
+        gate.give_back(first)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not leaving.cancel():
+            gate.give_back(leaving.result())
+        gate.give_back(await asyncio.wait_for(staying, SOON))
+        await until(lambda: gate.is_idle)
+
+
+async def test_places_that_are_being_left_are_not_counted_for_those_who_wait() -> None:
+    """Whoever has come after them keeps its own."""
+    async with hf.open("memory://") as space:
+        gate = shared_gate(space)
+        _, first = await gate.try_take()
+        one, two = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
+        await until(lambda: gate.waiting == 2)
+        two.cancel()
+        three, four = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
+        await asyncio.sleep(0)
+        four.cancel()
+        gate.give_back(first)
+        for each in (one, three):
+            gate.give_back(await asyncio.wait_for(each, SOON))
+        await until(lambda: gate.is_idle)
