@@ -132,7 +132,8 @@ class Performing:
         self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
         self._last: Final = calls[-1]
         self._calls = calls
-        self._task: Final = task_of(action, self._last, ctx.run_id)
+        task = task_of(action, self._last, ctx.run_id)
+        self._task: Final = server.limits.chained(task) if action.has_room_limits else task
         self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
         self._newest: Final = newest_key(server.space, action, self._last)
         self._turn: Turn | None = None

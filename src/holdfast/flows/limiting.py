@@ -159,8 +159,8 @@ class Limiting:
 
     def chained(self, task: Task) -> Task:
         """Return a request whose own requests know which limits it has room at."""
-        held = tuple(spot.address for spot in spots_of(task))
-        return structs.replace(task, arrival=structs.replace(task.arrival, chain=(*task.arrival.chain, *held)))
+        chain = tuple(dict.fromkeys((*task.arrival.chain, *(spot.address for spot in spots_of(task)))))
+        return structs.replace(task, arrival=structs.replace(task.arrival, chain=chain))
 
     def gate(self, spot: Spot, note: str) -> AnyGate:
         """Return the gate of a limit."""

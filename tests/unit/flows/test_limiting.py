@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import ForbiddenError, InvalidArrivalError, RateExceededError, RequestKeyError
+from holdfast.errors import (
+    ForbiddenError,
+    InvalidArrivalError,
+    RateExceededError,
+    RequestKeyError,
+    WaitsForItselfError,
+)
 from holdfast.flows import limiting
 from holdfast.flows.gates import SPARE, LocalGate, SharedGate, Waiters
 from holdfast.flows.ownership import Owners
@@ -215,3 +221,25 @@ async def test_places_that_are_being_left_are_not_counted_for_those_who_wait() -
         for each in (one, three):
             gate.give_back(await asyncio.wait_for(each, SOON))
         await until(lambda: gate.is_idle)
+
+
+@pytest.mark.parametrize("attended", [True, False])
+@pytest.mark.parametrize("arbiter", ["local", "shared"])
+async def test_a_durable_request_does_not_wait_for_room_that_it_has_itself(arbiter: Any, attended: bool) -> None:  # noqa: FBT001 -- it has a name
+    """Nobody waits for it, but it would wait for its own request, and that for its room."""
+    flow, room, refused = hf.Flow("f"), hf.ActionLimit(1, name="room", ttl=None), list[str]()
+
+    @flow.action(limits=room)
+    async def inner(_request: hf.Request) -> None:
+        """Need the same room."""
+
+    @flow.action(limits=room, durable=True)
+    async def work(_request: hf.Request) -> None:
+        try:
+            await (await server.dispatch(hf.Arrival(flow="f", action="inner"))).result(timeout=SOON)
+        except WaitsForItselfError as problem:
+            refused.append(problem.key)
+
+    async with hf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
+        await (await server.dispatch(arrival(attended=attended))).result(timeout=2 * SOON)
+    assert refused == ["the limit 'room'"]
