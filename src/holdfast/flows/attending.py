@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import UNSET, structs
 
+from holdfast.clock import Instant
 from holdfast.errors import (
     HoldfastError,
     RequestCancelledError,
@@ -208,7 +209,8 @@ class Attended(KnownHere):
             room.give_back()
 
     async def _show(self, status: Status) -> None:
-        self._record = structs.replace(self.record, status=status, started_at=self._server.now())
+        at = self._server.now() if status == "running" else Instant(0)
+        self._record = structs.replace(self.record, status=status, started_at=at)
         if self.is_stored:
             await (self._update if self._turn is None else self._turn.update)(as_it_is_now(self.keys, self._record))
 
@@ -237,7 +239,7 @@ class Attended(KnownHere):
         task, turn = self._task, self._turn
         inputs: tuple[Inputs, ...] = (task.inputs,)
         if turn is not None and turn.superseded:
-            self._record = task.succeeding(self.record, turn.superseded)
+            self._record = task.succeeding(self.record, turn)
             if self._record.overlap:
                 tell_overlap(self._server, task, self._record)
             inputs = (*await inputs_of(self._server.space, task, turn.superseded), task.inputs)

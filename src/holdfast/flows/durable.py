@@ -227,7 +227,7 @@ class Performing:
         journal = Journal(server.space, self.keys, self._commit, server.now, last)
         calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
-        began = task.succeeding(began, () if self._turn is None else self._turn.superseded)
+        began = task.succeeding(began, self._turn)
         if began.overlap:
             tell_overlap(server, task, began)
         inputs = await self._insist(self._inputs)

@@ -21,10 +21,10 @@ from holdfast.flows.policies import Restart
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from holdfast.clock import Instant
-    from holdfast.flows.arbiters.protocol import Superseded
+    from holdfast.flows.arbiters.protocol import Superseded, Turn
     from holdfast.flows.call import Call
     from holdfast.flows.request import Status
     from holdfast.flows.serving import Server
@@ -64,17 +64,18 @@ class Task(Struct, frozen=True, kw_only=True):
             more["keep"] = self.claim.keep
         return record_of(self.action, self.arrival, self.address, at, status, **more)
 
-    def succeeding(self, record: RequestRecord, superseded: Sequence[Superseded]) -> RequestRecord:
+    def succeeding(self, record: RequestRecord, turn: Turn | None) -> RequestRecord:
         """Return the record of one that has begun, with those whose place it took.
 
-        One that had to wait for as long as they had to end has taken it by force, and they may still be at work.
+        One that had to wait for as long as they had to end has taken it by force, and they may still be at work. What
+        it has waited for room at a limit since then does not count.
         """
-        if not superseded:
+        if turn is None or not turn.superseded:
             return record
         policy = self.action.policy
-        waited = seconds_between(record.received_at, record.started_at)
+        waited = seconds_between(record.received_at, turn.since)
         overlap = isinstance(policy, Restart) and waited >= policy.grace
-        return structs.replace(record, superseded=tuple(each.id for each in superseded), overlap=overlap)
+        return structs.replace(record, superseded=tuple(each.id for each in turn.superseded), overlap=overlap)
 
     def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
         """Return what an arbiter is asked."""

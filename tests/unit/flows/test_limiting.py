@@ -13,15 +13,20 @@ from holdfast.errors import (
     InvalidArrivalError,
     RateExceededError,
     RequestKeyError,
+    RequestSupersededError,
     WaitsForItselfError,
 )
 from holdfast.flows import limiting
 from holdfast.flows.gates import SPARE, LocalGate, SharedGate, Waiters
 from holdfast.flows.ownership import Owners
+from holdfast.stores.grouped import GroupedStore
+from holdfast.stores.memory import Memory, MemoryBackend
+from holdfast.testing import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.flows.handle import Handle
     from holdfast.flows.limits import LimitOfAction
 
 SOON = 15.0
@@ -48,6 +53,16 @@ async def until(holds: Callable[[], bool]) -> None:
     """Wait for something that needs no time but turns of the loop."""
     async with asyncio.timeout(SOON):
         while not holds():  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0)
+
+
+async def has_its_turn(server: hf.Dispatcher, handle: Handle) -> None:
+    """Wait until a request is the first in the line of its key."""
+    async with asyncio.timeout(SOON):
+        while True:
+            holder = (await server.arbiter.look(handle.record.address)).holder
+            if holder is not None and holder.id == handle.id:
+                return
             await asyncio.sleep(0)
 
 
@@ -243,3 +258,34 @@ async def test_a_durable_request_does_not_wait_for_room_that_it_has_itself(arbit
     async with hf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
         await (await server.dispatch(arrival(attended=attended))).result(timeout=2 * SOON)
     assert refused == ["the limit 'room'"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_and_overlaps_with_nobody(
+    durable: bool,  # noqa: FBT001 -- it has a name
+) -> None:
+    """However long that takes: those whose place it took had ended before."""
+    flow, room, clock = hf.Flow("f"), hf.ActionLimit(1, name="room", ttl=None), VirtualClock()
+    may_end = asyncio.Event()
+
+    @flow.action(limits=room)
+    async def block(_request: hf.Request) -> None:
+        await may_end.wait()
+
+    @flow.action(limits=room, concurrency=hf.Restart(grace="1s"), durable=durable)
+    async def work(_request: hf.Request) -> None:
+        """Do nothing."""
+
+    store = GroupedStore(MemoryBackend(Memory(clock=clock)))
+    async with hf.Space(store, clock=clock, lease="1 hour") as space, hf.Dispatcher(space, [flow]) as server:
+        await server.dispatch(hf.Arrival(flow="f", action="block"))
+        older, newer = [await server.dispatch(arrival(session="s")) for _ in range(2)]
+        with pytest.raises(RequestSupersededError):
+            await older.result(timeout=SOON)
+        await has_its_turn(server, newer)
+        clock.advance(10)
+        assert ((await newer.info()).status, (await newer.info()).started_at) == ("waiting", 0)
+        may_end.set()
+        await newer.result(timeout=SOON)
+        info = await newer.info()
+    assert (info.superseded, info.overlap) == ((older.id,), False)
