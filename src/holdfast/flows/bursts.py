@@ -55,14 +55,12 @@ def time_of(metadata: Mapping[str, Any]) -> float | None:
     It is seconds since 1970, or a text as RFC 3339 has it. Anything else counts as not known.
     """
     given = metadata.get("event_time")
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return float(given)
-    if isinstance(given, str):
-        try:
-            return datetime.fromisoformat(given).timestamp()
-        except ValueError:
-            return None
-    return None
+    try:
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return float(given)
+        return datetime.fromisoformat(given).timestamp() if isinstance(given, str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 async def add(server: Server, task: Task, workflow: Workflow[..., Any]) -> Collected:

@@ -47,6 +47,9 @@ AnyGate = LocalGate | SharedGate
 MOST_BUCKETS: Final = 10_000
 """How many buckets are kept in memory before those are dropped that are full again."""
 
+SPARE: Final = 10
+"""By which part of that they may be more before it is looked for those: each look goes through all of them."""
+
 
 @final
 class Limiting:
@@ -99,9 +102,9 @@ class Limiting:
                     self._space, key, capacity=limit.burst, interval=limit.interval, follow=True
                 ).try_acquire()
         now, rate = self._clock.wall(), algebra.check_rate(limit.burst, limit.interval)
-        bucket = self._buckets.get(key) or algebra.full_bucket(rate, now)
+        bucket = self._buckets.pop(key, None) or algebra.full_bucket(rate, now)
         self._buckets[key], answer = algebra.ask(bucket, 1, now, ttl=1.0)
-        if len(self._buckets) > MOST_BUCKETS:
+        if len(self._buckets) > MOST_BUCKETS + MOST_BUCKETS // SPARE:
             self._drop_full_buckets()
         return answer
 
@@ -109,7 +112,7 @@ class Limiting:
         now = self._clock.wall()
         for key in [key for key, bucket in self._buckets.items() if algebra.forgettable_at(bucket) <= now]:
             del self._buckets[key]
-        while len(self._buckets) > MOST_BUCKETS:  # so many are in use that the oldest are forgotten
+        while len(self._buckets) > MOST_BUCKETS:  # so many are in use; those go whose last use is the longest ago
             del self._buckets[next(iter(self._buckets))]
 
     # --- durable requests ------------------------------------------------------------------------------------------

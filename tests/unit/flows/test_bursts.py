@@ -34,7 +34,16 @@ def test_events_are_in_the_order_of_their_own_times(events: list[tuple[str, floa
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [(12, 12.0), (1.5, 1.5), ("1970-01-01T00:00:10Z", 10.0), ("soon", None), (True, None), (None, None), ([], None)],
+    [
+        (12, 12.0),
+        (1.5, 1.5),
+        ("1970-01-01T00:00:10Z", 10.0),
+        ("soon", None),
+        (True, None),
+        (None, None),
+        ([], None),
+        (10**400, None),
+    ],
 )
 def test_the_time_of_an_event_is_a_number_of_seconds_or_a_text(given: Any, seconds: float | None) -> None:
     """Anything else counts as not known."""

@@ -18,6 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.flows import limiting
 from holdfast.flows.gates import SPARE, LocalGate, SharedGate, Waiters
+from holdfast.flows.limiting import Limiting
 from holdfast.flows.ownership import Owners
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.memory import Memory, MemoryBackend
@@ -154,6 +155,29 @@ async def test_buckets_in_memory_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
             await server.dispatch(arrival(f"user {n}"))
         buckets = server._server.limits._buckets  # type: ignore[union-attr]  # it is open
         assert len(buckets) == 5
+
+
+async def test_buckets_are_looked_through_seldom_and_whoever_keeps_coming_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many others come: each look goes through all of them."""
+    monkeypatch.setattr(limiting, "MOST_BUCKETS", 50)
+    looks, look = list[Limiting](), Limiting._drop_full_buckets
+
+    def counted(self: Limiting) -> None:
+        looks.append(self)
+        look(self)
+
+    monkeypatch.setattr(Limiting, "_drop_full_buckets", counted)
+    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key="user"))
+    may_end.set()
+    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+        await server.dispatch(arrival("ann"))
+        for n in range(200):
+            await server.dispatch(arrival(f"user {n}"))
+            with pytest.raises(RateExceededError):
+                await server.dispatch(arrival("ann"))
+    assert 0 < len(looks) <= 200 / 5
 
 
 async def test_those_who_have_left_a_gate_do_not_pile_up() -> None:
