@@ -241,6 +241,7 @@ class World:
                 stumbled = type(problem.__cause__) is ConnectionError
                 self.watch.demand(stumbled, f"liveness: {session} is not free at the end: {problem!r}")
         check_ends(self.watch, [sender.letter for sender in self.senders])
+        await asyncio.sleep(2 * self.lease)  # workers look for the dead among them now and then
         await last.leave()
         await asyncio.sleep(2 * self.lease)
         rows = [str(key) for key in self.memory._records if key.parts[2] not in KEPT and self._is_there(key)]

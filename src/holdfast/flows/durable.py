@@ -21,6 +21,7 @@ from holdfast.errors import (
     EncodeError,
     QueueTimeoutError,
     RequestCancelledError,
+    RequestInterruptedError,
     RequestSupersededError,
     SessionStateError,
     StoreError,
@@ -146,7 +147,7 @@ class Performing:
         """
         try:
             problem = await self._run()
-        except (StoreError, _DeposedError):
+        except (StoreError, _DeposedError, RequestInterruptedError):  # the last: its turn was lost; not by the action
             self._activation.abandon()
             raise Unload from None
         except ArbiterUnavailableError:  # another server arbitrates by now, or this one when it has found its way back

@@ -26,6 +26,31 @@ def who_is(principal: Principal, address: str) -> Who:
 
 
 @final
+class Tally:
+    """How many of something each user has open; who has none takes no memory."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: Final[dict[Who, int]] = {}
+
+    def of(self, who: Who) -> int:
+        """Return how many a user has open."""
+        return self._open.get(who, 0)
+
+    @contextmanager
+    def one_more(self, who: Who) -> Generator[None]:
+        """Count one of a user while it is open."""
+        self._open[who] = self.of(who) + 1
+        try:
+            yield
+        finally:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
+
+
+@final
 class Places:
     """Counts what is open in all, and of each user.
 
@@ -37,7 +62,7 @@ class Places:
 
     def __init__(self, room: Room, what: str, most: int) -> None:
         self._room, self._what, self._most = room, what, most
-        self._open: Final[dict[Who, int]] = {}
+        self._open: Final = Tally()
 
     @contextmanager
     def of(self, who: Who) -> Generator[None]:
@@ -46,14 +71,7 @@ class Places:
         Raises:
             TooManyRequestsError: There are as many as there may be, in all or of this user.
         """
-        mine = self._open.get(who, 0)
-        if mine >= self._most:
+        if self._open.of(who) >= self._most:
             raise TooManyRequestsError(self._what, self._most, SAID)
-        with self._room:
-            self._open[who] = mine + 1
-            try:
-                yield
-            finally:
-                self._open[who] -= 1
-                if not self._open[who]:
-                    del self._open[who]
+        with self._room, self._open.one_more(who):
+            yield

@@ -176,6 +176,8 @@ def test_what_came_and_went_after_a_snapshot_is_a_conflict(
 ) -> None:
     """What the order of versions rests on: a deleted key is not forgotten while a transaction could create it."""
     with driver.start_session() as session:
+        # So that the snapshot is taken after the collection was made, whatever most of the set has seen of it.
+        records.with_options(read_concern=ReadConcern("majority")).find_one({"_id": STORE}, session=session)
         session.start_transaction(ReadConcern("snapshot"))
         records.find_one({"_id": STORE}, session=session)
         records.insert_one({"_id": "came-and-went"})

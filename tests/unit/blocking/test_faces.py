@@ -193,6 +193,7 @@ def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
         "Debounced": "engine.call(lambda engine: debounce.start(engine, key))",
         "Context": "for the code of workflows, which is async",
         "Dispatcher": "for servers, which are async; blocking code sends requests over HTTP",
+        "OAuthTokens": "for servers, which are async",
         "Request": "for the code of actions, which is async",
     }
 

@@ -58,6 +58,23 @@ async def test_a_request_does_not_fail_with_the_store(
     assert (failures, stage.begun) == ([], ["a"])
 
 
+async def test_a_request_whose_turn_was_lost_is_taken_up_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its action did not raise that: what is interrupted is to be run again, as it was declared."""
+    losses, look = [1], last_number
+
+    async def lose_at_first(*args: object) -> int:
+        if losses:
+            losses.pop()
+            raise RequestInterruptedError("the request")
+        return await look(*args)  # type: ignore[arg-type] # handed on
+
+    monkeypatch.setattr(durable, "last_number", lose_at_first)
+    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+        handle = await dispatcher.dispatch(arrival("queued", "a", durable=True))
+        assert await result(handle) == "did a"
+    assert (losses, stage.begun) == ([], ["a"])
+
+
 async def test_a_request_is_not_stuck_behind_one_whose_process_has_died(stage: Stage) -> None:
     """Nobody waits for it in any process, so a server that goes round lets the dead one fall."""
     name = f"memory://{fresh_name()}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import monotonic
 from holdfast.errors import TooManyRequestsError
+from holdfast.transports.places import SAID, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -31,7 +32,7 @@ class Guests:
 
     def __init__(self, limits: ChatLimits, now: Callable[[], float] = monotonic) -> None:
         self._limits, self._now = limits, now
-        self._open: Final[dict[Who, int]] = {}
+        self._open: Final = Tally()
         self._written: Final[OrderedDict[Who, tuple[float, float]]] = OrderedDict()
 
     @contextmanager
@@ -41,15 +42,10 @@ class Guests:
         Raises:
             TooManyRequestsError: The user has as many as there may be.
         """
-        if self._open.get(who, 0) >= self._limits.connections:
-            raise TooManyRequestsError("connections of this user", self._limits.connections, 1.0)
-        self._open[who] = self._open.get(who, 0) + 1
-        try:
+        if self._open.of(who) >= self._limits.connections:
+            raise TooManyRequestsError("connections of this user", self._limits.connections, SAID)
+        with self._open.one_more(who):
             yield
-        finally:
-            self._open[who] -= 1
-            if not self._open[who]:
-                del self._open[who]
 
     def write(self, who: Who) -> None:
         """Count a message.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from holdfast.clock import monotonic
 from holdfast.errors import TooManyRequestsError
+from holdfast.transports.places import SAID, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
 MANY: Final = 1_000
 """Sessions from which it is looked, each time there are twice as many, which of them nobody uses any more."""
-
-SAID: Final = 1.0
-"""After how many seconds somebody who has too many sessions may try again."""
 
 
 @final
@@ -41,7 +39,7 @@ class Sessions:
     def __init__(self, most: int, idle: float, now: Callable[[], float] = monotonic) -> None:
         self._most, self._idle, self._now = most, idle, now
         self._known: Final[dict[str, _Session]] = {}
-        self._opening: Final[dict[Who, int]] = {}
+        self._opening: Final = Tally()
         self._many = MANY
 
     @contextmanager
@@ -55,16 +53,11 @@ class Sessions:
             self._forget()
             if self._count(who) >= self._most:
                 raise TooManyRequestsError("sessions of this user", self._most, SAID)
-        self._opening[who] = self._opening.get(who, 0) + 1
-        try:
+        with self._opening.one_more(who):
             yield
-        finally:
-            self._opening[who] -= 1
-            if not self._opening[who]:
-                del self._opening[who]
 
     def _count(self, who: Who) -> int:
-        return self._opening.get(who, 0) + sum(each.who == who for each in self._known.values())
+        return self._opening.of(who) + sum(each.who == who for each in self._known.values())
 
     def _forget(self) -> None:
         before = self._now() - self._idle

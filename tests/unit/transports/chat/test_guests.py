@@ -41,7 +41,7 @@ def test_a_connection_that_ends_makes_room() -> None:
         raise KeyError
     with guests.connected(ADA), pytest.raises(TooManyRequestsError), guests.connected(ADA):
         pass
-    assert not guests._open
+    assert not guests._open._open
 
 
 def test_only_so_many_users_are_remembered() -> None:

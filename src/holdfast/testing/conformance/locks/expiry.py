@@ -154,7 +154,7 @@ class ExpiryCases(LockGround):
         started = monotonic()
         await last.hold()
 
-        assert monotonic() - started < 3 * lost.lease
+        assert monotonic() - started < 8 * lost.lease  # with a look for each few of them it would take twice as long
         await last.leave()
         for task in crowd:
             task.cancel()
