@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
 
 from holdfast.clock import Instant
 from holdfast.keys import RecordKey
@@ -176,8 +177,8 @@ def test_what_came_and_went_after_a_snapshot_is_a_conflict(
 ) -> None:
     """What the order of versions rests on: a deleted key is not forgotten while a transaction could create it."""
     with driver.start_session() as session:
-        # So that the snapshot is taken after the collection was made, whatever most of the set has seen of it.
-        records.with_options(read_concern=ReadConcern("majority")).find_one({"_id": STORE}, session=session)
+        # A session sees what it has written: so the snapshot is taken after the collection was made.
+        records.with_options(write_concern=WriteConcern("majority")).insert_one({"_id": "first"}, session=session)
         session.start_transaction(ReadConcern("snapshot"))
         records.find_one({"_id": STORE}, session=session)
         records.insert_one({"_id": "came-and-went"})
