@@ -25,7 +25,7 @@ pytest_plugins = ["tests.services.plugin"]
 
 HEAVY_SECONDS = size(full=7200, quick=300)
 
-LONG_SECONDS = 150.0
+LONG_SECONDS = 110.0
 """How long the long tests may take together, in each process that tests run in."""
 
 FEW = 100
