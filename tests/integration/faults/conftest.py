@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from tests import services
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-SERVERS = ["postgresql", "redis", "mysql", "mongodb", "libsql", "dynamodb"]
+    from tests.services.server import Server
+
+SERVERS = ["postgresql", "pgbouncer", "redis", "mysql", "mongodb", "libsql", "dynamodb"]
+"""What is struck at. Of the pooler in front of a PostgreSQL it is the pooler."""
 
 
 @pytest.fixture(params=SERVERS)
@@ -19,6 +23,17 @@ def kind(request: pytest.FixtureRequest) -> str:
     """The kind of server."""
     found: str = request.param
     return found
+
+
+@contextmanager
+def private(kind: str) -> Iterator[Server]:
+    """Start a server of that kind for one test; a pooler stands in front of a server that nobody strikes at."""
+    if kind != "pgbouncer":
+        with services.private(kind) as server:
+            yield server
+        return
+    with services.private("postgresql") as behind, services.private(kind, behind=behind.url) as server:
+        yield server
 
 
 def opening(url: str) -> str:

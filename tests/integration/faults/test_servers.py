@@ -12,8 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import HoldfastError, StoreUnavailableError
 from holdfast.stores.opening import open_store
-from tests import services
-from tests.integration.faults.conftest import opening
+from tests.integration.faults.conftest import opening, private
 from tests.integration.faults.program import Ledger, insistently
 from tests.integration.faults.proxy import proxy_to
 from tests.sizes import rounds, size
@@ -85,7 +84,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_everything(
     kind: str, impatient: Callable[[str], str]
 ) -> None:
     """What was acknowledged is there; whoever waited goes on, with the same handles."""
-    with services.private(kind) as server:
+    with private(kind) as server:
         async with under_load(impatient(opening(server.url)), LEASE.get(kind, 1.0)):
             for _ in rounds(f"killed {kind}", full=10, quick=1, seconds=1):
                 await asyncio.to_thread(server.kill)
@@ -95,7 +94,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_everything(
 @pytest.mark.timeout(600)
 async def test_a_server_that_stands_still_for_a_while_loses_nothing(kind: str, impatient: Callable[[str], str]) -> None:
     """It is asked with a limit, and asked again."""
-    with services.private(kind) as server:
+    with private(kind) as server:
         async with under_load(impatient(opening(server.url)), LEASE.get(kind, 1.0)):
             await asyncio.to_thread(server.stop)
             await asyncio.sleep(size(full=5, quick=3))
@@ -120,7 +119,7 @@ async def test_a_network_that_swallows_everything_is_survived_without_a_busy_loo
 
 async def test_a_server_that_is_not_there_is_said_so_in_time(kind: str, impatient: Callable[[str], str]) -> None:
     """Opening gives up when its time is over, with what to look at, and shows no secret."""
-    with services.private(kind) as server:
+    with private(kind) as server:
         url = impatient(opening(server.url)) + "&connect_timeout=1s"
         await asyncio.to_thread(server.kill)
         async with asyncio.timeout(30):
@@ -133,7 +132,7 @@ async def test_a_server_that_is_not_there_is_said_so_in_time(kind: str, impatien
 
 async def test_a_server_that_comes_back_is_used_again(kind: str, impatient: Callable[[str], str]) -> None:
     """A handle that has seen it gone needs no new opening."""
-    with services.private(kind) as server:
+    with private(kind) as server:
         store, ledger = await open_store(impatient(opening(server.url))), Ledger()
         await ledger.create(store, "before")
         await asyncio.to_thread(server.kill)
