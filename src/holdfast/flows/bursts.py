@@ -8,6 +8,7 @@ lost, also if a worker dies at that very moment, and what comes while the action
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,13 +53,14 @@ def plan_of(policy: Policy, workflow: Workflow[..., Any]) -> Plan:
 def time_of(metadata: Mapping[str, Any]) -> float | None:
     """Return when an event happened: its ``event_time``, if the transport knows it.
 
-    It is seconds since 1970, or a text as RFC 3339 has it. Anything else counts as not known.
+    It is seconds since 1970, or a text as RFC 3339 has it, with its offset. Anything else counts as not known.
     """
     given = metadata.get("event_time")
     try:
         if isinstance(given, int | float) and not isinstance(given, bool):
-            return float(given)
-        return datetime.fromisoformat(given).timestamp() if isinstance(given, str) else None
+            return float(given) if math.isfinite(given) else None
+        moment = datetime.fromisoformat(given) if isinstance(given, str) else None
+        return None if moment is None or moment.tzinfo is None else moment.timestamp()
     except (ValueError, OverflowError):
         return None
 

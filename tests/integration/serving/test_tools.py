@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import httpx2
 import pytest
-from mcp import Client
-from mcp.client.session import ClientSession
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from tests.integration.serving import conftest
 from tests.integration.serving.crowd import PATIENCE
+from tests.unit.transports.mcp.clients import speaking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,15 +53,11 @@ def addresses(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @contextlib.asynccontextmanager
 async def client_of(addresses: list[str], era: str) -> AsyncIterator[Any]:
     """Return the official client of an older version of the protocol, or of the newest."""
-    async with httpx2.AsyncClient(transport=Balancer(addresses), timeout=PATIENCE) as http:
-        transport = streamable_http_client("http://localhost/mcp", http_client=http)
-        if era == "newest":
-            async with Client(transport) as client:
-                yield client
-        else:
-            async with transport as streams, ClientSession(streams[0], streams[1]) as session:
-                await session.initialize()
-                yield session
+    async with (
+        httpx2.AsyncClient(transport=Balancer(addresses), timeout=PATIENCE) as http,
+        speaking(http, era) as client,
+    ):
+        yield client
 
 
 async def noted(servers: Servers, many: int) -> list[str]:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from mcp import Client
-from mcp.client.session import ClientSession
-from mcp.client.streamable_http import streamable_http_client
 
 import holdfast as hf
+from tests.unit.transports.mcp.clients import speaking
 from tests.unit.transports.mcp.test_mcp import TOKENS, desk, moments
 
 if TYPE_CHECKING:
@@ -49,17 +47,11 @@ async def two_servers(url: str) -> AsyncIterator[ASGIApp]:
 async def client_of(app: ASGIApp, era: str, **headers: str) -> AsyncIterator[Any]:
     """Return the official client of an older version, or of the newest."""
     given = {"Authorization": "Bearer ada", **headers}
-    async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app=app), base_url="http://localhost", headers=given
-    ) as http:
-        transport = streamable_http_client("http://localhost/mcp", http_client=http)
-        if era == "newest":
-            async with Client(transport) as client:
-                yield client
-        else:
-            async with transport as streams, ClientSession(streams[0], streams[1]) as session:
-                await session.initialize()
-                yield session
+    async with (
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost", headers=given) as http,
+        speaking(http, era) as client,
+    ):
+        yield client
 
 
 @pytest.mark.parametrize("era", ["older", "newest"])
