@@ -152,7 +152,6 @@ class World:
         asked = Ask(
             id="last",
             address=("request", "acme", "session", key),
-            label=key,
             action="last",
             manner=Manner(budget=10 * self.lease),
         )

@@ -226,7 +226,7 @@ class Performing:
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._insist(partial(last_number, server.space, self.keys))
         journal = Journal(server.space, self.keys, self._commit, server.now, last)
-        calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, keeps=True)
+        calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, self._turn)
         if began.overlap:

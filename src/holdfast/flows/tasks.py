@@ -21,10 +21,10 @@ from holdfast.flows.policies import Restart
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.clock import Instant
-    from holdfast.flows.arbiters.protocol import Superseded, Turn
+    from holdfast.flows.arbiters.protocol import Beside, Stop, Superseded, Turn
     from holdfast.flows.call import Call
     from holdfast.flows.request import Status
     from holdfast.flows.serving import Server
@@ -77,17 +77,23 @@ class Task(Struct, frozen=True, kw_only=True):
         overlap = isinstance(policy, Restart) and waited >= policy.grace
         return structs.replace(record, superseded=tuple(each.id for each in turn.superseded), overlap=overlap)
 
-    def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
+    def ask(
+        self,
+        beside: Beside | None = None,
+        on_waiting: Callable[[int], None] | None = None,
+        on_stop: Callable[[Stop], None] | None = None,
+    ) -> Ask:
         """Return what an arbiter is asked."""
-        address, (name, manner) = self.address or (), _name_and_manner(self.action)
+        name, manner = _name_and_manner(self.action)
         return Ask(
             id=self.id,
-            address=address,
-            label=label_of(address),
+            address=self.address or (),
             action=name,
             manner=manner,
             packed=self.inputs.packed,
-            **more,
+            beside=beside,
+            on_waiting=on_waiting,
+            on_stop=on_stop,
         )
 
 

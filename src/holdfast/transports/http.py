@@ -75,7 +75,8 @@ class Calling:
             return self._streamed(action, handle)
         try:
             work = Begun(handle.packed())
-            return Result(work.value if work.is_done else await watched(work, action, handle, receive), handle)
+            packed = work.value if work.is_done else await watched(work, action, handle, receive)
+            return Result(packed, handle.id, is_replay=handle.is_replay)
         except HoldfastError as problem:
             return refusal(problem, handle)
 

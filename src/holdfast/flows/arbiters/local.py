@@ -202,7 +202,7 @@ class LocalArbiter:
 
     def inside(self, ask: Ask) -> LocalHolding:
         """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
-        return LocalHolding(self, ask, is_durable=True)
+        return LocalHolding(self, ask, True)  # noqa: FBT003 -- in the step of a durable run
 
     def kept(self, ask: Ask) -> LocalTurn:
         """Return the place that was kept for a run's step, or a new one."""

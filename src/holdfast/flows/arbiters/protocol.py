@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from holdfast.clock import Instant
+from holdfast.flows.keying import label_of
 from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Change, Snapshot
 
@@ -95,7 +96,6 @@ class Ask(Struct, frozen=True, kw_only=True):
     Attributes:
         id: Its id. It is the ``owner`` of its entry in the line, and what a refused one is told.
         address: The line.
-        label: What the key is called for people.
         action: Flow and action, as in ``"support-chat.respond"``: requests of the same one can be joined or superseded.
         manner: How it behaves.
         packed: Its inputs, for whoever supersedes it in this process.
@@ -106,13 +106,17 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     id: str
     address: Address
-    label: str
     action: str
     manner: Manner = Manner()
     packed: bytes = b""
     beside: Beside | None = None
     on_waiting: Callable[[int], None] | None = None
     on_stop: Callable[[Stop], None] | None = None
+
+    @property
+    def label(self) -> str:
+        """What the key is called for people."""
+        return label_of(self.address)
 
 
 class Stop(Struct, frozen=True):
