@@ -11,7 +11,7 @@ from holdfast.flows.arbiters import abandoned
 from holdfast.flows.arbiters.key_count import KeyCount
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
 from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
-from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
+from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded, handed_over
 from holdfast.flows.arbiters.sole import SoleServer
 from holdfast.space import lines_of
 from holdfast.stores.protocol import Decision
@@ -158,7 +158,9 @@ class LocalArbiter:
     def _supersede(self, newcomer: LocalTurn, others: Iterable[LocalTurn]) -> None:
         stop = Stop(by=newcomer.ask.id)
         for each in others:
-            newcomer.superseded += (Superseded(each.ask.id, each.ask.packed),)
+            if each.finishing is None and not each.has_left:
+                own = Superseded(each.ask.id, each.ask.packed)
+                newcomer.superseded = handed_over(*newcomer.superseded, *each.superseded, own)
             each.ask_to_stop(stop)
             if each.is_at_front and not each.has_left:
                 asyncio.get_running_loop().call_later(newcomer.ask.manner.grace, each.revoke)

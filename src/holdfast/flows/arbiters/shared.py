@@ -117,7 +117,7 @@ class SharedArbiter:
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
         if ask.manner.supersedes != "nobody":
-            self.own(RoomMaking(self, ask, is_durable=True).run())
+            self.own(RoomMaking(self, ask).run())
         return begun
 
     async def _refusal(
@@ -210,7 +210,7 @@ class SharedArbiter:
     def packed_of(self, entry_id: str) -> bytes | None:
         """Return the inputs of a request that is here."""
         turn = self._here.get(entry_id)
-        return None if turn is None else turn.ask.packed
+        return None if turn is None or turn.finishing is not None else turn.ask.packed
 
     async def _hear(self, watch: Watch) -> None:
         """Pass on words to those who are here."""
