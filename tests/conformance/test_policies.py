@@ -11,6 +11,7 @@ from holdfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.collecting import CollectingContract, Desk
 from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite
+from tests.conformance.refusing import RefusingContract
 from tests.conformance.superseding import Mule, SupersedingContract
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conformance.dispatching import Pair
 
 
-class _Policies(SupersedingContract, CollectingContract):
+class _Policies(SupersedingContract, CollectingContract, RefusingContract):
     @pytest.fixture
     def flows(self, stage: Stage, mule: Mule, desk: Desk) -> list[hf.Flow]:
         """All that is served."""
