@@ -17,6 +17,8 @@ from holdfast.transports.problems import problem_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.requests import HTTPConnection
+
 SESSION = {"Holdfast-Session": "s"}
 FIRST = "1970-01-01T00:00:00.000001Z"
 INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -90,6 +92,26 @@ async def test_whose_turn_did_not_come_is_told_who_had_it(client: tuple[Desk, ht
     problem = answer.json()
     assert (problem["status"], problem["requestId"]) == (503, answer.headers["holdfast-request"])
     assert problem["explanation"]["holder"] == holder["id"] != problem["requestId"]
+
+
+@pytest.mark.parametrize(("who", "said"), [("ann", "ann"), ("olga", "olga"), ("", "somebody")])
+async def test_who_has_cancelled_a_request_is_written_down(who: str, said: str) -> None:
+    """Its user, or an operator: whoever looks at it later reads by whom and how."""
+    desk = Desk()
+    roles = {"olga": frozenset({"operator"})}
+
+    def known(connection: HTTPConnection) -> hf.Principal:
+        user = connection.headers["x-user"]
+        return hf.Principal("acme", user, roles.get(user, frozenset()))
+
+    async with hf.App("memory://", flows=[desk.flow], authenticate=known) as app:
+        transport, own = httpx.ASGITransport(app=app), {"x-user": "ann" if who else ""}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            sent = await client.post("/flows/desk/queued", headers=own | {"Prefer": "respond-async"})
+            await client.delete(sent.headers["location"], headers={"x-user": who})
+            await client.get(f"{sent.headers['location']}/events", headers=own)
+            info = (await client.get(sent.headers["location"], headers=own)).json()
+    assert (info["status"], info["error"]) == ("cancelled", f"{said} asked for it over HTTP")
 
 
 @pytest.mark.parametrize(
