@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.flows.call import Call
     from holdfast.flows.request import Status
     from holdfast.flows.serving import Server
+    from holdfast.keys import RecordKey
     from holdfast.scope import Scope
     from holdfast.workflows.storing.records import Standing
 
@@ -58,7 +59,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
-        if self.action.policy.name == "restart":
+        if self.action.policy.name in ("restart", "latest"):
             more["inputs"] = Raw(self.inputs.packed)
         if self.claim is not None:
             more["keep"] = self.claim.keep
@@ -178,10 +179,16 @@ async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) 
     for each in superseded:
         packed = each.packed
         if packed is None:
-            key = RequestKeys(scope, task.arrival.tenant, each.id).record
-            record = (await scope.read(key)).get(key)
-            raw = UNSET if record is None else REQUESTS.decode(record.value).inputs
-            packed = None if raw is UNSET else bytes(raw)
+            packed = await _packed_of(scope, RequestKeys(scope, task.arrival.tenant, each.id).record)
         if packed is not None:
             found.append(task.action.read(packed))
     return found
+
+
+async def _packed_of(scope: Scope, key: RecordKey) -> bytes | None:
+    """Return what a request brought by its record; None: that has none, or it had ended well before it was to stop."""
+    found = (await scope.read(key)).get(key)
+    if found is None:
+        return None
+    record = REQUESTS.decode(found.value)
+    return None if record.inputs is UNSET or record.status == "completed" else bytes(record.inputs)

@@ -71,7 +71,11 @@ class LocalTurn(Struct, eq=False):
 
     def _is_late(self) -> None:
         if not self.is_at_front:
-            self._give_up(QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0))
+            self._give_up(self._late())
+
+    def _late(self) -> QueueTimeoutError:
+        holder = self._arbiter.holder_of(self.ask.address)
+        return QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0, *holder)
 
     def _give_up(self, problem: HoldfastError) -> None:
         """Leave the line without having had the turn."""
@@ -92,7 +96,7 @@ class LocalTurn(Struct, eq=False):
                 if self._timer is not None:
                     self._timer.cancel()
             if self._deadline is not None and self._deadline <= asyncio.get_running_loop().time():
-                raise self.problem or QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0)
+                raise self.problem or self._late()
         self.check()
 
     # --- being stopped -------------------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ KIND: Final = "request"
 SUPERSEDED_BY: Final = "superseded by "
 """How the reason begins with which a run is cancelled that was superseded; the id of the newer request follows."""
 
+MOST_HANDED_OVER: Final = 100
+"""The most requests whose inputs one gets that takes their place."""
+
 Supersedes: TypeAlias = Literal["nobody", "waiting", "all"]
 """Whose place a newcomer takes, among requests of the same action: nobody's, of those that wait, or of all."""
 
@@ -139,6 +142,14 @@ class Superseded(Struct, frozen=True):
 
     id: str
     packed: bytes | None = None
+
+
+def handed_over(*superseded: Superseded) -> tuple[Superseded, ...]:
+    """Return whose inputs a request gets, each once and the oldest first: of very many, the newest.
+
+    Whoever was superseded by one that is superseded in turn was never done either, so it is handed on.
+    """
+    return tuple({each.id: each for each in superseded}.values())[-MOST_HANDED_OVER:]
 
 
 class Who(Struct, frozen=True):

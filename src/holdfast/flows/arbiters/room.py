@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, final
 
 from holdfast.errors import HoldfastError
-from holdfast.flows.arbiters.protocol import Stop, Superseded
+from holdfast.flows.arbiters.protocol import Stop, Superseded, handed_over
 from holdfast.locks.explaining.explanation import ExplainedHolder
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ SHORTEST: Final = 0.005
 class RoomMaking:
     """Works until the newcomer has its turn or is gone, or until it is cancelled."""
 
-    def __init__(self, arbiter: SharedArbiter, ask: Ask, *, is_durable: bool = False) -> None:
-        self._arbiter, self._ask, self._is_durable = arbiter, ask, is_durable
+    def __init__(self, arbiter: SharedArbiter, ask: Ask) -> None:
+        self._arbiter, self._ask = arbiter, ask
         self._asked: Final[dict[str, float]] = {}
         self.superseded: tuple[Superseded, ...] = ()
 
@@ -67,13 +67,16 @@ class RoomMaking:
         arbiter, ask = self._arbiter, self._ask
         if not others:
             return
-        if self._is_durable:
-            await arbiter.words.note_followed(ask.id, tuple(each.owner for each in others))
+        followed = await arbiter.words.followed(*(each.owner for each in others))
+        for each in others:  # before any of them hears of it: then the newcomer's turn may come at once
+            self._note(each, followed.get(each.owner, ()))
+        await arbiter.words.note_followed(ask.id, tuple(each.id for each in self.superseded))
         for each in others:
-            self._note(each)  # before it hears of it: then the newcomer's turn may come at once
             await arbiter.stop_entry(ask.address, each, Stop(by=ask.id))
             self._asked[each.entry] = asyncio.get_running_loop().time()
 
-    def _note(self, other: ExplainedEntry) -> None:
-        if all(each.id != other.owner for each in self.superseded):
-            self.superseded += (Superseded(other.owner, self._arbiter.packed_of(other.entry)),)
+    def _note(self, other: ExplainedEntry, followed: tuple[str, ...]) -> None:
+        known = {each.id for each in self.superseded}
+        before = (Superseded(each) for each in followed if each not in known)
+        own = Superseded(other.owner, self._arbiter.packed_of(other.entry))
+        self.superseded = handed_over(*self.superseded, *before, own)

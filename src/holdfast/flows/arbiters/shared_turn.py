@@ -268,7 +268,8 @@ class RunHolding:
         if not isinstance(found, RunTurn):
             raise await turn.ending()
         if ask.manner.supersedes != "nobody":
-            turn.superseded = tuple(map(Superseded, await arbiter.words.followed(ask.id)))
+            followed = await arbiter.words.followed(ask.id)
+            turn.superseded = tuple(map(Superseded, followed.get(ask.id, ())))
         arbiter.add(turn)
         turn.begin(arbiter.lines.line(ask.address), found.guard, found.granted_at)
         return turn

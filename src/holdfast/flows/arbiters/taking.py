@@ -8,8 +8,6 @@ from holdfast.clock import MICROSECONDS
 from holdfast.errors import (
     ArbiterUnavailableError,
     HoldTimeoutError,
-    QueueFullError,
-    QueueTimeoutError,
     RequestRejectedError,
     WouldWaitError,
 )
@@ -69,7 +67,7 @@ class Taking:
                 return await self._take_at_once()
             return await self._take_in_turn()
         except HoldTimeoutError:
-            raise self._late() from None
+            raise await self._arbiter.late(self._ask) from None
         finally:
             if self._making_room is not None:
                 self._making_room.cancel()
@@ -125,7 +123,7 @@ class Taking:
         place = await acquire(arbiter.lines, wish)
         if waits and ask.manner.budget is not None and self._left() == 0:
             await give_back(arbiter.lines, place, wish)
-            raise self._late()
+            raise await arbiter.late(ask)
         return place, wish
 
     def _left(self) -> float | None:
@@ -134,9 +132,6 @@ class Taking:
             return None
         gone = (self._arbiter.lines.clock.elapsed() - self._began_at) / MICROSECONDS
         return max(0.0, self._ask.manner.budget - gone)
-
-    def _late(self) -> QueueTimeoutError:
-        return QueueTimeoutError(self._ask.label, self._ask.manner.budget or 0.0)
 
     def _waits(self, _: int, place: int) -> None:
         ask = self._ask
@@ -186,7 +181,7 @@ class Taking:
         await arbiter.lines.look_after(arbiter.lines.line(ask.address))  # the dead count for nothing
         waiting = await self._count_waiting(most)
         if waiting >= most:
-            raise QueueFullError(ask.label, waiting, await arbiter.retry_after(ask.address, waiting)) from None
+            raise await arbiter.full(ask, waiting) from None
         return place + most - waiting
 
     async def _count_waiting(self, most: int) -> int:
