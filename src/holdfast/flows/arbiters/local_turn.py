@@ -31,7 +31,7 @@ class LocalTurn:
     stop: Stop | None = None
     problem: HoldfastError | None = None
     finishing: asyncio.Task[None] | None = None
-    is_at_front = is_durable = has_left = is_lost = is_to_stay = False
+    is_at_front = is_durable = is_back = has_left = is_lost = is_to_stay = False
     coming: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None
     _deadline: float | None = None
