@@ -12,6 +12,7 @@ from msgspec import structs
 from holdfast.durations import seconds
 from holdfast.errors import (
     ArbiterUnavailableError,
+    EngineNotOpenError,
     InvalidFlowError,
     LeaseTooShortError,
     RequestNotFoundError,
@@ -270,6 +271,8 @@ class Dispatcher:
             return await admitting.take_on(task, here=here)
         except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
+        except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
+            raise ArbiterUnavailableError("this server is closing") from problem
 
     def _checked(self, arrival: Arrival) -> Task:
         action = self.flows.find(arrival.flow, arrival.action)
