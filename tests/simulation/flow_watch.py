@@ -170,11 +170,11 @@ class FlowWatch:
             return self.overlap == "restart"
         return run.action == "restarted" and len(self._of("restarted", run.session)) > 1
 
-    def _of(self, action: str, session: str) -> list[str]:
-        found = (
-            each for each in self.sendings.values() if (each[0][0].action, each[0][0].session) == (action, session)
-        )
-        return [each[0][1].id for each in found]
+    def _of(self, action: str, session: str) -> set[str]:
+        """Return the requests that were taken on, whether or not their senders have heard so by now."""
+        sent = ((each, letter.action, letter.session) for each, [(letter, _), *_] in self.sendings.items())
+        written = ((each, record.action, record.session) for each, record in self.records.items())
+        return {each for each, *whose in (*sent, *written) if whose == [action, session]}
 
     def _check_order(self, run: Run) -> None:
         """Whoever was told that it waits before this one was sent has had its turn, if nothing went wrong with it."""
