@@ -44,6 +44,7 @@ class FlowWatch:
         abandoned: The letters whose sender went away at some time.
         shaken: The processes with which something went wrong, though they live.
         records: How each request is, as far as was written.
+        written: With which commit it was first written that a request is there.
         overlap: What a tick does while the one before it runs.
         patient: The actions whose requests wait for their turn, however long that takes.
         free: The actions whose requests need no turn.
@@ -59,6 +60,8 @@ class FlowWatch:
         self.abandoned: Final[set[str]] = set()
         self.shaken: Final[set[str]] = set()
         self.records: Final[dict[str, RequestRecord]] = {}
+        self.written: Final[dict[str, int]] = {}
+        self._commits = 0
         self.overlap = "allow"
         self.patient: tuple[str, ...] = ()
         self.free: tuple[str, ...] = ()
@@ -89,6 +92,7 @@ class FlowWatch:
 
     def saw(self, process: Process, applied: Applied) -> None:
         """Look at what a commit of ``process`` has left behind."""
+        self._commits += 1
         for key in applied.changed:
             kind, parts = key.parts[2], key.parts[3:]
             if kind == "request":
@@ -107,6 +111,7 @@ class FlowWatch:
         if record is None:
             return
         after = self.records[request_id] = REQUESTS.decode(record.value)
+        self.written.setdefault(request_id, self._commits)
         if before is not None and before.has_ended:
             told = f"end: {request_id} ended {before.status}, and then {after.status}"
             self.demand(after.status == before.status, told)
