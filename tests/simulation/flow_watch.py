@@ -183,8 +183,8 @@ class FlowWatch:
 
     def _check_order(self, run: Run) -> None:
         """Whoever was told that it waits before this one was sent has had its turn, if nothing went wrong with it."""
-        mine = self.sendings.get(run.id)
-        sent = self._order if not mine else min(sending.sent for _, sending in mine)
+        mine = [sending.sent for _, sending in self.sendings.get(run.id, ()) if sending.is_new]
+        sent = min(mine, default=self._order)  # others may share it who came later, though nobody has heard of it
         for request_id, [(letter, sending), *_] in self.sendings.items():
             if letter.action not in self.patient or letter.session != run.session or request_id in self._runs:
                 continue
