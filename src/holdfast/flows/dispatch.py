@@ -10,6 +10,7 @@ from msgspec import structs
 from holdfast.durations import seconds
 from holdfast.errors import (
     ArbiterUnavailableError,
+    EngineNotOpenError,
     LeaseTooShortError,
     RequestNotFoundError,
     StoreError,
@@ -171,6 +172,8 @@ class Dispatcher:
             return await admitting.take_on(task, here=here)
         except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
+        except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
+            raise ArbiterUnavailableError("this server is closing") from problem
 
     def begin(self, action: Action[..., Any], arrival: Arrival) -> Attended | None:
         """Take a request on that whoever asks runs itself, if nothing has to be awaited for that.

@@ -7,7 +7,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from holdfast.clock import Instant
-from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
+from holdfast.errors import (
+    ArbiterUnavailableError,
+    HoldfastError,
+    QueueFullError,
+    RequestRejectedError,
+    RequestSupersededError,
+)
 from holdfast.flows.arbiters import abandoned
 from holdfast.flows.arbiters.key_count import KeyCount
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
@@ -214,12 +220,21 @@ class LocalArbiter:
         return LocalHolding(self, ask, True)  # noqa: FBT003 -- in the step of a durable run
 
     def kept(self, ask: Ask) -> LocalTurn:
-        """Return the place that was kept for a run's step, or a new one."""
+        """Return the place that was kept for a run's step, or a new one; raise if a newer request has come instead."""
         turn = self._take_kept(ask.id)
         if turn is None:
+            self._give_way(ask)
             turn = self.enter(ask, AS_LONG_AS_IT_TAKES)
-            turn.is_durable = True
+            turn.is_durable = turn.is_back = True
         return turn
+
+    def _give_way(self, ask: Ask) -> None:
+        """Raise if one has come since the place was lost that would have taken it: the newest request wins."""
+        line = self._lines.get(ask.address)
+        alike = () if line is None else line.superseded_by(ask.action, ask.manner)
+        newer = [each.ask.id for each in alike if not each.is_back and not each.is_lost]
+        if newer:
+            raise RequestSupersededError(ask.id, newer[-1])
 
     def forget(self, request_id: str) -> None:
         """Give up a place that was kept for a run's step."""

@@ -36,6 +36,7 @@ class LocalTurn(Struct, eq=False):
     finishing: asyncio.Task[None] | None = None
     is_at_front: bool = False
     is_durable: bool = False
+    is_back: bool = False
     has_left: bool = False
     is_lost: bool = False
     is_to_stay: bool = False

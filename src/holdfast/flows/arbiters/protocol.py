@@ -291,8 +291,9 @@ class Arbiter(Protocol):
     def inside(self, ask: Ask) -> AbstractAsyncContextManager[Turn]:
         """Have the turn of a durable run in its step: the place that :meth:`start` took.
 
-        On a local arbiter it waits for its turn here, without a budget; after a crash it takes a new place. On a shared
-        one the run has its turn when its step runs, and leaves the line when it ends, not at the end of the block.
+        On a local arbiter it waits for its turn here, without a budget; after a crash it takes a new place, or is
+        superseded if a newer request has come by then that would have taken its place. On a shared one the run has its
+        turn when its step runs, and leaves the line when it ends, not at the end of the block.
         """
         ...
 

@@ -56,6 +56,7 @@ class Taking:
         self._ask: Final = turn.ask
         self._began_at: Final = arbiter.lines.clock.elapsed()
         self._refused_by: Line | None = None
+        self._has_stood = False
         self._room: RoomMaking | None = None
         self._making_room: asyncio.Task[None] | None = None
 
@@ -118,6 +119,7 @@ class Taking:
             along=self._along(room),
             may_circle=False,
             on_waiting=self._waits,
+            keeps_age=True,
             entry_id=turn.entry_id,
         )
         place = await acquire(arbiter.lines, wish)
@@ -133,12 +135,15 @@ class Taking:
         gone = (self._arbiter.lines.clock.elapsed() - self._began_at) / MICROSECONDS
         return max(0.0, self._ask.manner.budget - gone)
 
-    def _waits(self, _: int, place: int) -> None:
-        ask = self._ask
+    def _waits(self, place: int, is_back: bool) -> None:  # noqa: FBT001 -- as a wish calls it
+        ask, self._has_stood = self._ask, True
         if ask.on_waiting is not None:
             ask.on_waiting(place + 1)
-        if ask.manner.supersedes != "nobody" and self._making_room is None:
-            self._room = RoomMaking(self._arbiter, ask)
+        if ask.manner.supersedes == "nobody":
+            return
+        self._room = self._room or RoomMaking(self._arbiter, ask)
+        self._room.is_back = self._room.is_back or is_back
+        if self._making_room is None or self._making_room.done():  # it ends when it does not find its own request
             self._making_room = self._arbiter.own(self._room.run())
 
     # --- what is committed, or refused ---------------------------------------------------------------------------
@@ -152,6 +157,8 @@ class Taking:
                 return (), ()
             position = 0
             if isinstance(answer, Waiting):
+                if self._room is not None:  # it asks again, and may be back: that is known before anybody sees it there
+                    self._room.is_back = True
                 self._check_may_wait(answer, seen, room)
                 position = answer.place + 1
             return (() if beside is None else tuple(beside.decide(position, seen))), ()
@@ -159,7 +166,7 @@ class Taking:
         return Along(() if beside is None else beside.keys, decide)
 
     def _check_may_wait(self, answer: Waiting, seen: Shown, room: int | None) -> None:
-        if room is not None and answer.place >= room:
+        if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
             raise _FullError(answer.place)
         if self._ask.manner.joins:  # somebody to join may have come meanwhile
             self._check_nobody_to_join(View(self._keys, seen, seen.given, SITE, Facts()).line)
