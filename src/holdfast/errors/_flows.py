@@ -152,9 +152,10 @@ class QueueTimeoutError(FlowError, TimeoutError):
 
 
 class WaitsForItselfError(FlowError):
-    """The request would wait for a key that is held by one that waits for it, so neither could ever go on.
+    """The request would wait for a key or a limit that is held by one that waits for it, so neither could ever go on.
 
-    Call the function directly instead, give the inner action another key, or do not wait for its result.
+    The one that waits for it may have called it, or stand in a circle with others: each holds what the next one waits
+    for. Call the function directly instead, give the inner action another key or limit, or do not wait for its result.
     """
 
     status = 409

@@ -83,7 +83,7 @@ class Admitting:
         """
         server, arrival = self._server, task.arrival
         if task.action.limits:
-            task = await self._within_limits(task)
+            await self._check_limits(task)
         is_owned = bool(arrival.session) and arrival.transport in SPEAKS_FOR_ITSELF
         if is_owned and not self._owners.are_known(arrival.principal, arrival.session):
             await self._owners.claim(arrival.principal, arrival.session)
@@ -117,17 +117,15 @@ class Admitting:
             census.settle(tenant, is_there=is_there)
         return handle
 
-    async def _within_limits(self, task: Task) -> Task:
+    async def _check_limits(self, task: Task) -> None:
         """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
         server, arrival = self._server, task.arrival
-        if arrival.attended:
-            server.limits.check_chain(task)
-            task = server.limits.chained(task)
+        if arrival.attended and (task.action.durable or task.action.policy.collects):
+            server.limits.check_chain(task)  # others find out when they would wait
         if task.action.rates and not arrival.idempotency_key:
             if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
                 await self._owners.check(arrival.principal, arrival.session)  # no stranger uses up what is not theirs
             await server.limits.check_rates(task)
-        return task
 
     async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy

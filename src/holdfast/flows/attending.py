@@ -18,12 +18,15 @@ from holdfast.errors import (
     RequestInterruptedError,
     RequestSupersededError,
     SessionStateError,
+    WaitsForItselfError,
 )
 from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
+from holdfast.flows.circling import Waiter
 from holdfast.flows.emitting import Journal
 from holdfast.flows.ending import ended_by, write_end_in_time, write_late_end
+from holdfast.flows.keying import label_of
 from holdfast.flows.knowing import KnownHere
 from holdfast.flows.tasks import inputs_of, tell_overlap
 from holdfast.flows.viewing import ended
@@ -56,6 +59,7 @@ class Attended(KnownHere):
     has_begun = False
     stopping = ""
     _by = ""
+    _doomed: WaitsForItselfError | None = None
     _journal: Journal | None = None
     _turn: Turn | None = None
     _calls: Calls | None = None
@@ -120,6 +124,8 @@ class Attended(KnownHere):
             self._calls.stopping = self.stopping
 
     def _why_stopped(self) -> HoldfastError:
+        if self._doomed is not None:
+            return self._doomed
         if self._by:
             return RequestSupersededError(self.id, self._by)
         if self.stopping == CLOSING:
@@ -176,7 +182,7 @@ class Attended(KnownHere):
         if self.is_stored:
             await server.attend()
             first = with_its_place(server, self._task, self.keys, self._note)
-        ask = self._task.ask(beside=first, on_waiting=self._wait, on_stop=self._told_to_stop)
+        ask = self._task.ask(beside=first, on_waiting=self._wait_for_turn, on_stop=self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn, waited, self._started_at = turn, self.is_entered, turn.since
             if self._is_waiting:
@@ -195,7 +201,8 @@ class Attended(KnownHere):
 
     async def _work_with_room(self) -> None:
         """Run it when its limits have room for it."""
-        room = self._server.limits.room_for(self._task)
+        limits = self._server.limits
+        room = limits.room_for(self._task, self._refuse_to_wait)
         try:
             if not await room.take_at_once():
                 await self._show("waiting")
@@ -203,6 +210,7 @@ class Attended(KnownHere):
                 await room.wait()
                 self._wait_no_longer()
                 await self._show("running")
+            self._task = limits.chained(self._task)
             self._enter(0)
             await self._work()
         finally:
@@ -217,12 +225,27 @@ class Attended(KnownHere):
     async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
         return await update_while_alive(self._server, self.id, beside)
 
+    def _wait_for_turn(self, position: int) -> None:
+        """Wait, unless one that waits for this request would have to go on first."""
+        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
+        chain, wants = self._task.arrival.chain, self.address
+        if chain and wants is not None:
+            waiter = Waiter(self.id, wants, label_of(wants), chain, self._task.is_called, self._refuse_to_wait)
+            self._server.limits.circles.wait(waiter)
+        if self._doomed is None:
+            self._enter(position)
+
+    def _refuse_to_wait(self, problem: WaitsForItselfError) -> None:
+        self._doomed = problem
+        self.stop(str(problem))
+
     def _wait(self, position: int) -> None:
         self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
         self._enter(position)
 
     def _wait_no_longer(self) -> None:
         self._is_waiting = False
+        self._server.limits.circles.go_on(self.id)
         self._server.tenants.waits_no_longer(self.tenant)
 
     def _note(self, record: RequestRecord) -> None:

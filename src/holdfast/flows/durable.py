@@ -133,8 +133,7 @@ class Performing:
         self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
         self._last: Final = calls[-1]
         self._calls = calls
-        task = task_of(action, self._last, ctx.run_id)
-        self._task: Final = server.limits.chained(task) if action.has_room_limits else task
+        self._task: Final = task_of(action, self._last, ctx.run_id)
         self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
         self._newest: Final = newest_key(server.space, action, self._last)
         self._turn: Turn | None = None
@@ -226,7 +225,8 @@ class Performing:
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._insist(partial(last_number, server.space, self.keys))
         journal = Journal(server.space, self.keys, self._commit, server.now, last)
-        calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, keeps=True)
+        arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
+        calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, keeps=True)
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, self._turn)
         if began.overlap:

@@ -15,6 +15,7 @@ from holdfast.errors import (
     RequestInterruptedError,
     RequestSupersededError,
     TooManyRequestsError,
+    WaitsForItselfError,
 )
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.idempotency import kept_until_end
@@ -51,7 +52,7 @@ def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: 
             return ended(record, "cancelled", at, reason=problem.reason)
         case RequestInterruptedError():
             return ended(record, "interrupted", at, reason=reason, failure=failure)
-        case QueueTimeoutError() | QueueFullError() | TooManyRequestsError():
+        case QueueTimeoutError() | QueueFullError() | TooManyRequestsError() | WaitsForItselfError():
             return ended(record, "refused", at, reason=reason, failure=failure)
         case _:
             return ended(record, "failed", at, failure=failure)

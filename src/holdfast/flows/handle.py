@@ -23,6 +23,7 @@ from holdfast.flows.informing import explain, info_of
 from holdfast.flows.keying import label_of
 from holdfast.flows.records import RequestKeys, RequestRecord
 from holdfast.flows.seeing import OPERATOR, is_shared
+from holdfast.flows.spots import sole_spots_of
 from holdfast.flows.viewing import look, problem_of, settle
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
@@ -160,7 +161,7 @@ class Handle:
             RequestSupersededError: A newer one took its place.
             RequestInterruptedError: Its server went away.
             QueueTimeoutError: Its turn did not come in time.
-            WaitsForItselfError: Whoever asks holds the key that it waits for.
+            WaitsForItselfError: Whoever asks holds the key that it waits for, or the only room at a limit.
             ResultTimeoutError: It had not ended in time.
         """
         record = await self._end(timeout)
@@ -213,9 +214,16 @@ class Handle:
             self._server.take(self._attended)
 
     def _check_chain(self) -> None:
-        address = self._known.address
-        if address is not None and address in CHAIN.get() and not self.record.has_ended:
+        chain, address = CHAIN.get(), self._known.address
+        if not chain or self.record.has_ended:
+            return
+        if address is not None and address in chain:
             raise WaitsForItselfError(label_of(address), self.id)
+        if self._action is not None and self._action.has_room_limits:
+            record = self.record
+            for spot in sole_spots_of(self._action, self.keys.tenant, record.user, record.session):
+                if spot.address in chain:
+                    raise WaitsForItselfError(spot.label, self.id)
 
     async def _ended(self) -> RequestRecord:
         attended = self._attended

@@ -17,6 +17,7 @@ from holdfast.errors import (
     RequestSupersededError,
     StepInterruptedError,
     TooManyRequestsError,
+    WaitsForItselfError,
 )
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
@@ -51,6 +52,7 @@ _TELLING: Final = (
     RequestInterruptedError,
     RequestSupersededError,
     TooManyRequestsError,
+    WaitsForItselfError,
 )
 """The errors that say themselves how a request ended."""
 
