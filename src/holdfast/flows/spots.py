@@ -61,7 +61,7 @@ def sole_spots_of(action: Action[..., Any], tenant: str, user: str, session: str
     arrival = Arrival(flow=action.flow, action=action.name, principal=who, session=session)
     sole = [each for each in action.limits if isinstance(each, ActionLimit) and each.max == 1]
     return tuple(
-        [_spot_at(name, each, partition_of(each.key, arrival) or ()) for each in sole if isinstance(each.key, str)]
+        [_spot_at(name, each, partition_of(each.key, arrival) or ()) for each in sole if not callable(each.key)]
     )
 
 
