@@ -25,7 +25,7 @@ from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
 from holdfast.flows.circling import Waiter
 from holdfast.flows.emitting import Journal
-from holdfast.flows.ending import ended_by, write_end_in_time, write_late_end
+from holdfast.flows.ending import ended_by, is_exit, raise_cancelling, write_end_in_time, write_late_end
 from holdfast.flows.keying import label_of
 from holdfast.flows.knowing import KnownHere
 from holdfast.flows.tasks import inputs_of, tell_overlap
@@ -60,6 +60,7 @@ class Attended(KnownHere):
     stopping = ""
     _by = ""
     _doomed: WaitsForItselfError | None = None
+    _exit: BaseException | None = None
     _journal: Journal | None = None
     _turn: Turn | None = None
     _calls: Calls | None = None
@@ -154,6 +155,9 @@ class Attended(KnownHere):
         except asyncio.CancelledError as cancelled:
             await self._end_otherwise(self._why_stopped())
             return cancelled
+        except (KeyboardInterrupt, SystemExit) as problem:  # it came while the action did not run
+            self._exit = problem
+            await self._end_otherwise(problem)
         finally:
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
@@ -162,7 +166,14 @@ class Attended(KnownHere):
             self._turn = self._journal = self._calls = None  # which refer to this request
             self._body = self._running = None  # whose tasks refer to whatever their contexts do
             del self._task  # what it brought is needed no more, and would be kept in mind for an hour
+            if self._exit is not None:
+                raise self._take_exit()
         return None
+
+    def _take_exit(self) -> BaseException:
+        """Return what ends this process, which is no longer kept here: it refers to all that was at work."""
+        taken, self._exit = self._exit or SystemExit(), None
+        return taken
 
     async def _run_free(self) -> None:
         """Run one that needs no turn, but has a record, or needs room."""
@@ -270,7 +281,9 @@ class Attended(KnownHere):
         try:
             value = await calls.run(task.action, inputs, address=task.address)
             packed = task.action.pack(value)
-        except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+        except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            raise_cancelling(problem)
+            self._exit = problem if is_exit(problem) else None
             await self._fail(problem)
             return
         operations = calls.operations
@@ -301,7 +314,7 @@ class Attended(KnownHere):
         if late is not None:
             raise late
 
-    async def _fail(self, problem: Exception) -> None:
+    async def _fail(self, problem: BaseException) -> None:
         self.problem = problem
         if self._journal is not None:
             await self._journal.flush()

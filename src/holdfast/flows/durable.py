@@ -30,6 +30,7 @@ from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.call import Call, Input, name_of
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
+from holdfast.flows.ending import raise_cancelling
 from holdfast.flows.idempotency import kept_until_end, place_of
 from holdfast.flows.newest import in_order, newest_key, newest_put, run_with_newer
 from holdfast.flows.policies import Batch, Debounce
@@ -156,7 +157,7 @@ class Performing:
         if problem is not None:
             raise problem
 
-    async def _run(self) -> Exception | None:
+    async def _run(self) -> BaseException | None:
         record = await self._insist(self._record)
         if record is None or record.has_ended:
             self._server.arbiter.forget(self.keys.id)
@@ -220,7 +221,7 @@ class Performing:
         if self._doing is not None:
             self._doing.stopping = why.reason or f"the request {why.by!r} takes its place"
 
-    async def _work(self, record: RequestRecord) -> Exception | None:
+    async def _work(self, record: RequestRecord) -> BaseException | None:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._insist(partial(last_number, server.space, self.keys))
@@ -235,7 +236,10 @@ class Performing:
         try:
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
             packed = self._action.result.pack(value)
-        except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+        except (KeyboardInterrupt, Unload):
+            raise  # nothing that the action did; its run is taken up again
+        except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            raise_cancelling(problem)
             return await self._fail(journal, began, problem)
         await journal.flush()
         try:
@@ -244,7 +248,7 @@ class Performing:
             return await self._fail(journal, began, problem)
         return None
 
-    async def _fail(self, journal: Journal, record: RequestRecord, problem: Exception) -> Exception:
+    async def _fail(self, journal: Journal, record: RequestRecord, problem: BaseException) -> BaseException:
         if self._is_final(problem):
             await journal.flush()
             failure = describe(problem, self._server.known)
@@ -265,7 +269,7 @@ class Performing:
         superseded = () if self._turn is None else self._turn.superseded
         return (*await inputs_of(self._server.space, self._task, superseded), self._task.inputs)
 
-    def _is_final(self, problem: Exception) -> bool:
+    def _is_final(self, problem: BaseException) -> bool:
         """Tell whether the step is not tried again; as the engine decides it."""
         retry = self._action.retry
         again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)

@@ -41,6 +41,29 @@ PATIENCE: Final = 1.0
 """Seconds that a caller waits until it is written that its request has ended without a result."""
 
 
+_CANCELLING: Final = (asyncio.CancelledError, GeneratorExit)
+
+
+def raise_cancelling(problem: BaseException) -> None:
+    """Raise what an action has raised if that is a cancellation: as it is, or in place of a group of nothing else."""
+    if isinstance(problem, _CANCELLING):
+        raise problem
+    if isinstance(problem, BaseExceptionGroup) and _leaves(problem, _CANCELLING):
+        raise asyncio.CancelledError from problem
+
+
+def _leaves(group: BaseExceptionGroup[BaseException], kinds: tuple[type[BaseException], ...]) -> bool:
+    return all(
+        _leaves(each, kinds) if isinstance(each, BaseExceptionGroup) else isinstance(each, kinds)
+        for each in group.exceptions
+    )
+
+
+def is_exit(problem: BaseException) -> bool:
+    """Tell whether a process is to end because of it: how its request ended is written, and then it is raised."""
+    return isinstance(problem, SystemExit | KeyboardInterrupt)
+
+
 def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: KnownErrors) -> RequestRecord:
     """Return the record of a request that has ended because of a problem."""
     failure, reason = describe(problem, known), str(problem)
