@@ -186,13 +186,20 @@ class RequestSupersededError(FlowError):
 
 
 class RequestCancelledError(FlowError):
-    """The request was cancelled before it had ended, so it has no result. ``reason`` says by whom or what."""
+    """The request was cancelled before it had ended, so it has no result. Send it again if it is still wanted.
+
+    Attributes:
+        reason: Why, in words.
+        cancelled_by: Who asked for it: ``"user:ann"``, ``"operator:eve"``, ``"operator"`` (at the command line),
+            ``"caller"`` (it went away), ``"server"`` (it is stopping); empty if that is not known.
+    """
 
     status = 409
+    cancelled_by = ""  # of those that were stored when it was not known
 
-    def __init__(self, request_id: str, reason: str = "") -> None:
-        super().__init__(request_id, reason)
-        self.request_id, self.reason = request_id, reason
+    def __init__(self, request_id: str, reason: str = "", cancelled_by: str = "") -> None:
+        super().__init__(request_id, reason, cancelled_by)
+        self.request_id, self.reason, self.cancelled_by = request_id, reason, cancelled_by
 
     def __str__(self) -> str:
         return f"the request {self.request_id!r} was cancelled{self.reason and f': {self.reason}'}"

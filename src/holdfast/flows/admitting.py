@@ -23,6 +23,7 @@ from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
 from holdfast.flows.call import Call, name_of, tags_of
+from holdfast.flows.cancelling import CALLER
 from holdfast.flows.handle import Handle, Stored
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.informing import explain
@@ -187,7 +188,7 @@ class Admitting:
             return await self._explain(task.id, attended.record) if position else None
         except asyncio.CancelledError:
             if on_disconnect == "cancel" or not entered.done():
-                attended.stop("its caller went away")
+                attended.stop("its caller went away", CALLER)
             raise
 
     async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:

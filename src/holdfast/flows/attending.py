@@ -23,6 +23,7 @@ from holdfast.errors import (
 from holdfast.flows.arbiters.body import Body
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
+from holdfast.flows.cancelling import CALLER
 from holdfast.flows.circling import Waiter
 from holdfast.flows.emitting import Journal
 from holdfast.flows.ending import ended_by, is_exit, raise_cancelling, write_end_in_time, write_late_end
@@ -58,7 +59,7 @@ class Attended(KnownHere):
     # As in the class above, what few have is said once.
     has_begun = False
     stopping = ""
-    _by = ""
+    _by = _cancelled_by = ""
     _doomed: WaitsForItselfError | None = None
     _exit: BaseException | None = None
     _journal: Journal | None = None
@@ -105,11 +106,11 @@ class Attended(KnownHere):
         if delivered is not None and is_others:
             raise delivered
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, cancelled_by: str = "") -> None:
         """Ask it to stop; it ends where it waits."""
         if self.is_over or not self.has_begun:
             return
-        self._hear(reason)
+        self._hear(reason, cancelled_by)
         if self._body is not None:
             self._body.cancel()
         elif self._running is not None and self._has_started:  # one that is cancelled before would never end
@@ -117,10 +118,11 @@ class Attended(KnownHere):
 
     def _told_to_stop(self, why: Stop) -> None:
         self._by = why.by
-        self._hear(why.reason or f"the request {why.by!r} takes its place")
+        self._hear(why.reason or f"the request {why.by!r} takes its place", why.cancelled_by)
 
-    def _hear(self, reason: str) -> None:
-        self.stopping = self.stopping or reason
+    def _hear(self, reason: str, cancelled_by: str) -> None:
+        if not self.stopping:
+            self.stopping, self._cancelled_by = reason, cancelled_by
         if self._calls is not None:
             self._calls.stopping = self.stopping
 
@@ -131,8 +133,11 @@ class Attended(KnownHere):
             return RequestSupersededError(self.id, self._by)
         if self.stopping == CLOSING:
             return RequestInterruptedError(self.id)
-        otherwise = "its caller went away" if self._body is not None and self._body.is_to_end else "it was cancelled"
-        return RequestCancelledError(self.id, self.stopping or otherwise)
+        if self.stopping:
+            return RequestCancelledError(self.id, self.stopping, self._cancelled_by)
+        if self._body is not None and self._body.is_to_end:
+            return RequestCancelledError(self.id, "its caller went away", CALLER)
+        return RequestCancelledError(self.id, "it was cancelled")
 
     # --- its life ------------------------------------------------------------------------------------------------
 
@@ -327,7 +332,9 @@ class Attended(KnownHere):
         self._close(record)
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
-        return ended_by(self.record, problem, self._server.now(), self._server.known)
+        record = ended_by(self.record, problem, self._server.now(), self._server.known)
+        is_closing = record.status == "interrupted" and self._cancelled_by
+        return structs.replace(record, cancelled_by=self._cancelled_by) if is_closing else record
 
     async def _end_otherwise(self, problem: BaseException) -> None:
         """Write down that it ended without a result, if it was taken on, or that may be so."""

@@ -24,6 +24,7 @@ from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.attending import CLOSING
 from holdfast.flows.call import name_of
 from holdfast.flows.calling import CHAIN
+from holdfast.flows.cancelling import SERVER, asker_of
 from holdfast.flows.chaining import Chains
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
@@ -298,6 +299,7 @@ class Dispatcher:
         handle = await self._handle(server, principal.tenant, request_id)
         handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
         handle.is_operators = OPERATOR in principal.roles
+        handle.asker = asker_of(principal, handle.record.user)
         return handle
 
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:
@@ -355,6 +357,6 @@ async def _let_end(server: Server, grace: float) -> None:
     if waiting and grace:
         await asyncio.wait(waiting, timeout=grace)
     for attended in server.unfinished:
-        attended.stop(CLOSING)
+        attended.stop(CLOSING, SERVER)
     if left := {attended.over for attended in server.unfinished}:
         await asyncio.wait(left, timeout=GRACE)

@@ -319,9 +319,11 @@ class Performing:
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             found = seen.get(keys.record)
-            if found is None or REQUESTS.decode(found.value).has_ended:
+            if found is None or (there := REQUESTS.decode(found.value)).has_ended:
                 return ()
-            changes: list[Change] = [final_put(keys, record, found.version, seen.at)]
+            told = structs.replace(record, cancelled_by=record.cancelled_by or there.cancelled_by)
+            over = told if record.status == "cancelled" else record
+            changes: list[Change] = [final_put(keys, over, found.version, seen.at)]
             for key in claim:
                 changes += kept_until_end(key, keys.id, record.keep, seen)
             if version := seen.version(keys.unfinished):
@@ -337,5 +339,6 @@ class Performing:
         if isinstance(problem, RequestSupersededError):
             record = structs.replace(record, by=problem.by)
         failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
-        over = ended(record, status, self._server.now(), reason=reason, failure=failure)
+        who = getattr(problem, "cancelled_by", "")
+        over = ended(record, status, self._server.now(), reason=reason, failure=failure, cancelled_by=who)
         await self._insist(partial(self._server.update, self._guarded(self._outcome(over, ()))))

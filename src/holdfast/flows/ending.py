@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import structs
 
@@ -48,15 +48,14 @@ def raise_cancelling(problem: BaseException) -> None:
     """Raise what an action has raised if that is a cancellation: as it is, or in place of a group of nothing else."""
     if isinstance(problem, _CANCELLING):
         raise problem
-    if isinstance(problem, BaseExceptionGroup) and _leaves(problem, _CANCELLING):
-        raise asyncio.CancelledError from problem
+    if isinstance(problem, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", problem)
+        if group.subgroup(_is_something_else) is None:
+            raise asyncio.CancelledError from problem
 
 
-def _leaves(group: BaseExceptionGroup[BaseException], kinds: tuple[type[BaseException], ...]) -> bool:
-    return all(
-        _leaves(each, kinds) if isinstance(each, BaseExceptionGroup) else isinstance(each, kinds)
-        for each in group.exceptions
-    )
+def _is_something_else(problem: BaseException) -> bool:
+    return not isinstance(problem, (*_CANCELLING, BaseExceptionGroup))  # what is in a group is asked for by itself
 
 
 def is_exit(problem: BaseException) -> bool:
@@ -72,7 +71,7 @@ def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: 
             by = structs.replace(record, by=problem.by)
             return ended(by, "superseded", at, reason=reason, failure=failure)
         case RequestCancelledError():
-            return ended(record, "cancelled", at, reason=problem.reason)
+            return ended(record, "cancelled", at, reason=problem.reason, cancelled_by=problem.cancelled_by)
         case RequestInterruptedError():
             return ended(record, "interrupted", at, reason=reason, failure=failure)
         case QueueTimeoutError() | QueueFullError() | TooManyRequestsError() | WaitsForItselfError():

@@ -18,10 +18,11 @@ from holdfast.errors import (
 )
 from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
+from holdfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
 from holdfast.flows.following import follow, follow_memory, until_ended
 from holdfast.flows.informing import explain, info_of
 from holdfast.flows.keying import label_of
-from holdfast.flows.records import RequestKeys, RequestRecord
+from holdfast.flows.records import CancelRecord, RequestKeys, RequestRecord
 from holdfast.flows.seeing import OPERATOR, is_shared
 from holdfast.flows.spots import sole_spots_of
 from holdfast.flows.viewing import look, problem_of, settle
@@ -67,6 +68,7 @@ class Handle:
         explanation: Why it waits, if it did when this handle was made.
         may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker shares its run.
         is_operators: Whether the asker may cancel it also if others share its run.
+        asker: Who that is, if it is not whoever sent it.
     """
 
     __slots__ = (
@@ -75,6 +77,7 @@ class Handle:
         "_known",
         "_on_disconnect",
         "_server",
+        "asker",
         "explanation",
         "id",
         "is_new",
@@ -104,6 +107,7 @@ class Handle:
         self.is_replay: Final = is_replay
         self.may_cancel = may_cancel
         self.is_operators = False
+        self.asker = ""
         self.explanation: Final = explanation
 
     def __repr__(self) -> str:
@@ -246,13 +250,13 @@ class Handle:
             return
         reason = "its caller went away"
         if self._attended is not None:
-            self._attended.stop(reason)
+            self._attended.stop(reason, CALLER)
         else:
             self._server.own(self._cancel_quietly(reason))
 
     async def _cancel_quietly(self, reason: str) -> None:
         try:
-            await self.cancel(reason)
+            await self.cancel(reason, CALLER)
         except HoldfastError:
             return
 
@@ -272,7 +276,9 @@ class Handle:
         record = self.record
         explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
         info = info_of(self.id, record, explanation)
-        return info if self.may_cancel else structs.replace(info, user="", session="")
+        if self.may_cancel:
+            return info
+        return structs.replace(info, user="", session="", cancelled_by=kind_of(info.cancelled_by))
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
@@ -285,13 +291,22 @@ class Handle:
         attended = self._attended
         self._begin()
         if attended is None or attended.is_stored:
-            return follow(self._server.space, self.keys, after)
-        return follow_memory(attended.memory, after, lambda: attended.record if attended.is_over else None)
+            return follow(self._server.space, self.keys, after, is_own=self.may_cancel)
+
+        def ended() -> RequestRecord | None:
+            return attended.record if attended.is_over else None
+
+        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 
-    async def cancel(self, reason: str = "it was asked to") -> None:
+    async def cancel(self, reason: str = "it was asked to", cancelled_by: str = "") -> None:
         """Ask it to stop, wherever it waits or runs. One that has ended is left as it is.
+
+        Args:
+            reason: Why, in words.
+            cancelled_by: Who asks, see :attr:`~holdfast.flows.request.RequestInfo.cancelled_by`. By default the user
+                who has this handle.
 
         Raises:
             ForbiddenError: Another user has sent it, and whoever asks shares its run only.
@@ -302,18 +317,20 @@ class Handle:
             raise ForbiddenError("cancelling a request that another user has sent", (OPERATOR,))
         if not self.is_operators and not self.record.has_ended and await is_shared(self._server.space, self):
             raise RequestSharedError(self.id)
+        who = cancelled_by or self.asker or sender_of(self.record.user)
         if self._attended is not None:
-            self._attended.stop(reason)
+            self._attended.stop(reason, who)
             return
         server = self._server
         record = (await look(server.space, self.keys)).record
         if record.has_ended:
             return
         if record.durable:
+            await note_asker(server.space, self.keys, who)
             await cancel_run(server.engine.host, self.id, reason)
             server.arbiter.forget(self.id)
             await settle(server.space, self.keys, await look(server.space, self.keys))
         elif record.address:
-            await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
+            await server.arbiter.stop(record.address, self.id, Stop(reason=reason, cancelled_by=who))
         elif record.server:
-            await server.stop_elsewhere(self.keys, record.server, reason)
+            await server.stop_elsewhere(self.keys, record.server, CancelRecord(reason, who))

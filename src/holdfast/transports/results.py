@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.errors import HoldfastError, ResultTimeoutError
+from holdfast.flows.cancelling import CALLER
 from holdfast.transports.alarms import Alarm
 from holdfast.transports.headers import SECURITY
 from holdfast.transports.problems import problem_response
@@ -59,7 +60,7 @@ async def watched(work: Begun[bytes], action: Action[..., Any], handle: Handle, 
 async def _watch(handle: Handle, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    await handle.cancel(GONE)
+    await handle.cancel(GONE, CALLER)
 
 
 async def result_within(handle: Handle, wait: float) -> ASGIApp:

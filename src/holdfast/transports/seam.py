@@ -61,8 +61,8 @@ class Handle(Protocol):
         """Yield its events after a number, and then those to come, until it has ended."""
         ...
 
-    async def cancel(self, reason: str) -> None:
-        """Stop it, wherever it is."""
+    async def cancel(self, reason: str, cancelled_by: str = "") -> None:
+        """Stop it, wherever it is; the record says who asked for it, by default the user who has this handle."""
         ...
 
 

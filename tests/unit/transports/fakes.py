@@ -112,13 +112,13 @@ class FakeHandle:
             self.ending.set_result(msgspec.json.encode(result))
         await self.tell({"status": "completed", "result": result}, "request.ended")
 
-    async def cancel(self, reason: str) -> None:
+    async def cancel(self, reason: str, cancelled_by: str = "") -> None:
         """End because somebody wants it."""
         self.cancelled_for.append(reason)
         self.status = "cancelled"
         self.was_cancelled.set()
         if not self.ending.done():
-            self.ending.set_exception(RequestCancelledError(self.id, reason))
+            self.ending.set_exception(RequestCancelledError(self.id, reason, cancelled_by))
 
 
 class FakeDispatching:
