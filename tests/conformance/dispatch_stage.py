@@ -99,6 +99,8 @@ class Stage:
             await request.run_once("charge", self._charge, name)
             return await self._work(request, name)
 
+        flow.action(name="kept", concurrency="queue", durable=True)(work)
+
         @flow.action(concurrency="queue")
         async def nested(request: hf.Request, name: str) -> str:
             return await self.nest(request, name)

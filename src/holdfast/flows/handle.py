@@ -11,11 +11,11 @@ from msgspec import UNSET, Struct, structs
 from holdfast.durations import seconds
 from holdfast.errors import (
     ForbiddenError,
-    HoldfastError,
     RequestSharedError,
     ResultTimeoutError,
     WaitsForItselfError,
 )
+from holdfast.flows.abandoning import cancel_in_the_end
 from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
 from holdfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from holdfast.flows.attending import Attended
     from holdfast.flows.request import Event, Explanation, RequestInfo, Status
     from holdfast.flows.serving import Server
+
+
+GONE: Final = "its caller went away"
 
 
 class Stored(Struct, frozen=True):
@@ -248,17 +251,10 @@ class Handle:
         """The caller has gone away."""
         if self._on_disconnect != "cancel" or self.record.has_ended:
             return
-        reason = "its caller went away"
         if self._attended is not None:
-            self._attended.stop(reason, CALLER)
+            self._attended.stop(GONE, CALLER)
         else:
-            self._server.own(self._cancel_quietly(reason))
-
-    async def _cancel_quietly(self, reason: str) -> None:
-        try:
-            await self.cancel(reason, CALLER)
-        except HoldfastError:
-            return
+            self.abandon()
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -299,6 +295,13 @@ class Handle:
         return follow_memory(attended.memory, after, ended, is_own=self.may_cancel)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
+
+    def abandon(self, reason: str = GONE) -> None:
+        """Ask it to stop because its caller has gone away. While the store does not answer, it is tried again.
+
+        Nobody waits for that. If others share its run, it goes on for them.
+        """
+        self._server.own(cancel_in_the_end(self._server, self, reason))
 
     async def cancel(self, reason: str = "it was asked to", cancelled_by: str = "") -> None:
         """Ask it to stop, wherever it waits or runs. One that has ended is left as it is.

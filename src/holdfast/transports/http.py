@@ -9,7 +9,6 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
-from holdfast.flows.cancelling import CALLER
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from holdfast.transports.begun import Begun
 from holdfast.transports.bodies import read_body
@@ -97,7 +96,7 @@ class Calling:
                 await stream(scope, receive, send)
             finally:
                 if stream.was_cut_off and action.on_disconnect == "cancel" and handle.is_new:
-                    await handle.cancel(GONE, CALLER)
+                    handle.abandon(GONE)
 
         return send_events
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.errors import HoldfastError, ResultTimeoutError
-from holdfast.flows.cancelling import CALLER
 from holdfast.transports.alarms import Alarm
 from holdfast.transports.headers import SECURITY
 from holdfast.transports.problems import problem_response
@@ -60,7 +59,7 @@ async def watched(work: Begun[bytes], action: Action[..., Any], handle: Handle, 
 async def _watch(handle: Handle, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    await handle.cancel(GONE, CALLER)
+    handle.abandon(GONE)
 
 
 async def result_within(handle: Handle, wait: float) -> ASGIApp:
