@@ -8,12 +8,17 @@ neither can see the other, side by side, may be told in either order: every fram
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from holdfast.errors import RequestNotFoundError
+from holdfast.flows.request import ENDED
 
 if TYPE_CHECKING:
     from holdfast.transports.chat.posting import Party
+
+LOOKED_AT: Final = 32
+"""How many answers are looked at, the oldest first: those that are about to end are among them."""
 
 When: TypeAlias = tuple[int, str]
 """When an answer ended; of those that did at the same time, the id decides."""
@@ -41,16 +46,17 @@ class Ends:
         """Note that all answers are known that there were when the client came."""
         self._has_met_all.set()
 
-    async def in_turn(self, request: str) -> None:
-        """Wait until the ends of those were told that ended before this one. They wait for none that ended later."""
-        await self._has_met_all.wait()
+    async def before(self, request: str) -> list[asyncio.Event]:
+        """Return what has to happen before the end of an answer is told: all were met, and earlier ends told.
+
+        Those wait for none that ended later.
+        """
+        if not self._has_met_all.is_set():
+            return [self._has_met_all]
         own = await self._when(request)
-        for other, is_told in list(self._untold.items()):
-            if other == request or own is None:
-                continue
-            when = await self._when(other)
-            if when is not None and when < own:
-                await is_told.wait()
+        oldest = list(islice(self._untold.items(), LOOKED_AT))
+        found = [(await self._when(other), is_told) for other, is_told in oldest]
+        return [is_told for when, is_told in found if own is not None and when is not None and when < own]
 
     def told(self, request: str) -> None:
         """Note that the client was told, or that there is nothing to tell any more."""
@@ -62,9 +68,9 @@ class Ends:
         """Return when an answer ended, if it has; it is looked up once."""
         if request not in self._known and request in self._untold:
             try:
-                info = await (await self._party.dispatching.find(self._party.principal, request)).info()
+                handle = await self._party.dispatching.find(self._party.principal, request)
+                if handle.status in ENDED:
+                    self._known[request] = ((await handle.info()).ended_at, request)
             except RequestNotFoundError:
                 return None
-            if info.has_ended:
-                self._known[request] = (info.ended_at, request)
         return self._known.get(request)

@@ -155,8 +155,11 @@ class Feed:
                         else:
                             after = event.number
                             await self._frames.put(frame)
-                await self._ends.in_turn(request)
-                break
+                if not (earlier := await self._ends.before(request)):
+                    break
+                end = None  # it is read again: whoever reads slowly has nothing kept for it
+                for each in earlier:
+                    await each.wait()
             except RequestNotFoundError:
                 end = gone_frame(number, request)
                 break
