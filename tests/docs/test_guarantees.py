@@ -22,7 +22,9 @@ TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
 CONTRACTS = {
     "arbiters.py": ArbiterContract,
-    "dispatching.py": DispatchContract,
+    **dict.fromkeys(
+        ("taking_turns.py", "bursting.py", "following.py", "stopping.py", "repeating.py"), DispatchContract
+    ),
     "limiting.py": LimitContract,
     "sharing.py": SharingContract,
 }
