@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+import pytest
 
 import holdfast as hf
+from holdfast.flows.dispatch import Dispatcher
+from holdfast.flows.records import SESSIONS, session_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.flows.handle import Handle
     from holdfast.flows.policies import Policy
+    from holdfast.flows.request import Event
 
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""
 
 ANN: Final = hf.Principal("acme", "ann")
+
+DURABLE: Final = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
+
+Pair: TypeAlias = tuple[Dispatcher, Dispatcher]
+"""Two servers on one store, or the sole one twice."""
 
 
 POLICIES: Final[dict[str, Policy]] = {
@@ -99,6 +109,8 @@ class Stage:
             await request.run_once("charge", self._charge, name)
             return await self._work(request, name)
 
+        flow.action(name="kept", concurrency="queue", durable=True)(work)
+
         @flow.action(concurrency="queue")
         async def nested(request: hf.Request, name: str) -> str:
             return await self.nest(request, name)
@@ -168,3 +180,30 @@ def arrival(action: str, name: str, *, durable: bool = False, **more: Any) -> hf
 async def result(handle: Handle) -> Any:
     """Return what a request came to, soon."""
     return await handle.result(timeout=SOON)
+
+
+async def all_of(handle: Handle, after: int = 0) -> list[Event]:
+    """Return all events of a request after a number."""
+    return [event async for event in handle.events(after)]
+
+
+async def until_one_waits(dispatcher: Dispatcher) -> None:
+    """Wait until somebody waits for the session's key."""
+    async with asyncio.timeout(SOON):
+        while not (await dispatcher.arbiter.look(("request", "acme", "session", "s-1"))).waiting:  # noqa: ASYNC110 -- in the store
+            await asyncio.sleep(0.005)
+
+
+async def until_free(dispatcher: Dispatcher) -> None:
+    """Wait until nobody has the session's key: a run leaves its line just after what it has to do is done."""
+    async with asyncio.timeout(SOON):
+        while (await dispatcher.arbiter.look(("request", "acme", "session", "s-1"))).holder:  # noqa: ASYNC110 -- in the store
+            await asyncio.sleep(0.002)
+
+
+async def names_of(dispatcher: Dispatcher) -> list[str]:
+    """Return what was appended to the session."""
+    space = dispatcher.engine.space
+    key = session_key(space, "acme", "s-1")
+    record = (await space.read(key)).get(key)
+    return [] if record is None else SESSIONS.decode(record.value).state.get("names", [])

@@ -26,7 +26,9 @@ WHERE = ("in one process", "memory", "SQLite")
 CONTRACTS = {
     "arbiters.py": ArbiterContract,
     "collecting.py": CollectingContract,
-    "dispatching.py": DispatchContract,
+    **dict.fromkeys(
+        ("taking_turns.py", "bursting.py", "following.py", "stopping.py", "repeating.py"), DispatchContract
+    ),
     "limiting.py": LimitContract,
     "refusing.py": RefusingContract,
     "sharing.py": SharingContract,

@@ -13,6 +13,7 @@ from holdfast.cli.printing import json_option, print_json
 from holdfast.cli.runs_showing import as_data, status_words
 from holdfast.cli.runs_target import carried_out, run_argument, talking
 from holdfast.cli.targets import Target, target_options
+from holdfast.flows.cancelling import note_operator
 from holdfast.locks.explaining.explanation import one_line
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def cancel_run(target: Target, run_id: str, reason: str, *, yes: bool, as_json: 
 
 async def _cancel(target: Target, run_id: str, reason: str) -> tuple[RunInfo, RunInfo]:
     async with talking(target) as engine:
-        return await engine.get(run_id), await engine.cancel(run_id, reason)
+        before = await engine.get(run_id)
+        await note_operator(engine.space, run_id, before.tags)
+        return before, await engine.cancel(run_id, reason)
 
 
 @click.command("retry")

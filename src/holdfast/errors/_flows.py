@@ -161,9 +161,10 @@ class QueueTimeoutError(FlowError, TimeoutError):
 
 
 class WaitsForItselfError(FlowError):
-    """The request would wait for a key that is held by one that waits for it, so neither could ever go on.
+    """The request would wait for a key or a limit that is held by one that waits for it, so neither could ever go on.
 
-    Call the function directly instead, give the inner action another key, or do not wait for its result.
+    The one that waits for it may have called it, or stand in a circle with others: each holds what the next one waits
+    for. Call the function directly instead, give the inner action another key or limit, or do not wait for its result.
     """
 
     status = 409
@@ -194,13 +195,20 @@ class RequestSupersededError(FlowError):
 
 
 class RequestCancelledError(FlowError):
-    """The request was cancelled before it had ended, so it has no result. ``reason`` says by whom or what."""
+    """The request was cancelled before it had ended, so it has no result. Send it again if it is still wanted.
+
+    Attributes:
+        reason: Why, in words.
+        cancelled_by: Who asked for it: ``"user:ann"``, ``"operator:eve"``, ``"operator"`` (at the command line),
+            ``"caller"`` (it went away), ``"server"`` (it is stopping); empty if that is not known.
+    """
 
     status = 409
+    cancelled_by = ""  # of those that were stored when it was not known
 
-    def __init__(self, request_id: str, reason: str = "") -> None:
-        super().__init__(request_id, reason)
-        self.request_id, self.reason = request_id, reason
+    def __init__(self, request_id: str, reason: str = "", cancelled_by: str = "") -> None:
+        super().__init__(request_id, reason, cancelled_by)
+        self.request_id, self.reason, self.cancelled_by = request_id, reason, cancelled_by
 
     def __str__(self) -> str:
         return f"the request {self.request_id!r} was cancelled{self.reason and f': {self.reason}'}"

@@ -23,6 +23,7 @@ from holdfast.flows.arbiters.protocol import Beside, JoinsError
 from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
 from holdfast.flows.call import Call, name_of, tags_of
+from holdfast.flows.cancelling import CALLER
 from holdfast.flows.handle import Handle
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.informing import explain
@@ -98,7 +99,7 @@ class Admitting:
         """
         server, arrival = self.server, task.arrival
         if task.action.limits:
-            task = await self._within_limits(task)
+            await self._check_limits(task)
         if arrival.session and self.has_to_claim(arrival):
             await self._owners.claim(arrival.principal, arrival.session)
         if not arrival.idempotency_key:
@@ -131,17 +132,15 @@ class Admitting:
             census.settle(tenant, is_there=is_there)
         return handle
 
-    async def _within_limits(self, task: Task) -> Task:
+    async def _check_limits(self, task: Task) -> None:
         """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
         server, arrival = self.server, task.arrival
-        if arrival.attended:
-            server.limits.check_chain(task)
-            task = server.limits.chained(task)
+        if arrival.attended and (task.action.durable or task.action.policy.collects):
+            server.limits.check_chain(task)  # others find out when they would wait
         if task.action.rates and not arrival.idempotency_key:
             if arrival.session and arrival.transport in SPEAKS_FOR_ITSELF:
                 await self._owners.check(arrival.principal, arrival.session)  # no stranger uses up what is not theirs
             await server.limits.check_rates(task)
-        return task
 
     async def _begin(self, task: Task, *, here: bool = False) -> Handle:
         policy = task.action.policy
@@ -203,7 +202,7 @@ class Admitting:
             return await self._explain(task.id, attended.record) if position else None
         except asyncio.CancelledError:
             if on_disconnect == "cancel" or not entered.done():
-                attended.stop("its caller went away")
+                attended.stop("its caller went away", CALLER)
             raise
 
     async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:

@@ -17,13 +17,18 @@ from holdfast.errors import (
     RequestCancelledError,
     RequestInterruptedError,
     RequestSupersededError,
+    WaitsForItselfError,
 )
 from holdfast.flows.arbiters.body import Body, this_body
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
+from holdfast.flows.cancelling import CALLER
+from holdfast.flows.circling import Waiter
 from holdfast.flows.concluding import Concluding
 from holdfast.flows.emitting import Journal
+from holdfast.flows.ending import is_exit, raise_cancelling
 from holdfast.flows.handle import Handle
+from holdfast.flows.keying import label_of
 from holdfast.flows.knowing import NOTHING
 from holdfast.flows.tasks import inputs_of, tell_overlap
 from holdfast.flows.writing import as_it_is_now, update_while_alive, with_its_place
@@ -50,6 +55,8 @@ class Attended(Concluding, eq=False):
 
     stopping: str = ""
     _by: str = ""
+    _doomed: WaitsForItselfError | None = None
+    _exit: BaseException | None = None
     _calls: Calls | None = None
     _has_started: bool = False
     _is_waiting: bool = False
@@ -110,11 +117,11 @@ class Attended(Concluding, eq=False):
         """Return what whoever has begun it can ask of it, and do with it."""
         return Handle(self._server, self, self.action, is_new=True, on_disconnect="cancel")
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, cancelled_by: str = "") -> None:
         """Ask it to stop; it ends where it waits."""
         if self.is_over or not self.has_begun:
             return
-        self._hear(reason)
+        self._hear(reason, cancelled_by)
         if self._body is not None:
             self._body.cancel()
         elif self._running is not None and self._has_started:  # one that is cancelled before would never end
@@ -122,20 +129,26 @@ class Attended(Concluding, eq=False):
 
     def _told_to_stop(self, why: Stop) -> None:
         self._by = why.by
-        self._hear(why.reason or f"the request {why.by!r} takes its place")
+        self._hear(why.reason or f"the request {why.by!r} takes its place", why.cancelled_by)
 
-    def _hear(self, reason: str) -> None:
-        self.stopping = self.stopping or reason
+    def _hear(self, reason: str, cancelled_by: str) -> None:
+        if not self.stopping:
+            self.stopping, self._cancelled_by = reason, cancelled_by
         if self._calls is not None:
             self._calls.stopping = self.stopping
 
     def _why_stopped(self) -> HoldfastError:
+        if self._doomed is not None:
+            return self._doomed
         if self._by:
             return RequestSupersededError(self.id, self._by)
         if self.stopping == CLOSING:
             return RequestInterruptedError(self.id)
-        otherwise = "its caller went away" if self._body is not None and self._body.is_to_end else "it was cancelled"
-        return RequestCancelledError(self.id, self.stopping or otherwise)
+        if self.stopping:
+            return RequestCancelledError(self.id, self.stopping, self._cancelled_by)
+        if self._body is not None and self._body.is_to_end:
+            return RequestCancelledError(self.id, "its caller went away", CALLER)
+        return RequestCancelledError(self.id, "it was cancelled")
 
     # --- its life ------------------------------------------------------------------------------------------------
 
@@ -148,19 +161,19 @@ class Attended(Concluding, eq=False):
                 raise asyncio.CancelledError  # noqa: TRY301 -- as if it had come now
             if self._task.address is not None:
                 await self._run_in_turn()
-            elif self.is_stored or self.action.has_room_limits:
+            elif self.is_stored or self.action.has_room_limits or self._entered is not None:
                 await self._run_free()
-            elif self._entered is None:
-                self.is_entered = True
-                await self._work()
             else:
-                self._enter()
+                self.is_entered = True
                 await self._work()
         except (JoinsError, Exception) as problem:  # noqa: BLE001 -- whatever it is, it is how the request ended
             await self._end_otherwise(problem)
         except asyncio.CancelledError as cancelled:
             await self._end_otherwise(self._why_stopped())
             return cancelled
+        except (KeyboardInterrupt, SystemExit) as problem:  # it came while the action did not run
+            self._exit = problem
+            await self._end_otherwise(problem)
         finally:
             if not self.is_over:  # it was cancelled a second time, while it was written down
                 self._close(self._ended_by(self._why_stopped()))
@@ -169,10 +182,17 @@ class Attended(Concluding, eq=False):
             self._turn = self._journal = self._calls = None  # which refer to this request
             self._running = None  # which refers to whatever its context does
             self._task = NOTHING  # what it brought is needed no more, and would be kept in mind for an hour
+            if self._exit is not None:
+                raise self._take_exit()
         return None
 
+    def _take_exit(self) -> BaseException:
+        """Return what ends this process, which is no longer kept here: it refers to all that was at work."""
+        taken, self._exit = self._exit or SystemExit(), None
+        return taken
+
     async def _run_free(self) -> None:
-        """Run one that needs no turn, but has a record, or needs room."""
+        """Run one that needs no turn, but has a record, or needs room, or somebody waits until it is taken on."""
         server = self._server
         if self.is_stored:
             await server.attend()
@@ -189,7 +209,7 @@ class Attended(Concluding, eq=False):
         if self.is_stored:
             await server.attend()
             first = with_its_place(server, self._task, self.keys, self._note)
-        ask = self._task.ask(first, self._wait, self._told_to_stop)
+        ask = self._task.ask(first, self._wait_for_turn, self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn, waited, self._started_at = turn, self.is_entered, turn.since
             if self._is_waiting:
@@ -208,7 +228,8 @@ class Attended(Concluding, eq=False):
 
     async def _work_with_room(self) -> None:
         """Run it when its limits have room for it."""
-        room = self._server.limits.room_for(self._task)
+        limits = self._server.limits
+        room = limits.room_for(self._task, self._refuse_to_wait)
         try:
             if not await room.take_at_once():
                 await self._show("waiting")
@@ -216,6 +237,7 @@ class Attended(Concluding, eq=False):
                 await room.wait()
                 self._wait_no_longer()
                 await self._show("running")
+            self._task = limits.chained(self._task)
             self._enter()
             await self._work()
         finally:
@@ -230,12 +252,27 @@ class Attended(Concluding, eq=False):
     async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
         return await update_while_alive(self._server, self.id, beside)
 
+    def _wait_for_turn(self, position: int) -> None:
+        """Wait, unless one that waits for this request would have to go on first."""
+        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
+        chain, wants = self._task.arrival.chain, self.address
+        if chain and wants is not None:
+            waiter = Waiter(self.id, wants, label_of(wants), chain, self._task.is_called, self._refuse_to_wait)
+            self._server.limits.circles.wait(waiter)
+        if self._doomed is None:
+            self._enter(position)
+
+    def _refuse_to_wait(self, problem: WaitsForItselfError) -> None:
+        self._doomed = problem
+        self.stop(str(problem))
+
     def _wait(self, position: int) -> None:
         self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
         self._enter(position)
 
     def _wait_no_longer(self) -> None:
         self._is_waiting = False
+        self._server.limits.circles.go_on(self.id)
         self._server.tenants.waits_no_longer(self.tenant)
 
     def _note(self, record: RequestRecord) -> None:
@@ -260,7 +297,9 @@ class Attended(Concluding, eq=False):
         try:
             value = await calls.run(task.action, inputs, address=task.address)
             packed = task.action.write(value)[0]
-        except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+        except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            raise_cancelling(problem)
+            self._exit = problem if is_exit(problem) else None
             await self._fail(problem)
             return
         operations = () if calls.staging is None else calls.staging.operations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from holdfast.errors import SessionStateError
 from holdfast.flows.ending import ended_by, write_end_in_time, write_late_end
@@ -29,6 +29,7 @@ class Concluding(KnownHere, eq=False):
     _turn: Turn | None = None
     _entered: asyncio.Future[int] | None = None
     _may_be_written: bool = False
+    _cancelled_by: str = ""
 
     async def _succeed(self, value: Any, packed: bytes, operations: tuple[Operation, ...]) -> None:  # noqa: ANN401 -- whatever the action returned
         """Write down that it ended well, in the commit that ends its turn."""
@@ -45,7 +46,7 @@ class Concluding(KnownHere, eq=False):
         if late is not None:
             raise late
 
-    async def _fail(self, problem: Exception) -> None:
+    async def _fail(self, problem: BaseException) -> None:
         self.problem = problem
         if self._journal is not None:
             await self._journal.flush()
@@ -58,7 +59,9 @@ class Concluding(KnownHere, eq=False):
         self._close(record)
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
-        return ended_by(self.record, problem, self._server.now(), self._server.known)
+        record = ended_by(self.record, problem, self._server.now(), self._server.known)
+        is_closing = record.status == "interrupted" and self._cancelled_by
+        return structs.replace(record, cancelled_by=self._cancelled_by) if is_closing else record
 
     async def _end_otherwise(self, problem: BaseException) -> None:
         """Write down that it ended without a result, if it was taken on, or that may be so."""

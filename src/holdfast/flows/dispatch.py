@@ -20,6 +20,7 @@ from holdfast.flows.admitting import Admitting
 from holdfast.flows.attending import Attended
 from holdfast.flows.call import name_of
 from holdfast.flows.calling import CHAIN
+from holdfast.flows.cancelling import asker_of
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
 from holdfast.flows.handle import Handle
@@ -223,6 +224,7 @@ class Dispatcher:
         handle = await self._handle(server, principal.tenant, request_id)
         handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
         handle.is_operators = OPERATOR in principal.roles
+        handle.asker = asker_of(principal, handle.record.user)
         return handle
 
     async def _handle(self, server: Server, tenant: str, request_id: str) -> Handle:

@@ -30,6 +30,7 @@ from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.call import Call, Input, name_of
 from holdfast.flows.calling import Calls, session_put
 from holdfast.flows.emitting import Journal, last_number
+from holdfast.flows.ending import raise_cancelling
 from holdfast.flows.idempotency import kept_until_end, place_of
 from holdfast.flows.newest import in_order, newest_key, newest_put, run_with_newer
 from holdfast.flows.policies import Batch, Debounce
@@ -133,8 +134,7 @@ class Performing:
         self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
         self._last: Final = calls[-1]
         self._calls = calls
-        task = task_of(action, self._last, ctx.run_id)
-        self._task: Final = server.limits.chained(task) if action.has_room_limits else task
+        self._task: Final = task_of(action, self._last, ctx.run_id)
         self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
         self._newest: Final = newest_key(server.space, action, self._last)
         self._turn: Turn | None = None
@@ -157,7 +157,7 @@ class Performing:
         if problem is not None:
             raise problem
 
-    async def _run(self) -> Exception | None:
+    async def _run(self) -> BaseException | None:
         record = await self._insist(self._record)
         if record is None or record.has_ended:
             self._server.arbiter.forget(self.keys.id)
@@ -221,12 +221,13 @@ class Performing:
         if self._doing is not None:
             self._doing.stopping = why.reason or f"the request {why.by!r} takes its place"
 
-    async def _work(self, record: RequestRecord) -> Exception | None:
+    async def _work(self, record: RequestRecord) -> BaseException | None:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._insist(partial(last_number, server.space, self.keys))
         journal = Journal(server.space, self.keys, self._commit, server.now, last)
-        calls = self._doing = Calls(server, task.arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
+        arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
+        calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, self._turn)
         if began.overlap:
@@ -235,7 +236,10 @@ class Performing:
         try:
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
             packed = self._action.result.pack(value)
-        except Exception as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+        except (KeyboardInterrupt, Unload):
+            raise  # nothing that the action did; its run is taken up again
+        except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            raise_cancelling(problem)
             return await self._fail(journal, began, problem)
         await journal.flush()
         try:
@@ -244,7 +248,7 @@ class Performing:
             return await self._fail(journal, began, problem)
         return None
 
-    async def _fail(self, journal: Journal, record: RequestRecord, problem: Exception) -> Exception:
+    async def _fail(self, journal: Journal, record: RequestRecord, problem: BaseException) -> BaseException:
         if self._is_final(problem):
             await journal.flush()
             failure = describe(problem, self._server.known)
@@ -265,7 +269,7 @@ class Performing:
         superseded = () if self._turn is None else self._turn.superseded
         return (*await inputs_of(self._server.space, self._task, superseded), self._task.inputs)
 
-    def _is_final(self, problem: Exception) -> bool:
+    def _is_final(self, problem: BaseException) -> bool:
         """Tell whether the step is not tried again; as the engine decides it."""
         retry = self._action.retry
         again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)
@@ -315,9 +319,11 @@ class Performing:
 
         def decide(_: int, seen: Snapshot) -> Sequence[Change]:
             found = seen.get(keys.record)
-            if found is None or REQUESTS.decode(found.value).has_ended:
+            if found is None or (there := REQUESTS.decode(found.value)).has_ended:
                 return ()
-            changes: list[Change] = [final_put(keys, record, found.version, seen.at)]
+            told = structs.replace(record, cancelled_by=record.cancelled_by or there.cancelled_by)
+            over = told if record.status == "cancelled" else record
+            changes: list[Change] = [final_put(keys, over, found.version, seen.at)]
             for key in claim:
                 changes += kept_until_end(key, keys.id, record.keep, seen)
             if version := seen.version(keys.unfinished):
@@ -333,5 +339,6 @@ class Performing:
         if isinstance(problem, RequestSupersededError):
             record = structs.replace(record, by=problem.by)
         failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
-        over = ended(record, status, self._server.now(), reason=reason, failure=failure)
+        who = getattr(problem, "cancelled_by", "")
+        over = ended(record, status, self._server.now(), reason=reason, failure=failure, cancelled_by=who)
         await self._insist(partial(self._server.update, self._guarded(self._outcome(over, ()))))

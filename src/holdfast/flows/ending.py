@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import structs
 
@@ -15,6 +15,7 @@ from holdfast.errors import (
     RequestInterruptedError,
     RequestSupersededError,
     TooManyRequestsError,
+    WaitsForItselfError,
 )
 from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.idempotency import kept_until_end
@@ -40,6 +41,28 @@ PATIENCE: Final = 1.0
 """Seconds that a caller waits until it is written that its request has ended without a result."""
 
 
+_CANCELLING: Final = (asyncio.CancelledError, GeneratorExit)
+
+
+def raise_cancelling(problem: BaseException) -> None:
+    """Raise what an action has raised if that is a cancellation: as it is, or in place of a group of nothing else."""
+    if isinstance(problem, _CANCELLING):
+        raise problem
+    if isinstance(problem, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", problem)
+        if group.subgroup(_is_something_else) is None:
+            raise asyncio.CancelledError from problem
+
+
+def _is_something_else(problem: BaseException) -> bool:
+    return not isinstance(problem, (*_CANCELLING, BaseExceptionGroup))  # what is in a group is asked for by itself
+
+
+def is_exit(problem: BaseException) -> bool:
+    """Tell whether a process is to end because of it: how its request ended is written, and then it is raised."""
+    return isinstance(problem, SystemExit | KeyboardInterrupt)
+
+
 def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: KnownErrors) -> RequestRecord:
     """Return the record of a request that has ended because of a problem."""
     failure, reason = describe(problem, known), str(problem)
@@ -48,10 +71,10 @@ def ended_by(record: RequestRecord, problem: BaseException, at: Instant, known: 
             by = structs.replace(record, by=problem.by)
             return ended(by, "superseded", at, reason=reason, failure=failure)
         case RequestCancelledError():
-            return ended(record, "cancelled", at, reason=problem.reason)
+            return ended(record, "cancelled", at, reason=problem.reason, cancelled_by=problem.cancelled_by)
         case RequestInterruptedError():
             return ended(record, "interrupted", at, reason=reason, failure=failure)
-        case QueueTimeoutError() | QueueFullError() | TooManyRequestsError():
+        case QueueTimeoutError() | QueueFullError() | TooManyRequestsError() | WaitsForItselfError():
             return ended(record, "refused", at, reason=reason, failure=failure)
         case _:
             return ended(record, "failed", at, failure=failure)

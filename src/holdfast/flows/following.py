@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET
 
+from holdfast.flows.cancelling import kind_of
 from holdfast.flows.emitting import last_number
 from holdfast.flows.records import EVENTS, number_of
 from holdfast.flows.request import Event
@@ -35,7 +36,7 @@ PAGE: Final = 200
 """How many events are read at once."""
 
 
-async def follow(scope: Scope, keys: RequestKeys, after: int = 0) -> AsyncIterator[Event]:
+async def follow(scope: Scope, keys: RequestKeys, after: int = 0, *, is_own: bool = True) -> AsyncIterator[Event]:
     """Yield what a request tells after an event, as it comes, and its end.
 
     Raises:
@@ -50,7 +51,7 @@ async def follow(scope: Scope, keys: RequestKeys, after: int = 0) -> AsyncIterat
             if view.has_ended:
                 last = await last_number(scope, keys)
                 if after <= last:
-                    yield end_of(view.record, last + 1)
+                    yield end_of(view.record, last + 1, is_own=is_own)
                 return
             await watch.wait(LOOK_EVERY)
 
@@ -67,7 +68,9 @@ async def _stored(scope: Scope, keys: RequestKeys, after: int) -> AsyncIterator[
         start = page.more
 
 
-async def follow_memory(memory: Memory, after: int, ended: Callable[[], RequestRecord | None]) -> AsyncIterator[Event]:
+async def follow_memory(
+    memory: Memory, after: int, ended: Callable[[], RequestRecord | None], *, is_own: bool = True
+) -> AsyncIterator[Event]:
     """Yield what a request tells that has no record, and its end."""
     while True:
         record = ended()
@@ -76,13 +79,13 @@ async def follow_memory(memory: Memory, after: int, ended: Callable[[], RequestR
             yield event
         if record is not None:
             if after <= memory.last:
-                yield end_of(record, memory.last + 1)
+                yield end_of(record, memory.last + 1, is_own=is_own)
             return
         await memory.news()
 
 
-def end_of(record: RequestRecord, number: int) -> Event:
-    """Return the last event of a request."""
+def end_of(record: RequestRecord, number: int, *, is_own: bool = True) -> Event:
+    """Return the last event of a request; to those who share its run only, nobody is named."""
     data: dict[str, Any] = {"status": record.status}
     if record.status == "completed":
         data["result"] = None if record.result is UNSET else msgspec.json.decode(record.result)
@@ -90,6 +93,8 @@ def end_of(record: RequestRecord, number: int) -> Event:
         data["error"] = problem
     if record.by:
         data["by"] = record.by
+    if record.cancelled_by:
+        data["cancelledBy"] = record.cancelled_by if is_own else kind_of(record.cancelled_by)
     return Event(number, END, data)
 
 

@@ -11,18 +11,20 @@ from msgspec import UNSET, structs
 from holdfast.durations import seconds
 from holdfast.errors import (
     ForbiddenError,
-    HoldfastError,
     RequestSharedError,
     ResultTimeoutError,
     WaitsForItselfError,
 )
+from holdfast.flows.abandoning import cancel_in_the_end
 from holdfast.flows.arbiters.protocol import Stop
 from holdfast.flows.calling import CHAIN
+from holdfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
 from holdfast.flows.following import follow, follow_memory, until_ended
 from holdfast.flows.informing import explain, info_of
 from holdfast.flows.keying import label_of
-from holdfast.flows.records import Stored
+from holdfast.flows.records import CancelRecord, Stored
 from holdfast.flows.seeing import OPERATOR, is_shared
+from holdfast.flows.spots import sole_spots_of
 from holdfast.flows.viewing import look, problem_of, settle
 from holdfast.workflows.starting.sending import cancel as cancel_run
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from holdfast.flows.serving import Server
 
 
+GONE: Final = "its caller went away"
+
+
 @final
 class Handle:
     """A request, as whoever sent it or may ask for it sees it. It may run anywhere.
@@ -50,6 +55,7 @@ class Handle:
         explanation: Why it waits, if it did when this handle was made.
         may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker shares its run.
         is_operators: Whether the asker may cancel it also if others share its run.
+        asker: Who that is, if it is not whoever sent it.
     """
 
     __slots__ = (
@@ -58,6 +64,7 @@ class Handle:
         "_known",
         "_on_disconnect",
         "_server",
+        "asker",
         "explanation",
         "id",
         "is_new",
@@ -87,6 +94,7 @@ class Handle:
         self.is_replay: Final = is_replay
         self.may_cancel = may_cancel
         self.is_operators = False
+        self.asker = ""
         self.explanation: Final = explanation
 
     def __repr__(self) -> str:
@@ -144,7 +152,7 @@ class Handle:
             RequestSupersededError: A newer one took its place.
             RequestInterruptedError: Its server went away.
             QueueTimeoutError: Its turn did not come in time.
-            WaitsForItselfError: Whoever asks holds the key that it waits for.
+            WaitsForItselfError: Whoever asks holds the key that it waits for, or the only room at a limit.
             ResultTimeoutError: It had not ended in time.
         """
         record = await self._end(timeout)
@@ -197,9 +205,16 @@ class Handle:
             self._server.take(self._attended)
 
     def _check_chain(self) -> None:
-        address = self._known.address
-        if address is not None and address in CHAIN.get() and not self.record.has_ended:
+        chain, address = CHAIN.get(), self._known.address
+        if not chain or self.record.has_ended:
+            return
+        if address is not None and address in chain:
             raise WaitsForItselfError(label_of(address), self.id)
+        if self._action is not None and self._action.has_room_limits:
+            record = self.record
+            for spot in sole_spots_of(self._action, self.keys.tenant, record.user, record.session):
+                if spot.address in chain:
+                    raise WaitsForItselfError(spot.label, self.id)
 
     async def _ended(self) -> RequestRecord:
         attended = self._attended
@@ -220,17 +235,10 @@ class Handle:
         """The caller has gone away."""
         if self._on_disconnect != "cancel" or self.record.has_ended:
             return
-        reason = "its caller went away"
         if self._attended is not None:
-            self._attended.stop(reason)
+            self._attended.stop(GONE, CALLER)
         else:
-            self._server.own(self._cancel_quietly(reason))
-
-    async def _cancel_quietly(self, reason: str) -> None:
-        try:
-            await self.cancel(reason)
-        except HoldfastError:
-            return
+            self.abandon()
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -248,7 +256,9 @@ class Handle:
         record = self.record
         explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
         info = info_of(self.id, record, explanation)
-        return info if self.may_cancel else structs.replace(info, user="", session="")
+        if self.may_cancel:
+            return info
+        return structs.replace(info, user="", session="", cancelled_by=kind_of(info.cancelled_by))
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
@@ -261,13 +271,29 @@ class Handle:
         attended = self._attended
         self._begin()
         if attended is None or attended.is_stored:
-            return follow(self._server.space, self.keys, after)
-        return follow_memory(attended.memory, after, lambda: attended.record if attended.is_over else None)
+            return follow(self._server.space, self.keys, after, is_own=self.may_cancel)
+
+        def ended() -> RequestRecord | None:
+            return attended.record if attended.is_over else None
+
+        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 
-    async def cancel(self, reason: str = "it was asked to") -> None:
+    def abandon(self, reason: str = GONE) -> None:
+        """Ask it to stop because its caller has gone away. While the store does not answer, it is tried again.
+
+        Nobody waits for that. If others share its run, it goes on for them.
+        """
+        self._server.own(cancel_in_the_end(self._server, self, reason))
+
+    async def cancel(self, reason: str = "it was asked to", cancelled_by: str = "") -> None:
         """Ask it to stop, wherever it waits or runs. One that has ended is left as it is.
+
+        Args:
+            reason: Why, in words.
+            cancelled_by: Who asks, see :attr:`~holdfast.flows.request.RequestInfo.cancelled_by`. By default the user
+                who has this handle.
 
         Raises:
             ForbiddenError: Another user has sent it, and whoever asks shares its run only.
@@ -278,18 +304,20 @@ class Handle:
             raise ForbiddenError("cancelling a request that another user has sent", (OPERATOR,))
         if not self.is_operators and not self.record.has_ended and await is_shared(self._server.space, self):
             raise RequestSharedError(self.id)
+        who = cancelled_by or self.asker or sender_of(self.record.user)
         if self._attended is not None:
-            self._attended.stop(reason)
+            self._attended.stop(reason, who)
             return
         server = self._server
         record = (await look(server.space, self.keys)).record
         if record.has_ended:
             return
         if record.durable:
+            await note_asker(server.space, self.keys, who)
             await cancel_run(server.engine.host, self.id, reason)
             server.arbiter.forget(self.id)
             await settle(server.space, self.keys, await look(server.space, self.keys))
         elif record.address:
-            await server.arbiter.stop(record.address, self.id, Stop(reason=reason))
+            await server.arbiter.stop(record.address, self.id, Stop(reason=reason, cancelled_by=who))
         elif record.server:
-            await server.stop_elsewhere(self.keys, record.server, reason)
+            await server.stop_elsewhere(self.keys, record.server, CancelRecord(reason, who))

@@ -41,6 +41,7 @@ def info_of(request_id: str, record: RequestRecord, explanation: Explanation | N
         error_type="" if problem is None else _type_of(problem, failure),
         error_status=0 if problem is None else getattr(problem, "status", 500),
         by=record.by,
+        cancelled_by=record.cancelled_by,
         superseded=record.superseded,
         overlap=record.overlap,
     )

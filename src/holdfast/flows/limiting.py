@@ -14,19 +14,18 @@ import msgspec
 from msgspec import structs
 
 from holdfast.errors import (
-    ArbiterUnavailableError,
     QueueFullError,
-    QueueTimeoutError,
     RateExceededError,
     RateMismatchError,
-    StoreError,
     TooManyRequestsError,
     WaitsForItselfError,
 )
+from holdfast.flows.circling import Circles
 from holdfast.flows.gates import LocalGate, SharedGate
 from holdfast.flows.keying import partition_of
 from holdfast.flows.limits import SAID
 from holdfast.flows.request import Explanation
+from holdfast.flows.rooms import AnyGate, Room, check_may_wait, no_room
 from holdfast.flows.spots import Spot, spots_of, what_of
 from holdfast.locks.rates import bucket as algebra
 from holdfast.locks.rates.rate_limiter import RateLimiter
@@ -36,13 +35,11 @@ from holdfast.workflows.storing.records import Standing
 
 if TYPE_CHECKING:
     from holdfast.errors import WorkflowConcurrencyLimitExceededError
-    from holdfast.flows.gates import Permit
     from holdfast.flows.limits import Rate
+    from holdfast.flows.rooms import Refuse
     from holdfast.flows.tasks import Task
     from holdfast.locks.rates.bucket import Bucket, Pass
     from holdfast.space import Space
-
-AnyGate = LocalGate | SharedGate
 
 MOST_BUCKETS: Final = 10_000
 """How many buckets are kept in memory before those are dropped that are full again."""
@@ -66,6 +63,7 @@ class Limiting:
         self._gates: Final[dict[tuple[str, ...], AnyGate]] = {}
         self._buckets: Final[dict[str, Bucket]] = {}
         self.waiting: Final[dict[str, Spot]] = {}
+        self.circles: Final = Circles()
 
     @property
     def in_use(self) -> int:
@@ -85,7 +83,7 @@ class Limiting:
             if part is not None:
                 answer = await self._pass(task, limit, part)
                 if not answer.granted:
-                    what = f"requests {what_of(task, limit, part)}"
+                    what = f"requests {what_of(task.name, limit, part)}"
                     raise RateExceededError(what, limit.max, limit.per, answer.retry_after)
 
     async def _pass(self, task: Task, limit: Rate, part: tuple[str, ...]) -> Pass:
@@ -142,19 +140,21 @@ class Limiting:
         spot = next((each for each in spots_of(task) if each.label == full.partition_key), None)
         if spot is None:
             return None
-        return QueueFullError(spot.label, full.waiting, SAID) if full.waiting else _no_room(spot)
+        return QueueFullError(spot.label, full.waiting, SAID) if full.waiting else no_room(spot)
 
     # --- room ----------------------------------------------------------------------------------------------------
 
-    def room_for(self, task: Task, *, durable: bool = False) -> Room:
-        """Return the room that a request needs, to be taken."""
-        return Room(self, task, durable=durable)
+    def room_for(self, task: Task, refuse: Refuse | None = None, *, durable: bool = False) -> Room:
+        """Return the room that a request needs, to be taken; it may be refused to wait for it."""
+        return Room(self, task, refuse, durable=durable)
 
     def check_chain(self, task: Task) -> None:
-        """Refuse a request that would wait for room which one has that waits for it.
+        """Refuse a durable request that might wait for room which one has that waits for it.
+
+        What is accepted durably is not given up later, so it is not looked whether there is room besides.
 
         Raises:
-            WaitsForItselfError: It would.
+            WaitsForItselfError: It might.
         """
         for spot in spots_of(task):
             if spot.limit.waits and spot.address in task.arrival.chain:
@@ -196,97 +196,6 @@ class Limiting:
         await asyncio.gather(*(gate.aclose() for gate in self._gates.values()))
 
 
-@final
-class Room:
-    """Room for one request at all of its limits: taken as far as it is there, waited for, and given back.
-
-    Whoever took some of it gives it back, also if the rest did not come.
-    """
-
-    __slots__ = ("_durable", "_limiting", "_missing", "_priority", "_taken", "_task")
-
-    def __init__(self, limiting: Limiting, task: Task, *, durable: bool) -> None:
-        self._limiting, self._task, self._durable = limiting, task, durable
-        own = task.arrival.priority
-        self._priority: Final = task.action.priority if own is None else own
-        self._missing: Final = list(spots_of(task))
-        self._taken: Final[list[tuple[Spot, AnyGate, Permit]]] = []
-
-    async def take_at_once(self) -> bool:
-        """Take what is free; tell whether that is all.
-
-        Raises:
-            TooManyRequestsError: A limit has no room, and the request does not wait.
-            QueueFullError: As many wait as may.
-            ArbiterUnavailableError: The store does not answer.
-        """
-        while self._missing:
-            spot = self._missing[0]
-            gate = self._limiting.gate(spot, self._task.name)
-            try:
-                is_taken, permit = await gate.try_take()
-            except StoreError as problem:
-                raise ArbiterUnavailableError(str(problem)) from problem
-            if not is_taken:
-                if not self._durable:
-                    check_may_wait(spot, gate.waiting)
-                return False
-            self._taken.append((self._missing.pop(0), gate, permit))
-        return True
-
-    async def wait(self) -> None:
-        """Wait for what is missing.
-
-        Raises:
-            QueueTimeoutError: It did not come in time.
-            QueueFullError: As many wait as may.
-            ArbiterUnavailableError: The store does not answer.
-        """
-        waiting = self._limiting.waiting
-        try:
-            while self._missing:
-                spot = waiting[self._task.id] = self._missing[0]
-                gate = self._limiting.gate(spot, self._task.name)
-                permit = await self._wait_at(spot, gate)
-                self._taken.append((self._missing.pop(0), gate, permit))
-        finally:
-            waiting.pop(self._task.id, None)
-
-    async def _wait_at(self, spot: Spot, gate: AnyGate) -> Permit:
-        ttl = None if self._durable else spot.limit.ttl
-        limit = asyncio.timeout(ttl)
-        try:
-            async with limit:
-                return await gate.take(self._priority)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise QueueTimeoutError(spot.label, ttl or 0.0) from None
-        except StoreError as problem:
-            raise ArbiterUnavailableError(str(problem)) from problem
-
-    def give_back(self) -> None:
-        """Let the next ones in."""
-        while self._taken:
-            spot, gate, permit = self._taken.pop()
-            gate.give_back(permit)
-            self._limiting.forget(spot)
-        for spot in self._missing:
-            self._limiting.forget(spot)
-
-
-def check_may_wait(spot: Spot, waiting: int) -> None:
-    """Refuse one that does not wait, and one too many."""
-    if not spot.limit.waits:
-        raise _no_room(spot)
-    if spot.limit.max_queued is not None and waiting >= spot.limit.max_queued:
-        raise QueueFullError(spot.label, waiting, SAID)
-
-
 def _standing(spot: Spot, note: str) -> Standing:
     limit = spot.limit
     return Standing(spot.address, LIMIT, limit.max, limit.on_limit, spot.label, limit.max_queued, note=note)
-
-
-def _no_room(spot: Spot) -> TooManyRequestsError:
-    return TooManyRequestsError(f"running requests at {spot.label}", spot.limit.max, SAID)

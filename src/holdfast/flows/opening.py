@@ -11,6 +11,7 @@ from holdfast.errors import ArbiterUnavailableError, InvalidFlowError
 from holdfast.flows.arbiters.local import LocalArbiter
 from holdfast.flows.arbiters.shared import SharedArbiter
 from holdfast.flows.attending import CLOSING
+from holdfast.flows.cancelling import SERVER
 from holdfast.flows.chaining import Chains
 from holdfast.flows.serving import Server
 from holdfast.flows.sweeping import sweep_for_ever
@@ -174,6 +175,6 @@ async def _let_end(server: Server, grace: float) -> None:
     if waiting and grace:
         await asyncio.wait(waiting, timeout=grace)
     for attended in server.unfinished:
-        attended.stop(CLOSING)
+        attended.stop(CLOSING, SERVER)
     if left := {attended.over for attended in server.unfinished}:
         await asyncio.wait(left, timeout=GRACE)

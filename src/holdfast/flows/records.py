@@ -65,6 +65,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
         result: What it returned.
         failure: What it raised.
         by: The request that took its place.
+        cancelled_by: Who asked for it to stop, see :mod:`holdfast.flows.cancelling`; empty: not known.
         superseded: The requests whose place it took.
         overlap: One of those had not ended when it began.
         retryable: If it was interrupted, another one with the same idempotency key is run.
@@ -96,6 +97,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
     retryable: bool = True
     keep: float = KEPT
     inputs: Raw | UnsetType = UNSET
+    cancelled_by: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -117,10 +119,11 @@ class SessionRecord(Struct, frozen=True):
     state: dict[str, Any]
 
 
-class CancelRecord(Struct, frozen=True):
+class CancelRecord(Struct, frozen=True, omit_defaults=True):
     """Somebody wants a request to stop that runs in another process."""
 
     reason: str
+    cancelled_by: str = ""
 
 
 class OnceRecord(Struct, frozen=True, omit_defaults=True):

@@ -98,6 +98,8 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         error_type: The name of the exception's class.
         error_status: The HTTP status that says the same.
         by: The request that superseded or absorbed this one.
+        cancelled_by: Who asked for it to stop, if it was cancelled: ``"user:ann"``, ``"operator:eve"``, ``"operator"``
+            (at the command line), ``"caller"`` (it went away), ``"server"`` (it is stopping); empty if not known.
         superseded: The requests whose place it took.
         overlap: A request that it superseded had not ended when it began: their effects on the outside may overlap.
     """
@@ -119,6 +121,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error_type: str = ""
     error_status: int = 0
     by: str = ""
+    cancelled_by: str = ""
     superseded: tuple[str, ...] = ()
     overlap: bool = False
 

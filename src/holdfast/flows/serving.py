@@ -181,9 +181,9 @@ class Server:
 
     # --- requests that run elsewhere ---------------------------------------------------------------------------------
 
-    async def stop_elsewhere(self, keys: RequestKeys, server: str, reason: str) -> None:
+    async def stop_elsewhere(self, keys: RequestKeys, server: str, why: CancelRecord) -> None:
         """Ask the server that runs a request to stop it."""
-        put = Put(keys.cancel, CANCELS.encode(CancelRecord(reason)))
+        put = Put(keys.cancel, CANCELS.encode(why))
         answer = await self.space.commit(put, wake=(Wake(self._mailbox(server), keys.cancel),))
         assert isinstance(answer, Conflict) or answer.versions  # noqa: S101 -- a conflict: it was asked before
 
@@ -217,7 +217,8 @@ class Server:
         try:
             record = (await self.space.read(key)).get(key)
             if record is not None and attended is not None:
-                attended.stop(CANCELS.decode(record.value).reason)
+                why = CANCELS.decode(record.value)
+                attended.stop(why.reason, why.cancelled_by)
                 await remove(self.space.store, key)
         except HoldfastError:
             return

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from holdfast.flows.arrival import Arrival, Principal
 from holdfast.flows.keying import partition_of
 from holdfast.flows.limits import ActionLimit
 from holdfast.workflows.limiting.standing import LIMIT
 
 if TYPE_CHECKING:
+    from holdfast.flows.action import Action
     from holdfast.flows.limits import LimitOfAction
     from holdfast.flows.tasks import Task
 
@@ -42,13 +44,28 @@ def spots_of(task: Task) -> tuple[Spot, ...]:
 
 def _spot(task: Task, limit: ActionLimit) -> Spot | None:
     part = partition_of(limit.key, task.arrival, task.inputs.values)
-    if part is None:
-        return None
-    own = (LIMIT, limit.name, "name") if limit.name else (LIMIT, task.name, "action")
-    return Spot(limit, (*own, *part), f"the limit {what_of(task, limit, part)}")
+    return None if part is None else _spot_at(task.name, limit, part)
 
 
-def what_of(task: Task, limit: LimitOfAction, part: tuple[str, ...]) -> str:
+def _spot_at(name: str, limit: ActionLimit, part: tuple[str, ...]) -> Spot:
+    own = (LIMIT, limit.name, "name") if limit.name else (LIMIT, name, "action")
+    return Spot(limit, (*own, *part), f"the limit {what_of(name, limit, part)}")
+
+
+def sole_spots_of(action: Action[..., Any], tenant: str, user: str, session: str) -> tuple[Spot, ...]:
+    """Return the limits that let in one at a time, as a request meets them that was taken on.
+
+    What a function of its inputs said of it is not known any more.
+    """
+    name, who = f"{action.flow}.{action.name}", Principal(tenant, user)
+    arrival = Arrival(flow=action.flow, action=action.name, principal=who, session=session)
+    sole = [each for each in action.limits if isinstance(each, ActionLimit) and each.max == 1]
+    return tuple(
+        [_spot_at(name, each, partition_of(each.key, arrival) or ()) for each in sole if not callable(each.key)]
+    )
+
+
+def what_of(name: str, limit: LimitOfAction, part: tuple[str, ...]) -> str:
     """Return what a limit counts, in words: ``"of chat.respond for user 'ann'"``."""
-    own = f"{limit.name!r}" if limit.name else f"of {task.name}"
+    own = f"{limit.name!r}" if limit.name else f"of {name}"
     return own if not part else f"{own} for {' '.join([part[1], *map(repr, part[2:])])}"

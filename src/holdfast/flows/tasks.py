@@ -15,6 +15,7 @@ from holdfast.flows.arbiters.manners import manner_of
 from holdfast.flows.arbiters.protocol import Ask, Manner
 from holdfast.flows.arrival import Address, Arrival
 from holdfast.flows.call import name_of
+from holdfast.flows.circling import LONGEST
 from holdfast.flows.idempotency import Claim
 from holdfast.flows.keying import label_of
 from holdfast.flows.policies import Restart
@@ -57,6 +58,12 @@ class Task(Struct, frozen=True, kw_only=True):
         """Flow and action."""
         return f"{self.action.flow}.{self.action.name}"
 
+    @property
+    def is_called(self) -> bool:
+        """Whether another request waits for it, which holds something, and it can still be refused when it waits."""
+        is_kept = self.action.durable or self.action.policy.collects
+        return bool(self.arrival.chain) and self.arrival.attended and not is_kept
+
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
         if self.action.policy.name in ("restart", "latest"):
@@ -86,6 +93,8 @@ class Task(Struct, frozen=True, kw_only=True):
     ) -> Ask:
         """Return what an arbiter is asked."""
         name, manner = _name_and_manner(self.action)
+        if manner.budget is None and self.is_called:
+            manner = structs.replace(manner, budget=LONGEST)
         return Ask(
             id=self.id,
             address=self.address or (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Raw, Struct, structs
 
@@ -17,6 +17,7 @@ from holdfast.errors import (
     RequestSupersededError,
     StepInterruptedError,
     TooManyRequestsError,
+    WaitsForItselfError,
 )
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
@@ -51,6 +52,7 @@ _TELLING: Final = (
     RequestInterruptedError,
     RequestSupersededError,
     TooManyRequestsError,
+    WaitsForItselfError,
 )
 """The errors that say themselves how a request ended."""
 
@@ -134,10 +136,14 @@ def ended(
     reason: str = "",
     result: bytes | None = None,
     failure: Failure | None = None,
+    cancelled_by: str = "",
 ) -> RequestRecord:
     """Return the record of a request that ends."""
     raw = UNSET if result is None else Raw(result)
-    return structs.replace(record, status=status, ended_at=at, reason=reason, result=raw, failure=failure)
+    changes: dict[str, Any] = {"status": status, "ended_at": at, "reason": reason, "result": raw, "failure": failure}
+    if cancelled_by or record.cancelled_by:
+        changes["cancelled_by"] = cancelled_by or (record.cancelled_by if status == "cancelled" else "")
+    return structs.replace(record, **changes)
 
 
 def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instant) -> Put:
@@ -210,7 +216,7 @@ def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOW
         return cause
     match record.status:
         case "cancelled":
-            return RequestCancelledError(request_id, record.reason)
+            return RequestCancelledError(request_id, record.reason, record.cancelled_by)
         case "superseded":
             return RequestSupersededError(request_id, record.by)
         case "interrupted":

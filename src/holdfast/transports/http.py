@@ -97,7 +97,7 @@ class Calling:
                 await stream(scope, receive, send)
             finally:
                 if stream.was_cut_off and action.on_disconnect == "cancel" and handle.is_new:
-                    await handle.cancel(GONE)
+                    handle.abandon(GONE)
 
         return send_events
 

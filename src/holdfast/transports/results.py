@@ -61,7 +61,7 @@ async def watched(work: Rest[T], action: Action[..., Any], handle: Handle, recei
 async def _watch(handle: Handle, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    await handle.cancel(GONE)
+    handle.abandon(GONE)
 
 
 async def result_within(handle: Handle, wait: float) -> ASGIApp:

@@ -62,8 +62,12 @@ class Handle(Protocol):
         """Yield its events after a number, and then those to come, until it has ended."""
         ...
 
-    async def cancel(self, reason: str) -> None:
-        """Stop it, wherever it is."""
+    def abandon(self, reason: str) -> None:
+        """Stop it because its caller has gone away; that is tried until it is known, and nobody waits for it."""
+        ...
+
+    async def cancel(self, reason: str, cancelled_by: str = "") -> None:
+        """Stop it, wherever it is; the record says who asked for it, by default the user who has this handle."""
         ...
 
 

@@ -12,6 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.cli.runs_showing import history_line, masked, shown
 from holdfast.clock import Instant
+from holdfast.errors import RequestCancelledError
 from holdfast.workflows.operating.information import HistoryEntry
 
 if TYPE_CHECKING:
@@ -212,6 +213,24 @@ async def test_a_cancelled_run_says_why(engine: hf.Engine, ask: Ask) -> None:
 
     assert (await ask("runs", "show", "a")).stdout.startswith("a: cancelled: not needed\n")
     assert (await ask("runs", "cancel", "a", "--yes")).exit_code == 3
+
+
+async def test_the_record_of_a_durable_request_says_that_an_operator_cancelled_it(url: str, ask: Ask) -> None:
+    """Whose request it is, its run tells."""
+    flow, begun = hf.Flow("shop"), asyncio.Event()
+
+    @flow.action(durable=True)
+    async def pack(_request: hf.Request) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with hf.Dispatcher(url, [flow]) as server:
+        handle = await server.dispatch(hf.Arrival(flow="shop", action="pack", principal=hf.Principal("acme", "ann")))
+        await begun.wait()
+        assert (await ask("runs", "cancel", handle.id, "--yes")).exit_code == 0
+        with pytest.raises(RequestCancelledError) as problem:
+            await handle.result(timeout=20)
+    assert (problem.value.cancelled_by, problem.value.reason) == ("operator", "an operator asked for it")
 
 
 async def test_a_failed_run_can_be_retried(engine: hf.Engine, ask: Ask) -> None:

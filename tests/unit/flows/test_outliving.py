@@ -16,8 +16,7 @@ from holdfast.locks.driving.removing import remove
 from holdfast.space import lines_of
 from holdfast.workflows.engine import withdraw
 from tests.conformance.arbiter_visits import force_out, fresh_name
-from tests.conformance.dispatch_stage import ANN, Stage, arrival, result
-from tests.conformance.dispatching import names_of
+from tests.conformance.dispatch_stage import ANN, Stage, arrival, names_of, result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -114,13 +114,20 @@ class FakeHandle:
             self.ending.set_result(msgspec.json.encode(result))
         await self.tell({"status": "completed", "result": result}, "request.ended")
 
-    async def cancel(self, reason: str) -> None:
+    def abandon(self, reason: str) -> None:
+        """End because its caller has gone."""
+        self._end_for(reason, "caller")
+
+    async def cancel(self, reason: str, cancelled_by: str = "") -> None:
         """End because somebody wants it."""
+        self._end_for(reason, cancelled_by)
+
+    def _end_for(self, reason: str, cancelled_by: str) -> None:
         self.cancelled_for.append(reason)
         self.status = "cancelled"
         self.was_cancelled.set()
         if not self.ending.done():
-            self.ending.set_exception(RequestCancelledError(self.id, reason))
+            self.ending.set_exception(RequestCancelledError(self.id, reason, cancelled_by))
 
 
 class FakeDispatching:

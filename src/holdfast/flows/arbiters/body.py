@@ -57,7 +57,9 @@ def ending_of(
     """Return what a request ends with whose turn is over before it has finished; no stop: its turn was lost."""
     if stop is None:
         return RequestInterruptedError(request_id)
-    return RequestSupersededError(request_id, stop.by) if stop.by else RequestCancelledError(request_id, stop.reason)
+    if stop.by:
+        return RequestSupersededError(request_id, stop.by)
+    return RequestCancelledError(request_id, stop.reason, stop.cancelled_by)
 
 
 def is_cancellation(error: BaseException | None) -> bool:

@@ -128,10 +128,12 @@ class Stop(Struct, frozen=True):
     Attributes:
         by: The request that supersedes it; empty: it was cancelled.
         reason: Said to people.
+        cancelled_by: Who asked for it, see :mod:`holdfast.flows.cancelling`.
     """
 
     by: str = ""
     reason: str = ""
+    cancelled_by: str = ""
 
 
 class Superseded(Struct, frozen=True):

@@ -240,7 +240,7 @@ class SharedHolding:
                 await turn.look_for_word()
             except HoldfastError as unknown:
                 raise ArbiterUnavailableError(str(unknown)) from error
-            raise ending_of(turn.ask.id, turn.stop or Stop(reason=OPERATOR)) from None
+            raise ending_of(turn.ask.id, turn.stop or Stop(reason=OPERATOR, cancelled_by="operator")) from None
         if isinstance(error, StoreError | LeaseTooShortError):
             raise ArbiterUnavailableError(str(error)) from error
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from holdfast.errors import ForbiddenError, HoldfastError, RequestNotFoundError
 from holdfast.flows.request import ENDED
+from holdfast.transports.chat.ends import Ends
 from holdfast.transports.chat.frames import Frame, event_frame, gone_frame, message_frame, status_frame
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Feed:
         self._slots: Final = asyncio.Semaphore(FOLLOWED)
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._met: Final[set[str]] = set()
+        self._ends: Final = Ends(party)
         self._open = 0
         self._waiting: Final[dict[str, Handle]] = {}
         self._moved: Final = asyncio.Event()
@@ -120,6 +122,7 @@ class Feed:
                 except HoldfastError:
                     await asyncio.sleep(PAUSE)
                     continue
+                self._ends.met_all()
                 await watch.wait(LOOK_EVERY)
 
     async def _meet(self, number: int, entry: Entry) -> None:
@@ -131,27 +134,40 @@ class Feed:
             await self._frames.put(Frame(frame.body, number, is_end=frame.is_end or is_shared))
         if entry.request and not is_shared:
             self._met.add(entry.request)
+            self._ends.meet(entry.request)
             self._open += 1
             self._own(self._follow(number, entry.request, self._seen.after(number)))
 
     # --- answers -------------------------------------------------------------------------------------------------
 
     async def _follow(self, number: int, request: str, after: int) -> None:
-        async with self._slots:
-            while True:
-                try:
+        end: Frame | None = None
+        while True:
+            try:
+                async with self._slots:
                     handle = await self._party.dispatching.find(self._party.principal, request)
                     await self._look(handle)
                     async for event in handle.events(after):
                         self._waiting.pop(request, None)
-                        after = event.number
-                        await self._frames.put(event_frame(number, request, event))
+                        frame = event_frame(number, request, event)
+                        if frame.is_end:
+                            end = frame  # and no more come
+                        else:
+                            after = event.number
+                            await self._frames.put(frame)
+                if not (earlier := await self._ends.before(request)):
                     break
-                except RequestNotFoundError:
-                    await self._frames.put(gone_frame(number, request))
-                    break
-                except HoldfastError:
-                    await asyncio.sleep(PAUSE)
+                end = None  # it is read again: whoever reads slowly has nothing kept for it
+                for each in earlier:
+                    await each.wait()
+            except RequestNotFoundError:
+                end = gone_frame(number, request)
+                break
+            except HoldfastError:
+                await asyncio.sleep(PAUSE)
+        if end is not None:
+            await self._frames.put(end)
+        self._ends.told(request)
         self._waiting.pop(request, None)
         self._open -= 1
         self._moved.set()

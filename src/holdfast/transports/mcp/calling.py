@@ -56,7 +56,6 @@ class ToolCalls:
         who: Callable[[ServerRequestContext[Any, Any]], tuple[Principal, Mapping[str, str]]],
     ) -> None:
         self._toolbox, self._dispatching, self._who = toolbox, dispatching, who
-        self._stopping: Final[set[asyncio.Task[None]]] = set()
 
     async def show(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
@@ -95,9 +94,7 @@ class ToolCalls:
             return await handle.packed()
         except asyncio.CancelledError:
             if action.on_disconnect == "cancel" and handle.is_new:
-                stopping = asyncio.ensure_future(handle.cancel(CANCELLED))
-                self._stopping.add(stopping)
-                stopping.add_done_callback(self._stopping.discard)
+                handle.abandon(CANCELLED)
             raise
 
 
