@@ -10,7 +10,7 @@ from msgspec import UNSET
 from holdfast.clock import Instant
 from holdfast.flows.keying import label_of
 from holdfast.flows.request import Explanation, RequestInfo
-from holdfast.flows.viewing import problem_of, shown_problem
+from holdfast.flows.viewing import QUARANTINED, problem_of, shown_problem
 
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
@@ -53,6 +53,9 @@ def _type_of(problem: HoldfastError, failure: Any) -> str:  # noqa: ANN401 -- a 
 
 async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
     """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
+    if record.reason == QUARANTINED:
+        key = label_of(record.address) if record.address else "its run"
+        return Explanation(key=key, policy=record.policy, holder=request_id, holder_status="quarantined")
     at_a_limit = server.limits.explain(request_id)
     if at_a_limit is not None or not record.address:
         return at_a_limit

@@ -57,6 +57,10 @@ _TELLING: Final = (
 """The errors that say themselves how a request ended."""
 
 
+QUARANTINED: Final = "it ended the servers that ran it, and waits for an operator to retry or cancel it"
+"""Why a request does not go on whose run is quarantined."""
+
+
 class View(Struct, frozen=True):
     """A request as it was at one moment.
 
@@ -179,12 +183,17 @@ def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -
         return View(over, version, seen.at, is_derived=True)
     life = LIVES.decode(found.value)
     if not life.has_ended:
-        status: Status = "running" if life.claims else "waiting"
-        began = life.changed_at if life.claims else Instant(0)
-        shown = structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=life.cancel or "")
-        return View(shown, version, seen.at, life)
+        return View(_unfinished(record, life), version, seen.at, life)
     over = _ended_run(record, life, None if header is None else HEADERS.decode(header.value))
     return View(over, version, seen.at, life, is_derived=True)
+
+
+def _unfinished(record: RequestRecord, life: Life) -> RequestRecord:
+    if life.status == "quarantined":
+        return structs.replace(record, status="waiting", attempt=life.claims, reason=life.cancel or QUARANTINED)
+    status: Status = "running" if life.claims else "waiting"
+    began = life.changed_at if life.claims else Instant(0)
+    return structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=life.cancel or "")
 
 
 def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> RequestRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.flows.dispatch import Dispatcher
+    from holdfast.flows.handle import Handle
+    from holdfast.flows.request import Explanation
 
 SOMEBODY = hf.Principal()
+OPERATOR = hf.Principal(user="olga", roles=frozenset({"operator"}))
 
 
 class Serve(Protocol):
@@ -136,6 +140,36 @@ async def test_an_idempotency_key_follows_its_owner(serve: Serve, watcher: Dispa
 
     assert again != lost
     assert await (await watcher.find(SOMEBODY, again)).result(timeout=PATIENCE) == "a@two"
+
+
+async def test_a_request_that_ends_its_servers_is_left_alone_and_an_operator_can_free_its_key(
+    serve: Serve, watcher: Dispatcher
+) -> None:
+    """It says that it is quarantined, and is not lost; once it is cancelled, the one behind it has its turn."""
+    one = serve("fragile-one")
+    poison = begun(one, "queued", "a")
+    behind = sent(one, "queued", "b")
+    one.kill()
+    two = serve("fragile-two")
+    handle = await watcher.find(SOMEBODY, poison)
+    why = await explained(handle)
+    await watcher.cancel(OPERATOR, poison, "it is poison")
+    assert two.hear() == ["begun", "b"]
+    two.tell("go", "b")
+
+    assert (why.holder, why.holder_status, why.key) == (poison, "quarantined", "session 's-1'")
+    assert (await handle.info()).status == "cancelled"
+    assert await (await watcher.find(SOMEBODY, behind)).result(timeout=PATIENCE) == "b@fragile-two"
+
+
+async def explained(handle: Handle) -> Explanation:
+    """Wait until it is known why a request does not go on."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            info = await handle.info()
+            if info.status == "waiting" and info.explanation is not None and info.explanation.holder == handle.id:
+                return info.explanation
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("when", ["collecting", "running"])

@@ -1,7 +1,7 @@
 """Serves a flow: ``serve URL NAME``. Each action says ``begun NAME`` and ends when it is told ``go NAME``.
 
 ``send ACTION NAME HOW KEY`` sends a request, which is ``attended`` or ``durable``, with an idempotency key or ``-``; it
-says ``sent ID``.
+says ``sent ID``. If its name begins with ``fragile``, a request that has ended one server is quarantined.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ async def main(url: str, server: str) -> None:
         await gates[name].wait()
         return f"{name}@{server}"
 
-    async with hf.Dispatcher(hf.Engine(url, lease=3), [flow_of(work)]) as dispatcher:
+    engine = hf.Engine(url, lease=3, quarantine_after=1 if server.startswith("fragile") else 5)
+    async with hf.Dispatcher(engine, [flow_of(work)]) as dispatcher:
         say("ready")
         while words := (await told.readline()).decode().split():
             if words[0] == "go":
