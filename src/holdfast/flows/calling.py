@@ -58,7 +58,7 @@ async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, Jso
 
 @final
 class Calls:
-    """What a request that runs here can do: the :class:`~holdfast.flows.request.Means` of its action.
+    """What a request that runs here can do: the :class:`~holdfast.flows.means.Means` of its action.
 
     Args:
         server: Where it runs.
