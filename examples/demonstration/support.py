@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BURST: Final = ("Hello?", "My parcel is late.", "Where is it?", "Anybody there?", "Never mind, it is here!")
 PARCEL: Final = "parcel-7"
 SHOWN: Final = 2.0
-"""Seconds that the picture is wide."""
+"""Seconds that the picture is wide, and more if it takes longer."""
 
 AGAIN: Final = 0.04
 
@@ -52,6 +52,7 @@ class Scene:
     async def fire_twice(self) -> None:
         """Deliver one event twice at the same moment, and then another one about the same parcel."""
         twice = await asyncio.gather(*(self.server.deliver("event-1", PARCEL) for _ in range(2)))
+        twice.sort(key=lambda answer: str(answer.body["status"]))  # the one that was accepted first, whichever it is
         for answer in (*twice, await self.server.deliver("event-2", PARCEL)):
             self._note(answer)
 
@@ -86,7 +87,8 @@ class Scene:
 
     def picture(self) -> list[str]:
         """Draw who waited and who ran."""
-        timeline = Timeline(SHOWN, list(self.tracks.values()))
+        latest = max((each.left or 0.0 for each in self.tracks.values()), default=0.0)
+        timeline = Timeline(max(SHOWN, latest), list(self.tracks.values()))
         timeline.began -= (datetime.now(UTC) - self.began).total_seconds()
         return timeline.rows(self.screen)
 

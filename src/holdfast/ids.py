@@ -24,7 +24,6 @@ _RANDOM_BITS: Final = (1 << 62) - 1
 _VARIANT: Final = 0b10 << 62
 
 _TEXT: Final = "%08x-%04x-7%03x-%04x-%012x"
-_LONG: Final = "%015x-%s"
 
 _lock = threading.Lock()
 
@@ -97,11 +96,10 @@ class IdMaker:
 
     def long(self) -> str:
         """Make an id that cannot be guessed: the time, and 128 random bits of the system's."""
-        moment = self._moment()
         try:
-            return _LONG % (moment, _tails.pop())
+            return f"{self._moment():015x}-{_tails.pop()}"
         except IndexError:
-            return _LONG % (moment, _fetch_tails())
+            return f"{self._moment():015x}-{_fetch_tails()}"
 
     def __call__(self) -> str:
         """Make an id."""

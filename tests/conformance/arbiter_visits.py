@@ -40,7 +40,7 @@ HASTY: Final = manner_of(Restart(grace="20ms"))
 def ask(name: str, manner: Manner = QUEUE, *, key: str = "s-1", action: str = "chat.respond", **more: Any) -> Ask:
     """Return a request of the tenant that all tests have."""
     address = ("request", "acme", "session", key)
-    return Ask(id=name, address=address, label=f"session {key!r}", action=action, manner=manner, **more)
+    return Ask(id=name, address=address, action=action, manner=manner, **more)
 
 
 def putting(key: RecordKey, value: bytes) -> Beside:

@@ -17,8 +17,8 @@ from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.dispatch import ArbiterKind
     from holdfast.flows.handle import Handle
+    from holdfast.flows.opening import ArbiterKind
     from holdfast.flows.scheduling import OnOverlap
 
 Pair: TypeAlias = tuple[Dispatcher, Dispatcher]

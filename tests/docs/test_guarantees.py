@@ -12,9 +12,12 @@ import pytest
 
 from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.arbiters import ArbiterContract
+from tests.conformance.collecting import CollectingContract
 from tests.conformance.dispatching import DispatchContract
 from tests.conformance.limiting import LimitContract
+from tests.conformance.refusing import RefusingContract
 from tests.conformance.sharing import SharingContract
+from tests.conformance.superseding import SupersedingContract
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "guarantees.md"
@@ -22,11 +25,14 @@ TEXT = PAGE.read_text(encoding="utf-8")
 WHERE = ("in one process", "memory", "SQLite")
 CONTRACTS = {
     "arbiters.py": ArbiterContract,
+    "collecting.py": CollectingContract,
     **dict.fromkeys(
         ("taking_turns.py", "bursting.py", "following.py", "stopping.py", "repeating.py"), DispatchContract
     ),
     "limiting.py": LimitContract,
+    "refusing.py": RefusingContract,
     "sharing.py": SharingContract,
+    "superseding.py": SupersedingContract,
 }
 SUITES = {"locks": LockConformance, "runs": RunLockConformance}
 WHERE_LOCKS = ("memory", "SQLite")
@@ -43,7 +49,8 @@ lock of a run; clean up; tick; purged
 """
 QUESTIONS_ABOUT_REQUESTS = """
 runs at a time; order of arrival; superseded; not arbitrated; second server; kill -9; last event; idempotency key;
-follows a request; done to a session; another tenant; itself; one commit; credentials; first user; webhook
+follows a request; done to a session; another tenant; itself; one commit; credentials; first user; webhook;
+is refused
 """
 OVERVIEW = re.compile(r"^\| \[(?P<promise>.+?)\]\(#\S+\) \| (?P<marks>.+) \|$", re.MULTILINE)
 SECTION = re.compile(r"^## (?P<promise>.+)\n(?P<body>(?:(?!^## ).*\n?)*)", re.MULTILINE)
@@ -100,6 +107,12 @@ def _file_of(case: type) -> Path | None:
         ("test_arbiters.py", "class Shared(ArbiterContract)"),
         ("test_dispatch.py", "class TestLocal(DispatchContract, LimitContract, SharingContract)"),
         ("test_dispatch.py", "class Shared(DispatchContract, LimitContract, SharingContract)"),
+        ("test_policies.py", "class _Policies(SupersedingContract, CollectingContract, RefusingContract)"),
+        *(
+            ("test_policies.py", f"class {case}")
+            for case in ("TestLocal(_Policies)", "Shared(_Policies)", "TestSharedOnSqlite(", "TestSharedOnPostgresql(")
+        ),
+        ("test_policies.py", "class TestSharedOnRedis(OnRedis, Shared)"),
         *(
             (f"test_{server}.py", f", {suite})")
             for server in ("postgresql", "redis", "mysql", "mongodb", "dynamodb", "libsql")

@@ -55,9 +55,10 @@ def _check_successor(watch: FlowWatch, request_id: str, record: RequestRecord) -
     newer = others[0][0] if others else watch.records.get(record.by)
     is_alike = newer is None or (newer.action, newer.session) == (record.action, record.session)
     watch.demand(is_alike and record.by != request_id, f"successor: {request_id} was superseded by {record.by!r}")
-    if others:
-        is_older = max(sending.answered for _, sending in others) < min(sending.sent for _, sending in mine)
-        watch.demand(not is_older, f"successor: {request_id} was superseded by {record.by}, which is older")
+    was_earlier = watch.written.get(record.by, watch.written[request_id]) < watch.written[request_id]
+    was_known = others and max(each.answered for _, each in others) < min(each.sent for _, each in mine)
+    is_older = was_earlier or was_known
+    watch.demand(not is_older, f"successor: {request_id} was superseded by {record.by}, which is older")
 
 
 def _check_burst(watch: FlowWatch, request_id: str, names: list[str]) -> None:

@@ -44,6 +44,7 @@ class FlowWatch:
         abandoned: The letters whose sender went away at some time.
         shaken: The processes with which something went wrong, though they live.
         records: How each request is, as far as was written.
+        written: With which commit it was first written that a request is there.
         overlap: What a tick does while the one before it runs.
         patient: The actions whose requests wait for their turn, however long that takes.
         free: The actions whose requests need no turn.
@@ -59,6 +60,8 @@ class FlowWatch:
         self.abandoned: Final[set[str]] = set()
         self.shaken: Final[set[str]] = set()
         self.records: Final[dict[str, RequestRecord]] = {}
+        self.written: Final[dict[str, int]] = {}
+        self._commits = 0
         self.overlap = "allow"
         self.patient: tuple[str, ...] = ()
         self.free: tuple[str, ...] = ()
@@ -89,6 +92,7 @@ class FlowWatch:
 
     def saw(self, process: Process, applied: Applied) -> None:
         """Look at what a commit of ``process`` has left behind."""
+        self._commits += 1
         for key in applied.changed:
             kind, parts = key.parts[2], key.parts[3:]
             if kind == "request":
@@ -107,6 +111,7 @@ class FlowWatch:
         if record is None:
             return
         after = self.records[request_id] = REQUESTS.decode(record.value)
+        self.written.setdefault(request_id, self._commits)
         if before is not None and before.has_ended:
             told = f"end: {request_id} ended {before.status}, and then {after.status}"
             self.demand(after.status == before.status, told)
@@ -170,16 +175,16 @@ class FlowWatch:
             return self.overlap == "restart"
         return run.action == "restarted" and len(self._of("restarted", run.session)) > 1
 
-    def _of(self, action: str, session: str) -> list[str]:
-        found = (
-            each for each in self.sendings.values() if (each[0][0].action, each[0][0].session) == (action, session)
-        )
-        return [each[0][1].id for each in found]
+    def _of(self, action: str, session: str) -> set[str]:
+        """Return the requests that were taken on, whether or not their senders have heard so by now."""
+        sent = ((each, letter.action, letter.session) for each, [(letter, _), *_] in self.sendings.items())
+        written = ((each, record.action, record.session) for each, record in self.records.items())
+        return {each for each, *whose in (*sent, *written) if whose == [action, session]}
 
     def _check_order(self, run: Run) -> None:
         """Whoever was told that it waits before this one was sent has had its turn, if nothing went wrong with it."""
-        mine = self.sendings.get(run.id)
-        sent = self._order if not mine else min(sending.sent for _, sending in mine)
+        mine = [sending.sent for _, sending in self.sendings.get(run.id, ()) if sending.is_new]
+        sent = min(mine, default=self._order)  # others may share it who came later, though nobody has heard of it
         for request_id, [(letter, sending), *_] in self.sendings.items():
             if letter.action not in self.patient or letter.session != run.session or request_id in self._runs:
                 continue

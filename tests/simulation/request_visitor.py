@@ -102,7 +102,6 @@ class Visitor:
         asked = Ask(
             id=self.name,
             address=self.address,
-            label=self.key,
             action=visit.action,
             manner=visit.manner,
             beside=self._writes("first") if self.chance.random() < 0.5 else None,

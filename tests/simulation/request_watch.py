@@ -98,10 +98,13 @@ class RequestWatch:
             self.demand(not visit.has_committed, f"commit: {visit.id} was told {visit.ending} and its end is there")
 
     def superseded(self, visit: Visit, by: str) -> None:
-        """One was told that a newer one took its place: then that one is of the same action and key, and does so."""
+        """One was told that a newer one took its place: then that one is of the same action and key, and does so.
+
+        One that lost its place gives way by its own manner: here, unlike in an app, an action has several of them.
+        """
         newer = self.visits.get(by)
         fits = newer is not None and (newer.key, newer.action) == (visit.key, visit.action) and newer is not visit
-        takes = newer is not None and newer.manner.supersedes != "nobody"
+        takes = newer is not None and {newer.manner.supersedes, visit.manner.supersedes} != {"nobody"}
         self.demand(fits and takes, f"stop: {visit.id} was told that {by} took its place")
 
     def cancelled(self, visit: Visit) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PATIENCE: Final = 180.0
 """Seconds after the last fault by which every request has ended."""
 
-KEPT: Final = {"record", "effect", "stop", "turned-out", "waiting"}
+KEPT: Final = {"record", "effect", "stop", "superseded", "turned-out", "waiting"}
 """What stays in the store for a while after all have ended."""
 
 
@@ -152,7 +152,6 @@ class World:
         asked = Ask(
             id="last",
             address=("request", "acme", "session", key),
-            label=key,
             action="last",
             manner=Manner(budget=10 * self.lease),
         )

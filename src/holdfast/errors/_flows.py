@@ -126,29 +126,38 @@ class QueueFullError(FlowError):
 
     Attributes:
         retry_after: After how many seconds it is worth trying again, as far as can be told.
+        holder: The request that has the key, if that is known.
+        since: Since when it has the key, by the store's time.
     """
 
     status = 429
 
-    def __init__(self, key: str, waiting: int, retry_after: float) -> None:
-        super().__init__(key, waiting, retry_after)
-        self.key, self.waiting, self.retry_after = key, waiting, retry_after
+    def __init__(self, key: str, waiting: int, retry_after: float, holder: str = "", since: int = 0) -> None:
+        super().__init__(key, waiting, retry_after, holder, since)
+        self.key, self.waiting, self.retry_after, self.holder, self.since = key, waiting, retry_after, holder, since
 
     def __str__(self) -> str:
-        return f"{self.waiting} requests wait for {self.key} already; try again in {self.retry_after:g} s"
+        held = self.holder and f" behind the request {self.holder!r}"
+        return f"{self.waiting} requests wait for {self.key} already{held}; try again in {self.retry_after:g} s"
 
 
 class QueueTimeoutError(FlowError, TimeoutError):
-    """The request's turn did not come in time. It never ran and has left the line; it may be sent again."""
+    """The request's turn did not come in time. It never ran and has left the line; it may be sent again.
+
+    Attributes:
+        holder: The request that had the key then, if that is known.
+        since: Since when it had the key, by the store's time.
+    """
 
     status = 503
 
-    def __init__(self, key: str, seconds: float) -> None:
-        super().__init__(key, seconds)
-        self.key, self.seconds = key, seconds
+    def __init__(self, key: str, seconds: float, holder: str = "", since: int = 0) -> None:
+        super().__init__(key, seconds, holder, since)
+        self.key, self.seconds, self.holder, self.since = key, seconds, holder, since
 
     def __str__(self) -> str:
-        return f"the turn at {self.key} did not come within {self.seconds:g} s"
+        held = self.holder and f"; the request {self.holder!r} had it"
+        return f"the turn at {self.key} did not come within {self.seconds:g} s{held}"
 
 
 class WaitsForItselfError(FlowError):

@@ -84,10 +84,12 @@ class Action(Generic[P, R]):
         rates: Those of them that say how many come.
         has_room_limits: Whether there are others.
         priority: Who goes first among those that wait for such a limit.
+        is_simple: Whether whoever waits for a request can run it as well: it ends with its caller, and waits for its
+            turn at most.
         description: What it does, for people and for language models.
         function: The function itself.
         signature: The types of what it takes besides the request, and of what it returns.
-        pack: Returns a result as JSON.
+        write: Returns a result as JSON, and as it is restored from that.
 
     Raises:
         InvalidFlowError: The declaration cannot work; the error names the place and the reason.
@@ -103,7 +105,7 @@ class Action(Generic[P, R]):
         self.policy: Final = policy
         self.function: Final = checked_function(where, function)
         self.signature: Final = checked_signature(where, function)
-        self.pack: Final = self.signature.result.pack
+        self.write: Final = self.signature.result.pack_and_restore
         self._takes: Final = item_signature(where, self.signature) if isinstance(policy, Batch) else self.signature
         self._defaults: Final = defaults_of(self._takes)
         known = self.signature.parameters.parameters.values()
@@ -121,6 +123,8 @@ class Action(Generic[P, R]):
         self.rates: Final = tuple(each for each in chosen.limits if isinstance(each, Rate))
         self.has_room_limits: Final = len(self.rates) < len(self.limits)
         self.priority: Final = chosen.priority
+        goes_with_caller = chosen.on_disconnect == "cancel" and not chosen.durable and policy.name != "join"
+        self.is_simple: Final = goes_with_caller and not policy.collects and not self.limits
         self.description: Final = checked_description(where, options.get("description"), function)
         functools.update_wrapper(self, function, updated=())
 

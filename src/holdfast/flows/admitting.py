@@ -24,12 +24,12 @@ from holdfast.flows.attending import Attended
 from holdfast.flows.bursts import add
 from holdfast.flows.call import Call, name_of, tags_of
 from holdfast.flows.cancelling import CALLER
-from holdfast.flows.handle import Handle, Stored
+from holdfast.flows.handle import Handle
 from holdfast.flows.idempotency import RacedError, Replay, resolve
 from holdfast.flows.informing import explain
 from holdfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
 from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import RequestKeys, new_request_id
+from holdfast.flows.records import RequestKeys, Stored, new_request_id
 from holdfast.flows.seeing import Seeing, is_own
 from holdfast.flows.viewing import settle
 from holdfast.workflows.starting.starting import Start, start
@@ -37,7 +37,8 @@ from holdfast.workflows.starting.starting import Start, start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from holdfast.flows.arrival import OnDisconnect
+    from holdfast.flows.arrival import Arrival, OnDisconnect
+    from holdfast.flows.flow import Flows
     from holdfast.flows.idempotency import Claim
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Explanation
@@ -55,20 +56,34 @@ class Admitting:
 
     Args:
         server: Where they run.
+        flows: All actions.
         workflows: The workflows of all actions, by name.
         find: Returns a handle on a request of a tenant, whoever sent it.
+
+    Attributes:
+        server: Where they run.
+        simple: The actions whose requests can be taken on without awaiting anything, if their caller waits.
     """
 
     def __init__(
         self,
         server: Server,
+        flows: Flows,
         workflows: Mapping[str, Workflow[..., Any]],
         find: Callable[[str, str], Awaitable[Handle]],
     ) -> None:
-        self._server, self._workflows, self._find = server, workflows, find
+        self.server, self._workflows, self._find = server, workflows, find
         self._is_shared: Final = server.arbiter.is_shared
         self._owners: Final = Owners(server.space, server.tenants.limits.session_kept)
         self.seeing: Final = Seeing(server.space, self._owners)
+        self.simple: Final = frozenset(
+            each for each in flows.actions if each.is_simple and (not self._is_shared or each.policy.key == "none")
+        )
+
+    def has_to_claim(self, arrival: Arrival) -> bool:
+        """Tell whether it has to be looked up in the store whose session it is that a request came in."""
+        speaks_for_itself = arrival.transport in SPEAKS_FOR_ITSELF
+        return speaks_for_itself and not self._owners.are_known(arrival.principal, arrival.session)
 
     async def take_on(self, task: Task, *, here: bool = False) -> Handle:
         """Take a request on, once for each idempotency key.
@@ -82,11 +97,10 @@ class Admitting:
             RateExceededError: More come than the action takes.
             TooManyRequestsError: As many run as may, and it does not wait; or its tenant has as many as it may.
         """
-        server, arrival = self._server, task.arrival
+        server, arrival = self.server, task.arrival
         if task.action.limits:
             await self._check_limits(task)
-        is_owned = bool(arrival.session) and arrival.transport in SPEAKS_FOR_ITSELF
-        if is_owned and not self._owners.are_known(arrival.principal, arrival.session):
+        if arrival.session and self.has_to_claim(arrival):
             await self._owners.claim(arrival.principal, arrival.session)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
@@ -109,7 +123,7 @@ class Admitting:
         """Take a request on with its idempotency key, unless its tenant has too many of them."""
         if claim.version:
             return await self._begin(task)
-        census, tenant, is_there = self._server.tenants.idempotency, task.arrival.tenant, False
+        census, tenant, is_there = self.server.tenants.idempotency, task.arrival.tenant, False
         await census.enter(tenant)
         try:
             handle = await self._begin(task)
@@ -120,7 +134,7 @@ class Admitting:
 
     async def _check_limits(self, task: Task) -> None:
         """Refuse what comes too often, before anything is written. What may be a repetition is counted later."""
-        server, arrival = self._server, task.arrival
+        server, arrival = self.server, task.arrival
         if arrival.attended and (task.action.durable or task.action.policy.collects):
             server.limits.check_chain(task)  # others find out when they would wait
         if task.action.rates and not arrival.idempotency_key:
@@ -136,13 +150,13 @@ class Admitting:
             if task.action.durable or not task.arrival.attended:
                 return await self._counted(task, self._start)
             is_stored = task.claim is not None or (self._is_shared and task.address is not None)
-            attended = Attended(self._server, task, is_stored=is_stored)
+            attended = Attended.of(self.server, task, is_stored=is_stored)
             on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
             explanation = None
             if not here or is_stored or on_disconnect != "cancel" or policy.name == "join":
                 explanation = await self._attend(task, attended, on_disconnect)
             return Handle(
-                self._server,
+                self.server,
                 attended,
                 task.action,
                 is_new=True,
@@ -154,7 +168,7 @@ class Admitting:
 
     async def _counted(self, task: Task, begin: Callable[[Task], Awaitable[Handle]]) -> Handle:
         """Take a durable request on, unless its tenant has too many of them that have not ended."""
-        census, tenant = self._server.tenants.durable, task.arrival.tenant
+        census, tenant = self.server.tenants.durable, task.arrival.tenant
         await census.enter(tenant)
         is_new = False
         try:
@@ -168,7 +182,7 @@ class Admitting:
         """Share the run of another request; an idempotency key stands for that one then."""
         claim = task.claim
         if claim is not None:
-            await self._server.update(Beside((claim.key,), lambda _, seen: claim.put_over(request_id, seen)))
+            await self.server.update(Beside((claim.key,), lambda _, seen: claim.put_over(request_id, seen)))
         return await self._shared(task, await self._find(task.arrival.tenant, request_id))
 
     async def _shared(self, task: Task, handle: Handle) -> Handle:
@@ -180,7 +194,7 @@ class Admitting:
 
     async def _attend(self, task: Task, attended: Attended, on_disconnect: OnDisconnect) -> Explanation | None:
         """Run a request here, in a task of its own, while its caller waits; say why it waits, if it does."""
-        entered = self._server.take(attended)
+        entered = self.server.take(attended)
         try:
             if task.address is None and not attended.is_stored and not task.action.has_room_limits:
                 return None
@@ -194,13 +208,13 @@ class Admitting:
     async def _explain(self, request_id: str, record: RequestRecord) -> Explanation | None:
         """Say why a request waits; nothing if the store does not answer now, since the request is taken on."""
         try:
-            return await explain(self._server, request_id, record)
+            return await explain(self.server, request_id, record)
         except (StoreError, ArbiterUnavailableError):
             return None
 
     async def _start(self, task: Task) -> Handle:
         """Start a durable request: record, run and place are one commit."""
-        server = self._server
+        server = self.server
         keys, at = RequestKeys(server.space, task.arrival.tenant, task.id), server.now()
         record = task.record(at, "waiting", durable=True)
         workflow = self._workflows[name_of(task.action)]
@@ -234,7 +248,7 @@ class Admitting:
 
     async def _collect(self, task: Task) -> Handle:
         """Add a request to a burst."""
-        server = self._server
+        server = self.server
         done = await add(server, task, self._workflows[name_of(task.action)])
         keys = RequestKeys(server.space, task.arrival.tenant, done.run_id)
         handle = await self._begun(keys, task, is_new=done.is_new)  # others are in it: it goes on without this one
@@ -246,11 +260,11 @@ class Admitting:
         self, keys: RequestKeys, task: Task, *, is_new: bool = True, on_disconnect: OnDisconnect = "continue"
     ) -> Handle:
         try:
-            record = (await self._server.look(keys)).record
+            record = (await self.server.look(keys)).record
         except (StoreError, ArbiterUnavailableError):  # it is taken on all the same
-            record = task.record(self._server.now(), "waiting", durable=True)
+            record = task.record(self.server.now(), "waiting", durable=True)
         return Handle(
-            self._server,
+            self.server,
             Stored(keys, record),
             task.action,
             is_new=is_new,

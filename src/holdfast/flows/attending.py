@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from holdfast.clock import Instant
 from holdfast.errors import (
@@ -17,58 +17,51 @@ from holdfast.errors import (
     RequestCancelledError,
     RequestInterruptedError,
     RequestSupersededError,
-    SessionStateError,
     WaitsForItselfError,
 )
-from holdfast.flows.arbiters.body import Body
+from holdfast.flows.arbiters.body import Body, this_body
 from holdfast.flows.arbiters.protocol import JoinsError
 from holdfast.flows.calling import Calls
 from holdfast.flows.cancelling import CALLER
 from holdfast.flows.circling import Waiter
+from holdfast.flows.concluding import Concluding
 from holdfast.flows.emitting import Journal
-from holdfast.flows.ending import ended_by, is_exit, raise_cancelling, write_end_in_time, write_late_end
+from holdfast.flows.ending import is_exit, raise_cancelling
+from holdfast.flows.handle import Handle
 from holdfast.flows.keying import label_of
-from holdfast.flows.knowing import KnownHere
+from holdfast.flows.knowing import NOTHING
 from holdfast.flows.tasks import inputs_of, tell_overlap
-from holdfast.flows.viewing import ended
-from holdfast.flows.writing import as_it_is_now, update_while_alive, with_its_place, write_end
-from holdfast.workflows.storing.failures import describe
+from holdfast.flows.writing import as_it_is_now, update_while_alive, with_its_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.flows.action import Inputs
-    from holdfast.flows.arbiters.protocol import Beside, Stop, Turn
+    from holdfast.flows.arbiters.protocol import Beside, Stop
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Status
-    from holdfast.flows.session import Operation
     from holdfast.keys import RecordKey
 
 CLOSING: Final = "its server is closing"
 
 
 @final
-class Attended(KnownHere):
+class Attended(Concluding, eq=False):
     """One request that runs here.
 
     Attributes:
-        has_begun: It runs, or did.
         stopping: Why it was asked to stop.
     """
 
-    # As in the class above, what few have is said once.
-    has_begun = False
-    stopping = ""
-    _by = _cancelled_by = ""
+    stopping: str = ""
+    _by: str = ""
     _doomed: WaitsForItselfError | None = None
     _exit: BaseException | None = None
-    _journal: Journal | None = None
-    _turn: Turn | None = None
     _calls: Calls | None = None
-    _may_be_written = _has_started = _is_waiting = False
+    _has_started: bool = False
+    _is_waiting: bool = False
     _body: Body | None = None
     _running: asyncio.Task[Any] | None = None
-    _entered: asyncio.Future[int] | None = None
 
     # --- beginning, and being stopped ------------------------------------------------------------------------------
 
@@ -88,16 +81,24 @@ class Attended(KnownHere):
         Raises:
             CancelledError: Somebody has cancelled the caller, and not only the request.
         """
-        body, self.has_begun = Body(), True
-        self._body = body
-        self._server.begun(self)
+        self.stay()
+        await self.run_at_once()
+
+    async def run_at_once(self) -> None:
+        """Run it here, in the hope that one step is enough; if it is not, :meth:`stay` after the first of them.
+
+        Nobody else can see or stop it before that, so that what is needed for it need not be prepared for most.
+        """
+        self.has_begun = True
+        self._server.requests[self.id] = self
         try:
             delivered = await self._run()
         except asyncio.CancelledError as again:
             delivered = again
         finally:
+            body, self._body = self._body, None  # whose task refers to whatever its context does
             self._server.gone(self)
-        if delivered is None and not body.was_cancelled:
+        if body is None or (delivered is None and not body.was_cancelled):
             return
         is_others = body.is_to_end and not body.was_cancelled
         others = await body.take_back(delivered)
@@ -105,6 +106,16 @@ class Attended(KnownHere):
             raise others
         if delivered is not None and is_others:
             raise delivered
+
+    def stay(self) -> None:
+        """Be stopped by others from now on, in the task that runs."""
+        self._body = this_body()
+        if self.stopping:
+            self._body.cancel()
+
+    def handle(self) -> Handle:
+        """Return what whoever has begun it can ask of it, and do with it."""
+        return Handle(self._server, self, self.action, is_new=True, on_disconnect="cancel")
 
     def stop(self, reason: str, cancelled_by: str = "") -> None:
         """Ask it to stop; it ends where it waits."""
@@ -146,14 +157,14 @@ class Attended(KnownHere):
         try:
             self._has_started = True
             if self.stopping:
-                self._enter(0)
+                self._enter()
                 raise asyncio.CancelledError  # noqa: TRY301 -- as if it had come now
             if self._task.address is not None:
                 await self._run_in_turn()
-            elif self.is_stored or self.action.has_room_limits:
+            elif self.is_stored or self.action.has_room_limits or self._entered is not None:
                 await self._run_free()
             else:
-                self._enter(0)
+                self.is_entered = True
                 await self._work()
         except (JoinsError, Exception) as problem:  # noqa: BLE001 -- whatever it is, it is how the request ended
             await self._end_otherwise(problem)
@@ -169,8 +180,8 @@ class Attended(KnownHere):
             if self._is_waiting:
                 self._wait_no_longer()
             self._turn = self._journal = self._calls = None  # which refer to this request
-            self._body = self._running = None  # whose tasks refer to whatever their contexts do
-            del self._task  # what it brought is needed no more, and would be kept in mind for an hour
+            self._running = None  # which refers to whatever its context does
+            self._task = NOTHING  # what it brought is needed no more, and would be kept in mind for an hour
             if self._exit is not None:
                 raise self._take_exit()
         return None
@@ -181,7 +192,7 @@ class Attended(KnownHere):
         return taken
 
     async def _run_free(self) -> None:
-        """Run one that needs no turn, but has a record, or needs room."""
+        """Run one that needs no turn, but has a record, or needs room, or somebody waits until it is taken on."""
         server = self._server
         if self.is_stored:
             await server.attend()
@@ -190,7 +201,7 @@ class Attended(KnownHere):
         if self.action.has_room_limits:
             await self._work_with_room()
         else:
-            self._enter(0)
+            self._enter()
             await self._work()
 
     async def _run_in_turn(self) -> None:
@@ -198,7 +209,7 @@ class Attended(KnownHere):
         if self.is_stored:
             await server.attend()
             first = with_its_place(server, self._task, self.keys, self._note)
-        ask = self._task.ask(beside=first, on_waiting=self._wait_for_turn, on_stop=self._told_to_stop)
+        ask = self._task.ask(first, self._wait_for_turn, self._told_to_stop)
         async with server.arbiter.hold(ask) as turn:
             self._turn, waited, self._started_at = turn, self.is_entered, turn.since
             if self._is_waiting:
@@ -212,7 +223,7 @@ class Attended(KnownHere):
             if self.action.has_room_limits:
                 await self._work_with_room()
             else:
-                self._enter(0)
+                self._enter()
                 await self._work()
 
     async def _work_with_room(self) -> None:
@@ -227,7 +238,7 @@ class Attended(KnownHere):
                 self._wait_no_longer()
                 await self._show("running")
             self._task = limits.chained(self._task)
-            self._enter(0)
+            self._enter()
             await self._work()
         finally:
             room.give_back()
@@ -267,7 +278,7 @@ class Attended(KnownHere):
     def _note(self, record: RequestRecord) -> None:
         self._record, self._may_be_written = record, True
 
-    def _enter(self, position: int) -> None:
+    def _enter(self, position: int = 0) -> None:
         if not self.is_entered:
             self.is_entered = True
             if self._entered is not None:
@@ -285,13 +296,13 @@ class Attended(KnownHere):
         self._calls = calls = Calls(self._server, task.arrival, task.id, self._emit)
         try:
             value = await calls.run(task.action, inputs, address=task.address)
-            packed = task.action.pack(value)
+            packed = task.action.write(value)[0]
         except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
             raise_cancelling(problem)
             self._exit = problem if is_exit(problem) else None
             await self._fail(problem)
             return
-        operations = calls.operations
+        operations = () if calls.staging is None else calls.staging.operations
         if self.is_stored or operations:
             await self._succeed(value, packed, operations)
             return
@@ -301,65 +312,3 @@ class Attended(KnownHere):
 
     def _emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
         (self._journal or self.memory).emit(name, data)
-
-    # --- its end -------------------------------------------------------------------------------------------------
-
-    async def _succeed(self, value: Any, packed: bytes, operations: tuple[Operation, ...]) -> None:  # noqa: ANN401 -- whatever the action returned
-        """Write down that it ended well, in the commit that ends its turn."""
-        if self._journal is not None:
-            await self._journal.flush()
-        at = self._server.now()
-        record = ended(self.record, "completed", at, result=packed) if self.is_stored else None
-        try:
-            late = await write_end(self._server, self._task, self._turn, record, operations)
-        except SessionStateError as problem:
-            await self._fail(problem)
-            return
-        self._complete(value, packed, at)
-        if late is not None:
-            raise late
-
-    async def _fail(self, problem: BaseException) -> None:
-        self.problem = problem
-        if self._journal is not None:
-            await self._journal.flush()
-        failure = describe(problem, self._server.known)
-        record = ended(self.record, "failed", self._server.now(), failure=failure)
-        if self.is_stored:
-            await write_end(self._server, self._task, self._turn, record, ())
-        elif self._turn is not None:
-            await self._turn.finish()
-        self._close(record)
-
-    def _ended_by(self, problem: BaseException) -> RequestRecord:
-        record = ended_by(self.record, problem, self._server.now(), self._server.known)
-        is_closing = record.status == "interrupted" and self._cancelled_by
-        return structs.replace(record, cancelled_by=self._cancelled_by) if is_closing else record
-
-    async def _end_otherwise(self, problem: BaseException) -> None:
-        """Write down that it ended without a result, if it was taken on, or that may be so."""
-        if self.is_over:
-            return
-        if not self.is_entered:
-            self._refuse(problem)
-            return
-        record = self._ended_by(problem)
-        if self.is_stored:
-            record = await write_end_in_time(self._server, self.keys, record, self._task.claim)
-        if record.status == "completed":  # it was written, and the answer got lost
-            self.packed = b"null" if record.result is UNSET else bytes(record.result)
-            self.value = self.action.result.unpack(self.packed)
-        else:
-            self.problem = self.problem or problem
-        self._close(record)
-
-    def _refuse(self, problem: BaseException) -> None:
-        self.refusal = problem
-        if self._entered is not None:
-            self._entered.set_exception(problem)
-            self._entered.exception()  # whoever asked may have gone
-        at = self._server.now()
-        record = ended(self.record, "refused", at, reason=str(problem))  # it has not run, whatever was written of it
-        if self._may_be_written:
-            self._server.own(write_late_end(self._server, self.keys, record, self._task.claim))
-        self._close(record)

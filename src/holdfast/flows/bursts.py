@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.starting.collecting import Collected
 
+EVENT_TIME: Final = "event_time"
+"""Where a transport says in the metadata of an arrival when the event happened."""
+
 MOST_EVENTS: Final = 1_000
 """How many requests a debounced burst has at most: the next one begins another."""
 
@@ -55,7 +58,7 @@ def time_of(metadata: Mapping[str, Any]) -> float | None:
 
     It is seconds since 1970, or a text as RFC 3339 has it, with its offset. Anything else counts as not known.
     """
-    given = metadata.get("event_time")
+    given = metadata.get(EVENT_TIME)
     try:
         if isinstance(given, int | float) and not isinstance(given, bool):
             return float(given) if math.isfinite(given) else None

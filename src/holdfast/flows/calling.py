@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from holdfast.clock import later
+from holdfast.flows.arrival import Arrival
 from holdfast.flows.records import ONCES, SESSION_KEPT, SESSIONS, OnceRecord, RequestKeys, SessionRecord, session_key
 from holdfast.flows.request import Request
 from holdfast.flows.session import Session, apply
@@ -17,12 +19,12 @@ from holdfast.stores.protocol import Conflict, Put
 from holdfast.workflows.declaring.definition import as_step
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Mapping
 
     from holdfast.codec import JsonValue
     from holdfast.flows.action import Action, Inputs
-    from holdfast.flows.arrival import Address, Arrival
-    from holdfast.flows.serving import Server
+    from holdfast.flows.arrival import Address
+    from holdfast.flows.serving import Server  # noqa: TC004 -- none of this is ever read from data
     from holdfast.flows.session import Operation
     from holdfast.keys import RecordKey
     from holdfast.scope import Scope
@@ -57,58 +59,50 @@ async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, Jso
 
 
 @final
-class Calls:
+class Calls(Struct, eq=False):
     """What a request that runs here can do: the :class:`~holdfast.flows.means.Means` of its action.
 
-    Args:
-        server: Where it runs.
-        arrival: Who asks.
-        request_id: Its id.
-        emit: Tells those who follow it.
-        keeps: Whether results of :meth:`run_once` are recorded, because it may be run again.
+    It is made of where the request runs, what arrived, its id, what tells those who follow it, and whether results of
+    :meth:`run_once` are recorded, because it may be run again.
 
     Attributes:
+        staging: The state of its conversation, if it has looked at it.
         stopping: Why it was asked to stop.
     """
 
-    __slots__ = ("_arrival", "_emit", "_id", "_keeps", "_once", "_server", "_session", "_started", "stopping")
-
-    def __init__(
-        self,
-        server: Server,
-        arrival: Arrival,
-        request_id: str,
-        emit: Callable[[str, Any], None],
-        *,
-        keeps: bool = False,
-    ) -> None:
-        self._server, self._arrival, self._id, self._emit, self._keeps = server, arrival, request_id, emit, keeps
-        self._once: dict[str, asyncio.Task[Any]] | None = None  # most actions do nothing once
-        self._session: Session | None = None
-        self._started = 0
-        self.stopping = ""
+    _server: Server
+    _arrival: Arrival
+    _id: str
+    _emit: Callable[[str, Any], None]
+    _keeps: bool = False
+    _once: dict[str, asyncio.Task[Any]] | None = None  # most actions do nothing once
+    staging: Session | None = None
+    _started: int = 0
+    stopping: str = ""
 
     @property
     def session(self) -> Session:
         """The state of its conversation."""
-        if self._session is None:
+        if self.staging is None:
             # Nothing in it refers back to here: it is freed with its request, and not by the garbage collector.
             arrival, space = self._arrival, self._server.space
-            self._session = Session(arrival.session, partial(_state_of, space, arrival.tenant, arrival.session))
-        return self._session
+            self.staging = Session(arrival.session, partial(_state_of, space, arrival.tenant, arrival.session))
+        return self.staging
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         """What was staged for the state of its conversation; empty if nothing has to be written."""
-        return () if self._session is None else self._session.operations
+        return () if self.staging is None else self.staging.operations
 
     async def run(
         self, action: Action[..., Any], inputs: tuple[Inputs, ...], *, address: Address | None, attempt: int = 1
     ) -> Any:  # noqa: ANN401 -- whatever the action returns
         """Call the action with the last inputs, or with the items of all."""
         values = (inputs[0].values,) if len(inputs) == 1 else tuple([each.values for each in inputs])
-        request = Request(self._arrival, id=self._id, means=self, attempt=attempt, inputs=values, address=address)
-        token = None if request.chain == CHAIN.get() else CHAIN.set(request.chain)
+        arrival = self._arrival
+        chain = arrival.chain if address is None else (*arrival.chain, address)
+        request = Request(arrival, self, self._id, attempt, values, chain)
+        token = None if chain == CHAIN.get() else CHAIN.set(chain)
         try:
             return await action.call(request, inputs)
         finally:

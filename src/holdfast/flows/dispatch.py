@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from msgspec import structs
 
 from holdfast.durations import seconds
 from holdfast.errors import (
     ArbiterUnavailableError,
-    InvalidFlowError,
+    EngineNotOpenError,
     LeaseTooShortError,
     RequestNotFoundError,
     StoreError,
     WaitsForItselfError,
 )
 from holdfast.flows.admitting import Admitting
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.attending import CLOSING
+from holdfast.flows.attending import Attended
 from holdfast.flows.call import name_of
 from holdfast.flows.calling import CHAIN
-from holdfast.flows.cancelling import SERVER, asker_of
-from holdfast.flows.chaining import Chains
+from holdfast.flows.cancelling import asker_of
 from holdfast.flows.durable import workflow_of
 from holdfast.flows.flow import Flows
-from holdfast.flows.handle import Handle, Stored
+from holdfast.flows.handle import Handle
 from holdfast.flows.keying import address_of, label_of
-from holdfast.flows.records import RequestKeys, new_request_id
+from holdfast.flows.opening import GRACE, ArbiterKind, Opening
+from holdfast.flows.records import RequestKeys, Stored, new_request_id
 from holdfast.flows.scheduling import known_schedules
 from holdfast.flows.seeing import OPERATOR
-from holdfast.flows.serving import Server
-from holdfast.flows.sweeping import sweep_for_ever
 from holdfast.flows.tasks import Task
 from holdfast.flows.tenants import TenantLimits
-from holdfast.space import Space
-from holdfast.space import open as open_space
-from holdfast.workflows.engine import Engine, is_open, open_with, withdraw
-from holdfast.workflows.starting.sending import cancel as cancel_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,13 +41,11 @@ if TYPE_CHECKING:
     from holdfast.flows.arrival import Address, Arrival, Principal
     from holdfast.flows.flow import Flow
     from holdfast.flows.request import Explanation, RequestInfo
+    from holdfast.flows.serving import Server
+    from holdfast.space import Space
     from holdfast.workflows.declaring.definition import Workflow
+    from holdfast.workflows.engine import Engine
     from holdfast.workflows.schedules.specification import Schedule
-
-ArbiterKind: TypeAlias = Literal["shared", "local"]
-
-GRACE: Final = 10.0
-"""Seconds that requests get to end when a dispatcher closes."""
 
 LONGEST_ID: Final = 100
 """The most characters that the id of a request can have: ours have fewer, and all of them are ASCII."""
@@ -98,23 +86,14 @@ class Dispatcher:
         patience: Duration = 0,
         tenants: TenantLimits | None = None,
     ) -> None:
-        if arbiter not in ("shared", "local"):
-            raise InvalidFlowError("arbiter", f"{arbiter!r:.60} is neither 'shared' nor 'local'")
         self.flows: Final = flows if isinstance(flows, Flows) else Flows(flows)
-        self._given: Final = engine
-        self._kind: Final = arbiter
-        self._tenants: Final = tenants or TenantLimits()
-        self._name, self._patience = name, seconds(patience, what="patience")
         self._workflows: Final[dict[str, Workflow[..., Any]]] = {
             name_of(action): workflow_of(action, self._serving) for action in self.flows.actions
         }
         self._schedules: Final = known_schedules(schedules, self._workflows)
-        self._space: Space | None = None
-        self._opened: Engine | None = None
-        self._server: Server | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        patient = seconds(patience, what="patience")
+        self._life: Final = Opening(engine, self._workflows, arbiter, name, patient, tenants or TenantLimits())
         self._admits: Admitting | None = None
-        self._is_closing = False
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -131,57 +110,7 @@ class Dispatcher:
         Raises:
             NotTheSoleServerError: The arbiter is local, and another process serves.
         """
-        if self._server is not None:
-            raise InvalidFlowError("the dispatcher", "it is open already")
-        self._is_closing = False
-        try:
-            engine = await self._begin()
-        except BaseException:
-            await self.aclose(grace=0)
-            raise
-        sweeping = sweep_for_ever(engine, self._workflows, self._tenants.session_kept)
-        self._sweeping = asyncio.get_running_loop().create_task(sweeping)
-
-    async def _begin(self) -> Engine:
-        given = self._given
-        if isinstance(given, Engine):
-            engine, space = given, None
-        else:
-            space = given if isinstance(given, Space) else await open_space(given)
-            self._space = None if space is given else space
-            engine = Engine(space)
-        if is_open(engine):
-            await self._serve(engine)
-            engine.register(*self._workflows.values())
-        else:
-            engine.register(*self._workflows.values())
-            self._opened = engine
-            await open_with(engine, self._serve)  # nothing is driven before there is an arbiter to ask
-        await engine.schedules.declare(self._schedules)
-        return engine
-
-    async def _serve(self, engine: Engine) -> None:
-        space, host = engine.space, engine.host
-
-        async def stop_run(run_id: str, reason: str) -> None:
-            await cancel_run(host, run_id, reason)
-
-        def on_serving(*, is_serving: bool) -> None:
-            """Leave durable requests to whoever arbitrates them."""
-            change = engine.register if is_serving else partial(withdraw, engine)
-            change(*self._workflows.values())
-
-        options: Any = {"app": self._name, "patience": self._patience, "on_serving": on_serving}
-        options |= {"most_keys": self._tenants.keys}
-        arbiter = (
-            SharedArbiter(space, stop_run=stop_run)
-            if self._kind == "shared"
-            else LocalArbiter(space, stop_run=stop_run, **options)
-        )
-        chains = await Chains.load(space)
-        await arbiter.__aenter__()
-        self._server = Server(engine, arbiter, chains, self._tenants)
-        await self._server.listen()
+        await self._life.open(self._schedules)
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
         """Stop serving: admit nobody any more, let requests end, hand durable ones back, and only then let go.
@@ -189,46 +118,19 @@ class Dispatcher:
         Args:
             grace: How long requests get to end. Then they are cancelled, and end ``interrupted``.
         """
-        self._is_closing = True
-        server, limit = self._server, seconds(grace, what="grace")
-        engine, self._opened = self._opened, None
-        space, self._space = self._space, None
-        async with AsyncExitStack() as last_first:  # whatever fails, the rest is closed
-            if space is not None:
-                last_first.push_async_callback(space.aclose)
-            if engine is not None:
-                last_first.push_async_callback(engine.aclose, grace=0)
-            if server is not None:
-                last_first.push_async_callback(self._stop_serving, server)
-            if engine is not None and engine.worker is not None:  # what drives durable requests needs the arbiter
-                last_first.push_async_callback(engine.worker.stop, limit)
-            await self._stop_admitting(server, limit)
-
-    async def _stop_admitting(self, server: Server | None, grace: float) -> None:
-        sweeping, self._sweeping = self._sweeping, None
-        if sweeping is not None:
-            sweeping.cancel()
-            await asyncio.gather(sweeping, return_exceptions=True)
-        if server is not None:
-            await _let_end(server, grace)
-
-    async def _stop_serving(self, server: Server) -> None:
-        self._server = self._admits = None
         try:
-            await server.arbiter.aclose()
+            await self._life.aclose(seconds(grace, what="grace"))
         finally:
-            await server.aclose()
+            self._admits = None
 
     def _admitting(self) -> Admitting:
         if self._admits is None:
             server = self._serving()
-            self._admits = Admitting(server, self._workflows, partial(self._handle, server))
+            self._admits = Admitting(server, self.flows, self._workflows, partial(self._handle, server))
         return self._admits
 
     def _serving(self) -> Server:
-        if self._server is None:
-            raise ArbiterUnavailableError("the dispatcher is not open")
-        return self._server
+        return self._life.serving()
 
     @property
     def engine(self) -> Engine:
@@ -264,16 +166,39 @@ class Dispatcher:
             ArbiterUnavailableError: Who has its turn cannot be decided now, or this server is closing.
         """
         admitting = self._admits or self._admitting()
-        if self._is_closing:
+        if self._life.is_closing:
             raise ArbiterUnavailableError("this server is closing")
-        task = self._checked(arrival)
+        task = self._checked(self.flows.find(arrival.flow, arrival.action), arrival)
         try:
             return await admitting.take_on(task, here=here)
         except (StoreError, LeaseTooShortError) as problem:
             raise ArbiterUnavailableError(f"the store does not answer ({type(problem).__name__})") from problem
+        except EngineNotOpenError as problem:  # it was closed while this was under way, and nothing was begun
+            raise ArbiterUnavailableError("this server is closing") from problem
 
-    def _checked(self, arrival: Arrival) -> Task:
-        action = self.flows.find(arrival.flow, arrival.action)
+    def begin(self, action: Action[..., Any], arrival: Arrival) -> Attended | None:
+        """Take a request on that whoever asks runs itself, if nothing has to be awaited for that.
+
+        It is what most requests need, and the shortest way: ``await begun.run_here()``.
+
+        Args:
+            action: What is called.
+            arrival: What arrived: without an idempotency key, and whoever asks waits for the result.
+
+        Returns:
+            The request; None if it is to be dispatched.
+
+        Raises:
+            HoldfastError: As :meth:`dispatch`.
+        """
+        admitting = self._admits or self._admitting()
+        if self._life.is_closing:
+            raise ArbiterUnavailableError("this server is closing")
+        if action not in admitting.simple or (arrival.session and admitting.has_to_claim(arrival)):
+            return None
+        return Attended.of(admitting.server, self._checked(action, arrival))
+
+    def _checked(self, action: Action[..., Any], arrival: Arrival) -> Task:
         if action.roles:
             action.check_roles(arrival.principal.roles)
         inputs = action.read(arrival.inputs)
@@ -349,14 +274,3 @@ def _chain_of(server: Server, arrival: Arrival) -> tuple[Address, ...]:
         return ()
     given = tuple(map(server.chains.known, arrival.chain)) if arrival.chain else ()
     return tuple(dict.fromkeys((*given, *own))) if own else given
-
-
-async def _let_end(server: Server, grace: float) -> None:
-    """Wait for the requests that run here; those that take too long are cancelled."""
-    waiting = {attended.over for attended in server.unfinished}
-    if waiting and grace:
-        await asyncio.wait(waiting, timeout=grace)
-    for attended in server.unfinished:
-        attended.stop(CLOSING, SERVER)
-    if left := {attended.over for attended in server.unfinished}:
-        await asyncio.wait(left, timeout=GRACE)

@@ -189,7 +189,7 @@ class Performing:
         last = await self._outcomes.insist(partial(last_number, server.space, self.keys))
         journal = Journal(server.space, self.keys, self._outcomes.commit, server.now, last)
         arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
-        calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, keeps=True)
+        calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
         began = task.succeeding(began, self._outcomes.turn)
         if began.overlap:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from holdfast.durations import seconds
 from holdfast.errors import (
@@ -22,7 +22,7 @@ from holdfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
 from holdfast.flows.following import follow, follow_memory, until_ended
 from holdfast.flows.informing import explain, info_of
 from holdfast.flows.keying import label_of
-from holdfast.flows.records import CancelRecord, RequestKeys, RequestRecord
+from holdfast.flows.records import CancelRecord, Stored
 from holdfast.flows.seeing import OPERATOR, is_shared
 from holdfast.flows.spots import sole_spots_of
 from holdfast.flows.viewing import look, problem_of, settle
@@ -33,30 +33,14 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.flows.action import Action
-    from holdfast.flows.arrival import Address, OnDisconnect
+    from holdfast.flows.arrival import OnDisconnect
     from holdfast.flows.attending import Attended
+    from holdfast.flows.records import RequestKeys, RequestRecord
     from holdfast.flows.request import Event, Explanation, RequestInfo, Status
     from holdfast.flows.serving import Server
 
 
 GONE: Final = "its caller went away"
-
-
-class Stored(Struct, frozen=True):
-    """A request as it was found in the store."""
-
-    keys: RequestKeys
-    record: RequestRecord
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.keys.id
-
-    @property
-    def address(self) -> Address | None:
-        """The line in which it needs a turn; None: it needs none."""
-        return self.record.address or None
 
 
 @final

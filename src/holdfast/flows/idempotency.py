@@ -126,17 +126,21 @@ async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) 
     keys = RequestKeys(scope, arrival.tenant, known.request)
     try:
         view = await look(scope, keys)
-        while _left_nothing(view) and not await settle(scope, keys, view):  # else it could still come to another end
+        while _is_free(view, window) and not await settle(scope, keys, view):  # else it could still come to another end
             view = await look(scope, keys)
     except RequestNotFoundError:
         return free  # its window is over
-    if known.fingerprint != fingerprint and not _left_nothing(view):
+    if _is_free(view, window):
+        return free
+    if known.fingerprint != fingerprint:
         raise IdempotencyMismatchError(known.request)
     if not view.has_ended:
         raise IdempotencyInFlightError(known.request)
-    return free if _left_nothing(view) else Replay(known.request, view)
+    return Replay(known.request, view)
 
 
-def _left_nothing(view: View) -> bool:
-    """Tell whether a request ended so that another one with its key is run."""
-    return view.status in AGAIN or (view.status == "interrupted" and view.record.retryable)
+def _is_free(view: View, window: float) -> bool:
+    """Tell whether a request ended so that another one with its key is run, or longer ago than keys are remembered."""
+    if view.status in AGAIN or (view.status == "interrupted" and view.record.retryable):
+        return True
+    return view.has_ended and later(view.record.ended_at, window) <= view.at

@@ -7,21 +7,45 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from msgspec import Struct
 
 from holdfast.clock import Instant
+from holdfast.flows.action import Action
+from holdfast.flows.arrival import Address, Principal, Transport
 from holdfast.flows.emitting import Memory
-from holdfast.flows.records import RequestKeys
-from holdfast.flows.tasks import record_of
+from holdfast.flows.records import RequestKeys, RequestRecord
+from holdfast.flows.tasks import Task, record_of
 from holdfast.flows.viewing import ended
 
 if TYPE_CHECKING:
-    from holdfast.flows.records import RequestRecord
-    from holdfast.flows.serving import Server
-    from holdfast.flows.tasks import Task
+    from holdfast.flows.serving import Server  # noqa: TC004 -- none of this is ever read from data
 
 
-class KnownHere:
+NOTHING: Final = cast("Task", None)
+"""Stands for what a request brought, once it has ended: nobody looks at it any more."""
+
+
+class Brief(Struct, frozen=True, gc=False):
+    """All that is kept of nearly every request that has ended here: little, since there are thousands of them.
+
+    What a request leaves in memory is cold when the next one needs the room, and is paid for by that one.
+    """
+
+    id: str
+    action: Action[..., Any]
+    address: Address | None
+    principal: Principal
+    session: str
+    transport: Transport
+    packed: bytes
+    received_at: Instant
+    started_at: Instant
+    ended_at: Instant
+
+
+class KnownHere(Struct, eq=False):
     """What is known of one request. :class:`~holdfast.flows.attending.Attended` runs it.
 
     Attributes:
@@ -37,31 +61,36 @@ class KnownHere:
         problem: What it raised.
         refusal: Why it was not taken on.
         is_entered: It is certain that it is taken on.
+        has_begun: It runs, or did.
         is_over: It has ended.
         ended_at: When.
         sharers: The other users who share its run, if there are any and nothing of it is stored.
     """
 
-    # What most requests never have is said once, for the class: to set it for each takes longer than their actions do.
+    _server: Server
+    _task: Task
+    id: str
+    action: Action[..., Any]
+    address: Address | None
+    principal: Principal
+    session: str
+    transport: Transport
+    _received_at: Instant
+    is_stored: bool = False
     value: Any = None
     packed: bytes | None = None
     problem: BaseException | None = None
     refusal: BaseException | None = None
-    is_entered = is_over = False
-    ended_at = Instant(0)
+    is_entered: bool = False
+    has_begun: bool = False
+    is_over: bool = False
+    ended_at: Instant = Instant(0)
     sharers: set[str] | None = None
-    _started_at = Instant(0)
+    _started_at: Instant = Instant(0)
     _record: RequestRecord | None = None
     _keys: RequestKeys | None = None
     _memory: Memory | None = None
     _over: asyncio.Future[RequestRecord] | None = None
-
-    def __init__(self, server: Server, task: Task, *, is_stored: bool) -> None:
-        arrival = task.arrival
-        self._server, self._task, self.is_stored = server, task, is_stored
-        self.id, self.action, self.address = task.id, task.action, task.address
-        self.principal, self.session, self.transport = arrival.principal, arrival.session, arrival.transport
-        self._received_at = server.now()
 
     @property
     def tenant(self) -> str:
@@ -118,15 +147,35 @@ class KnownHere:
         result = 0 if self.packed is None else len(self.packed)
         return result if self._memory is None else result + self._memory.weight
 
-    def in_brief(self) -> Self:
-        """Return the same without what only those need who wait for it now.
+    def in_brief(self) -> Self | Brief:
+        """Return what is to be kept: all but what only those need who wait for it now.
 
         What it returned is there as JSON, and how it failed in words. As an object, either may refer to anything: an
         error refers to all that was in the hands of the action.
         """
-        brief = copy(self)
-        brief.value = brief.problem = None
-        return brief
+        if self.packed is not None and self._record is None and self._memory is None and self.sharers is None:
+            times = (self._received_at, self._started_at, self.ended_at)
+            origin = (self.principal, self.session, self.transport)
+            return Brief(self.id, self.action, self.address, *origin, self.packed, *times)
+        whole = copy(self)
+        whole.value = whole.problem = None
+        return whole
+
+    @classmethod
+    def of(cls, server: Server, task: Task, *, is_stored: bool = False) -> Self:
+        """Return a request that has just arrived."""
+        who = task.arrival
+        origin = (who.principal, who.session, who.transport)
+        return cls(server, task, task.id, task.action, task.address, *origin, server.now(), is_stored)
+
+    @classmethod
+    def again(cls, server: Server, brief: Brief) -> Self:
+        """Return a request again of which little was kept."""
+        origin = (brief.principal, brief.session, brief.transport)
+        known = cls(server, NOTHING, brief.id, brief.action, brief.address, *origin, brief.received_at)
+        known._started_at, known.ended_at, known.packed = brief.started_at, brief.ended_at, brief.packed
+        known.is_entered = known.has_begun = known.is_over = True
+        return known
 
     # --- its end -------------------------------------------------------------------------------------------------
 

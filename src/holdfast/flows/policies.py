@@ -130,7 +130,8 @@ class Restart(PolicyValue):
 
     The cancelled one has ``grace`` to end. After that its grant is revoked: whatever it still does, it commits nothing
     to the session and its result is not kept. Its staged state is dropped in any case. The newest finds the inputs of
-    those it superseded in ``request.inputs``, and they end with :class:`~holdfast.errors.RequestSupersededError`.
+    those it superseded in ``request.inputs``, and they end with :class:`~holdfast.errors.RequestSupersededError`. What
+    was handed over to one that is superseded in turn is handed on: of the last hundred, nothing is lost.
 
     Args:
         key: Which requests collide.
@@ -193,8 +194,8 @@ class Join(PolicyValue):
 class Latest(PolicyValue):
     """The one that runs is finished, and of those of the same action that wait only the newest is kept.
 
-    The others end with :class:`~holdfast.errors.RequestSupersededError`, which names the newer one. A request is
-    durable when it is answered.
+    The others end with :class:`~holdfast.errors.RequestSupersededError`, which names the newer one; it finds their
+    inputs in ``request.inputs``, of the last hundred. A request is durable when it is answered.
 
     Args:
         key: Which requests collide.

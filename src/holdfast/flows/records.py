@@ -213,3 +213,20 @@ def session_key(scope: Scope, tenant: str, session: str) -> RecordKey:
 def number_of(key: RecordKey) -> int:
     """Return the number of an event by its key."""
     return int(key.parts[-1])
+
+
+class Stored(Struct, frozen=True):
+    """A request as it was found in the store."""
+
+    keys: RequestKeys
+    record: RequestRecord
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.keys.id
+
+    @property
+    def address(self) -> Address | None:
+        """The line in which it needs a turn; None: it needs none."""
+        return self.record.address or None

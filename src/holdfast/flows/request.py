@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, final
 
 from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.errors import InvalidInputError
+from holdfast.flows.arrival import Address, Arrival
+from holdfast.flows.means import Means
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
-    from holdfast.flows.arrival import Address, Arrival
-    from holdfast.flows.means import Means
+    from holdfast.flows.arrival import Principal, Transport
     from holdfast.flows.session import Session
     from holdfast.workflows.declaring.definition import Workflow
     from holdfast.workflows.handle import Run
@@ -146,7 +148,7 @@ class Event(Struct, frozen=True):
 
 
 @final
-class Request:
+class Request(Struct, frozen=True, eq=False):
     """A request as its action sees it: the first argument of every action.
 
         @chat.action(concurrency="queue")
@@ -158,56 +160,53 @@ class Request:
 
     Attributes:
         id: Its id, which cannot be guessed.
-        flow: The kind of the flow.
-        action: The name of the action.
-        principal: Who asks.
-        session_id: The id of the conversation; empty for none.
-        transport: What it came by.
-        metadata: What else the transport knows about it.
-        idempotency_key: What the caller gave, or empty.
         attempt: 1, and more if it is run again after a crash or an error.
         inputs: The inputs of all requests that this run stands for, the oldest first and its own last: more than one
             after a burst that was debounced with ``collapse="all"``, or if it superseded others.
         chain: The keys that must be free of those who wait for what this request calls, its own key last.
     """
 
-    __slots__ = (
-        "_means",
-        "action",
-        "attempt",
-        "chain",
-        "flow",
-        "id",
-        "idempotency_key",
-        "inputs",
-        "metadata",
-        "principal",
-        "session_id",
-        "transport",
-    )
+    _arrival: Arrival
+    _means: Means
+    id: str
+    attempt: int = 1
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    chain: tuple[Address, ...] = ()
 
-    def __init__(
-        self,
-        arrival: Arrival,
-        *,
-        id: str,  # noqa: A002 -- the word that users know
-        means: Means,
-        attempt: int = 1,
-        inputs: tuple[Mapping[str, Any], ...] = (),
-        address: Address | None = None,
-    ) -> None:
-        self.id: Final = id
-        self.flow: Final = arrival.flow
-        self.action: Final = arrival.action
-        self.principal: Final = arrival.principal
-        self.session_id: Final = arrival.session
-        self.transport: Final = arrival.transport
-        self.metadata: Final = arrival.metadata
-        self.idempotency_key: Final = arrival.idempotency_key
-        self.attempt: Final = attempt
-        self.inputs: Final = inputs
-        self.chain: Final = arrival.chain if address is None else (*arrival.chain, address)
-        self._means: Final = means
+    @property
+    def flow(self) -> str:
+        """The kind of the flow."""
+        return self._arrival.flow
+
+    @property
+    def action(self) -> str:
+        """The name of the action."""
+        return self._arrival.action
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return self._arrival.principal
+
+    @property
+    def session_id(self) -> str:
+        """The id of the conversation; empty for none."""
+        return self._arrival.session
+
+    @property
+    def transport(self) -> Transport:
+        """What it came by."""
+        return self._arrival.transport
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What else the transport knows about it."""
+        return self._arrival.metadata
+
+    @property
+    def idempotency_key(self) -> str:
+        """What the caller gave, or empty."""
+        return self._arrival.idempotency_key
 
     @property
     def session(self) -> Session:
@@ -217,12 +216,12 @@ class Request:
     @property
     def tenant(self) -> str:
         """Whose data it is."""
-        return self.principal.tenant
+        return self._arrival.principal.tenant
 
     @property
     def user(self) -> str:
         """Who asks; empty if nobody is known by name."""
-        return self.principal.user
+        return self._arrival.principal.user
 
     @property
     def is_cancelled(self) -> bool:

@@ -9,6 +9,8 @@ from msgspec import structs
 
 from holdfast.clock import Instant
 from holdfast.errors import HoldfastError
+from holdfast.flows.attending import Attended
+from holdfast.flows.knowing import Brief
 from holdfast.flows.limiting import Limiting
 from holdfast.flows.records import CANCELS, CancelRecord, RequestKeys
 from holdfast.flows.remembering import Remembering
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
     from holdfast.flows.arbiters.protocol import Arbiter, Beside
-    from holdfast.flows.attending import Attended
     from holdfast.flows.chaining import Chains
     from holdfast.flows.viewing import View
     from holdfast.keys import RecordKey
@@ -51,6 +52,7 @@ class Server:
         now: Returns the store's time, as near as this process can tell without asking.
         limits: Those of actions.
         tenants: What each tenant has, and may have.
+        requests: Those that run here, by their ids.
         is_closing: Nothing more is tried again.
     """
 
@@ -70,7 +72,7 @@ class Server:
         self._presence: Presence | None = None
         self._attending: Final = asyncio.Lock()
         self.now: Final = self._host.now
-        self._requests: Final[dict[str, Attended]] = {}
+        self.requests: Final[dict[str, Attended]] = {}
         self._ended: Final = Remembering()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._listening: asyncio.Task[None] | None = None
@@ -147,20 +149,16 @@ class Server:
 
     def take(self, attended: Attended) -> asyncio.Future[int]:
         """Run a request here; return what is done once it is certain that it is taken on."""
-        self._requests[attended.id] = attended
+        self.requests[attended.id] = attended
         task, entered = attended.begin()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self.gone(attended))
         return entered
 
-    def begun(self, attended: Attended) -> None:
-        """Take note of a request that is run by the task of its caller."""
-        self._requests[attended.id] = attended
-
     def gone(self, attended: Attended) -> None:
         """Take note that a request has ended, and keep it in mind if nobody else does."""
-        del self._requests[attended.id]
+        del self.requests[attended.id]
         if attended.is_stored or not attended.is_entered:
             return  # it lies in the store, or was never taken on
         self._ended.add(attended)
@@ -168,13 +166,18 @@ class Server:
     def find(self, tenant: str, request_id: str) -> Attended | None:
         """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
         self._ended.forget(self.now())
-        found = self._requests.get(request_id) or self._ended.get(request_id)
-        return None if found is None or found.tenant != tenant else found
+        found = self.requests.get(request_id) or self._ended.get(request_id)
+        if found is None or found.principal.tenant != tenant:
+            return None
+        if isinstance(found, Brief):
+            found = Attended.again(self, found)
+            self._ended.replace(found)
+        return found
 
     @property
     def unfinished(self) -> tuple[Attended, ...]:
         """The requests that run here."""
-        return tuple(self._requests.values())
+        return tuple(self.requests.values())
 
     # --- requests that run elsewhere ---------------------------------------------------------------------------------
 

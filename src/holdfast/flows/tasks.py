@@ -22,13 +22,14 @@ from holdfast.flows.policies import Restart
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.clock import Instant
-    from holdfast.flows.arbiters.protocol import Superseded, Turn
+    from holdfast.flows.arbiters.protocol import Beside, Stop, Superseded, Turn
     from holdfast.flows.call import Call
     from holdfast.flows.request import Status
     from holdfast.flows.serving import Server
+    from holdfast.keys import RecordKey
     from holdfast.scope import Scope
     from holdfast.workflows.storing.records import Standing
 
@@ -65,7 +66,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
-        if self.action.policy.name == "restart":
+        if self.action.policy.name in ("restart", "latest"):
             more["inputs"] = Raw(self.inputs.packed)
         if self.claim is not None:
             more["keep"] = self.claim.keep
@@ -84,19 +85,25 @@ class Task(Struct, frozen=True, kw_only=True):
         overlap = isinstance(policy, Restart) and waited >= policy.grace
         return structs.replace(record, superseded=tuple(each.id for each in turn.superseded), overlap=overlap)
 
-    def ask(self, **more: Any) -> Ask:  # noqa: ANN401 -- fields of an ask
+    def ask(
+        self,
+        beside: Beside | None = None,
+        on_waiting: Callable[[int], None] | None = None,
+        on_stop: Callable[[Stop], None] | None = None,
+    ) -> Ask:
         """Return what an arbiter is asked."""
-        address, (name, manner) = self.address or (), _name_and_manner(self.action)
+        name, manner = _name_and_manner(self.action)
         if manner.budget is None and self.is_called:
             manner = structs.replace(manner, budget=LONGEST)
         return Ask(
             id=self.id,
-            address=address,
-            label=label_of(address),
+            address=self.address or (),
             action=name,
             manner=manner,
             packed=self.inputs.packed,
-            **more,
+            beside=beside,
+            on_waiting=on_waiting,
+            on_stop=on_stop,
         )
 
 
@@ -181,10 +188,16 @@ async def inputs_of(scope: Scope, task: Task, superseded: Iterable[Superseded]) 
     for each in superseded:
         packed = each.packed
         if packed is None:
-            key = RequestKeys(scope, task.arrival.tenant, each.id).record
-            record = (await scope.read(key)).get(key)
-            raw = UNSET if record is None else REQUESTS.decode(record.value).inputs
-            packed = None if raw is UNSET else bytes(raw)
+            packed = await _packed_of(scope, RequestKeys(scope, task.arrival.tenant, each.id).record)
         if packed is not None:
             found.append(task.action.read(packed))
     return found
+
+
+async def _packed_of(scope: Scope, key: RecordKey) -> bytes | None:
+    """Return what a request brought by its record; None: that has none, or it had ended well before it was to stop."""
+    found = (await scope.read(key)).get(key)
+    if found is None:
+        return None
+    record = REQUESTS.decode(found.value)
+    return None if record.inputs is UNSET or record.status == "completed" else bytes(record.inputs)

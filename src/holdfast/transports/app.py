@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.durations import Duration
     from holdfast.events import Hook
+    from holdfast.flows.action import Action
     from holdfast.flows.arrival import Arrival, Principal
     from holdfast.flows.flow import Flow
     from holdfast.space import Space
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.transports.chat.declaring import Chat
     from holdfast.transports.mcp.serving import ToolEndpoint
     from holdfast.transports.mcp.tools import Toolable
-    from holdfast.transports.seam import Handle
+    from holdfast.transports.seam import Handle, Simple
     from holdfast.transports.webhooks.declaring import Webhook
     from holdfast.workflows.engine import Runnable
     from holdfast.workflows.schedules.specification import Schedule
@@ -186,6 +187,12 @@ class App:
         if not self._is_open:
             raise EngineNotOpenError
         return self._dispatcher.dispatch(arrival, here=here)
+
+    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+        """Take a request on that whoever asks runs itself; None: it is to be dispatched."""
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher.begin(action, arrival)
 
     async def find(self, principal: Principal, request_id: str) -> Handle:
         """Return a request by its id."""

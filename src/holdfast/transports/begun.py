@@ -10,28 +10,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@final
-class Begun(Generic[T]):
-    """Something whose first step was taken; await it for the rest, in the same task, if it is not done.
+class Rest(Generic[T]):
+    """What is left of something whose first step was taken and has to wait; await it in the same task.
 
-    What has to be prepared in case that it takes long need not be prepared for what is done at once: timers, and
-    tasks that watch. They would cost more than all else that is done for most requests.
-
-    Attributes:
-        is_done: It did not have to wait.
-        value: What it returned then.
+    Args:
+        steps: What takes the steps.
+        waits_for: What the first of them waits for.
     """
 
-    __slots__ = ("_steps", "_waits_for", "is_done", "value")
+    __slots__ = ("_steps", "_waits_for")
 
-    def __init__(self, work: Awaitable[T]) -> None:
-        self._steps: Final = work.__await__()
-        try:
-            self._waits_for = next(self._steps)
-            self.is_done = False
-        except StopIteration as done:
-            self.is_done = True
-            self.value: T = done.value
+    def __init__(self, steps: Generator[Any, Any, T], waits_for: object) -> None:
+        self._steps: Final = steps
+        self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps, waits_for = self._steps, self._waits_for
@@ -45,3 +36,27 @@ class Begun(Generic[T]):
                     return cast("T", done.value)
             else:
                 return (yield from steps)
+
+
+@final
+class Begun(Rest[T]):
+    """Something whose first step was taken; await it for the rest if it is not done.
+
+    What has to be prepared in case that it takes long need not be prepared for what is done at once: timers, and
+    tasks that watch. They would cost more than all else that is done for most requests.
+
+    Attributes:
+        is_done: It did not have to wait.
+        value: What it returned then.
+    """
+
+    __slots__ = ("is_done", "value")
+
+    def __init__(self, work: Awaitable[T]) -> None:
+        steps = work.__await__()
+        try:
+            super().__init__(steps, next(steps))
+            self.is_done = False
+        except StopIteration as done:
+            self.is_done = True
+            self.value: T = done.value

@@ -71,7 +71,8 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer, headers, straight = _Answer(send), raw_headers(scope), self._straight
+        headers, straight = raw_headers(scope), self._straight
+        answer: _Answer | None = None  # one that brings along what the door adds to others needs none
         try:
             if self._is_open(scope, headers):
                 principal = self._nobody
@@ -79,22 +80,23 @@ class Gate:
                 scope = {**scope}
                 principal = await self._identified(scope)
             if straight is None or (action := straight.find(scope, headers)) is None:
+                answer = _Answer(send)
                 await self._app({**scope, PRINCIPAL: principal}, receive, answer)
                 return
             told = await straight.answer(action, principal, headers, receive)
-            if isinstance(told, Result):  # it brings along what the door adds to others
-                answer.has_begun = True
-                await send(told.start)
-                await send(told.body)
-            else:
-                await told(scope, receive, answer)
+            if not isinstance(told, Result):
+                await told(scope, receive, _Answer(send))
+                return
         except FlowError as problem:
-            await answer.refuse(problem, scope, receive)
+            await (answer or _Answer(send)).refuse(problem, scope, receive)
         except Exception as problem:
             _log.exception("a request failed")
-            if answer.has_begun:
+            if answer is not None and answer.has_begun:
                 raise
-            await answer.refuse(problem, scope, receive)
+            await (answer or _Answer(send)).refuse(problem, scope, receive)
+        else:
+            await send(told.start)
+            await send(told.body)
 
     def _is_open(self, scope: Scope, headers: RawHeaders) -> bool:
         """Check the host and the origin; tell whether no credentials are needed."""

@@ -15,14 +15,16 @@ Headers: TypeAlias = "Mapping[str, str]"
 RawHeaders: TypeAlias = "Mapping[bytes, bytes]"
 """The same, as they came."""
 
+FOR_DATA: Final = ((b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin"))
+"""What browsers are told with what an action returned. It is data, which then never becomes a page or a part of one."""
+
 SECURITY: Final = (
-    (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
+    *FOR_DATA,
 )
-"""What browsers are told with every answer."""
+"""What they are told with every other answer."""
 
 HEADERS: Final = "holdfast.headers"
 """Where the headers of a request are kept in its scope."""

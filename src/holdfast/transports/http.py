@@ -75,7 +75,8 @@ class Calling:
             return self._streamed(action, handle)
         try:
             work = Begun(handle.packed())
-            return Result(work.value if work.is_done else await watched(work, action, handle, receive), handle)
+            packed = work.value if work.is_done else await watched(work, action, handle, receive)
+            return Result(packed, handle.id, is_replay=handle.is_replay)
         except HoldfastError as problem:
             return refusal(problem, handle)
 
@@ -133,8 +134,8 @@ class Following:
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask a request to stop. One that has ended stays as it is."""
         try:
-            handle = await self._found(scope)
-            await handle.cancel("somebody asked for it over HTTP")
+            handle, principal = await self._found(scope), scope[PRINCIPAL]
+            await handle.cancel(f"{principal.user or 'somebody'} asked for it over HTTP")
             info = await handle.info()
             answer = Response(as_json(shown_info(info)), 202, {"Cache-Control": "no-store"}, "application/json")
         except HoldfastError as problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError, TooManyRequestsError
@@ -65,15 +65,19 @@ class AppLimits:
 class Room:
     """Counts what is open, and lets in no more than a number."""
 
-    __slots__ = ("_most", "_what", "open")
+    __slots__ = ("_what", "most", "open")
 
     def __init__(self, what: str, most: int) -> None:
-        self._what, self._most = what, most
+        self._what, self.most = what, most
         self.open = 0
 
+    def refuse(self) -> NoReturn:
+        """Raise that there is no room."""
+        raise TooManyRequestsError(self._what, self.most, SAID)
+
     def __enter__(self) -> None:
-        if self.open >= self._most:
-            raise TooManyRequestsError(self._what, self._most, SAID)
+        if self.open >= self.most:
+            self.refuse()
         self.open += 1
 
     def __exit__(

@@ -32,6 +32,16 @@ _ANSWERS: Final = {
     "500": "The action failed",
     "503": "The turn did not come in time, or nobody can decide now who may run",
 }
+_EXPLANATION: Final = {
+    "type": "object",
+    "required": ["key"],
+    "properties": {
+        **dict.fromkeys(("key", "policy", "holder", "holderAction", "holderStatus"), _TEXT),
+        "since": {"type": "string", "format": "date-time"},
+        "position": {"type": "integer"},
+        "waiting": {"type": "integer"},
+    },
+}
 _REQUEST: Final = {
     "type": "object",
     "required": ["requestId", "status"],
@@ -39,7 +49,7 @@ _REQUEST: Final = {
         "requestId": _TEXT,
         "status": _TEXT,
         "position": {"type": "integer"},
-        "explanation": {"type": "object"},
+        "explanation": _EXPLANATION,
         "result": {},
     },
 }
@@ -54,6 +64,8 @@ _PROBLEM: Final = {
         "next": _TEXT,
         "requestId": _TEXT,
         "retryAfter": {"type": "number"},
+        "explanation": _EXPLANATION,
+        "by": _TEXT,
     },
 }
 
@@ -88,6 +100,7 @@ def _operation(action: Action[..., Any], schemas: dict[str, Any]) -> dict[str, A
     given = _hoisted(name, action.output_schema(), schemas)
     answers: dict[str, Any] = {"202": _answer("It goes on by itself", _ref("Request"))}
     answers["200"] = _answer("What the action returned", given)
+    answers["200"]["content"] |= {"text/event-stream": {"schema": _TEXT}}
     operation: dict[str, Any] = {
         "operationId": name,
         "tags": [action.flow],
@@ -107,7 +120,7 @@ def _following() -> dict[str, Any]:
         "/requests/{id}": {
             "parameters": [one],
             "get": {"operationId": "show", "responses": {"200": known} | problems},
-            "delete": {"operationId": "cancel", "responses": {"202": known} | problems},
+            "delete": {"operationId": "cancel", "responses": {"202": known} | problems | _problems("409")},
         },
         "/requests/{id}/events": {
             "parameters": [one],

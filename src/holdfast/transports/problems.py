@@ -15,10 +15,15 @@ from holdfast.errors import (
     EngineNotOpenError,
     FlowError,
     InvalidFlowError,
+    QueueFullError,
+    QueueTimeoutError,
     RequestFailedError,
     RequestKeyError,
+    RequestRejectedError,
+    RequestSupersededError,
     StoreError,
 )
+from holdfast.transports.showing import shown_instant
 from holdfast.transports.spreading import spread
 
 if TYPE_CHECKING:
@@ -62,9 +67,29 @@ def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
         facts["next"] = advice
     if known := request_id or getattr(error, "request_id", ""):
         facts["requestId"] = known
+    facts |= _explained(error)
     if status in _CAN_BE_SENT_AGAIN:
         facts["retryAfter"] = spread(getattr(error, "retry_after", RETRY))
     return facts
+
+
+def _explained(error: BaseException) -> dict[str, Any]:
+    """Return who has the key or took the place, and since when, as far as an error knows it."""
+    told: dict[str, Any]
+    match error:
+        case RequestRejectedError():
+            told = {"key": error.key, "holder": error.request_id, "holderStatus": error.holder_status}
+        case QueueFullError():
+            told = {"key": error.key, "holder": error.holder, "waiting": error.waiting}
+        case QueueTimeoutError():
+            told = {"key": error.key, "holder": error.holder}
+        case RequestSupersededError():
+            return {"by": error.by} if error.by else {}
+        case _:
+            return {}
+    if error.since:
+        told["since"] = shown_instant(error.since)
+    return {"explanation": {name: value for name, value in told.items() if value}}
 
 
 def status_of(error: BaseException) -> int:

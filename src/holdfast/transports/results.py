@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from holdfast.errors import HoldfastError, ResultTimeoutError
 from holdfast.transports.alarms import Alarm
-from holdfast.transports.headers import SECURITY
+from holdfast.transports.headers import FOR_DATA
 from holdfast.transports.problems import problem_response
 
 if TYPE_CHECKING:
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from holdfast.flows.action import Action
-    from holdfast.transports.begun import Begun
+    from holdfast.transports.begun import Rest
     from holdfast.transports.seam import Handle
+
+T = TypeVar("T")
 
 REQUEST: Final = "Holdfast-Request"
 WATCH_AFTER: Final = 0.05
@@ -27,11 +29,11 @@ GONE: Final = "the caller went away"
 _REQUEST: Final = REQUEST.lower().encode()
 _JSON: Final = (b"content-type", b"application/json")
 _REPLAYED: Final = (b"idempotency-replayed", b"true")
-_ALWAYS: Final = ((b"cache-control", b"no-store"), *SECURITY)
+_ALWAYS: Final = ((b"cache-control", b"no-store"), *FOR_DATA)
 _watching: Final = Alarm(WATCH_AFTER)
 
 
-async def watched(work: Begun[bytes], action: Action[..., Any], handle: Handle, receive: Receive) -> bytes:
+async def watched(work: Rest[T], action: Action[..., Any], handle: Handle, receive: Receive) -> T:
     """Wait for a result that was not there at once. A caller that goes away meanwhile is noticed, if it matters.
 
     Args:
@@ -69,7 +71,7 @@ async def result_within(handle: Handle, wait: float) -> ASGIApp:
         ResultTimeoutError: It does not.
     """
     try:
-        return Result(await handle.packed(wait), handle)
+        return Result(await handle.packed(wait), handle.id, is_replay=handle.is_replay)
     except ResultTimeoutError:
         raise
     except HoldfastError as problem:
@@ -89,7 +91,7 @@ def told(handle: Handle) -> dict[str, str]:
 
 @final
 class Result:
-    """The most frequent answer: what an action returned, with all headers, those included that the door adds to others.
+    """The most frequent answer: what an action returned, with all headers, so that the door adds none.
 
     Attributes:
         start: The message that it begins with.
@@ -98,10 +100,9 @@ class Result:
 
     __slots__ = ("body", "start")
 
-    def __init__(self, packed: bytes, handle: Handle) -> None:
-        length, request_id = (b"content-length", b"%d" % len(packed)), (_REQUEST, handle.id.encode("latin-1"))
-        replayed = (_REPLAYED,) if handle.is_replay else ()
-        headers = [length, _JSON, request_id, *replayed, *_ALWAYS]
+    def __init__(self, packed: bytes, request_id: str, *, is_replay: bool = False) -> None:
+        length, own = (b"content-length", b"%d" % len(packed)), (_REQUEST, request_id.encode("latin-1"))
+        headers = [length, _JSON, own, _REPLAYED, *_ALWAYS] if is_replay else [length, _JSON, own, *_ALWAYS]
         self.start: Final[Message] = {"type": "http.response.start", "status": 200, "headers": headers}
         self.body: Final[Message] = {"type": "http.response.body", "body": packed}
 

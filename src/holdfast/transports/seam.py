@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
+    from holdfast.flows.action import Action
     from holdfast.flows.arrival import Arrival, Principal
     from holdfast.flows.request import Event, Explanation, RequestInfo
 
@@ -70,8 +71,41 @@ class Handle(Protocol):
         ...
 
 
+class Simple(Protocol):
+    """A request that whoever asks runs itself. It may turn out on the way that it is refused."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def packed(self) -> bytes | None:
+        """What it returned, as JSON; None if it did not, or not yet."""
+        ...
+
+    def run_at_once(self) -> Coroutine[Any, Any, None]:
+        """Run it, whatever comes of it, in the hope that one step is enough."""
+        ...
+
+    def stay(self) -> None:
+        """Prepare for more than one, after the first."""
+        ...
+
+    def handle(self) -> Handle:
+        """Return what else can be asked of it, or done with it."""
+        ...
+
+
 class Dispatching(Protocol):
     """Where every request goes, whatever it came by."""
+
+    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+        """Take a request on that whoever asks runs itself; None: it is not as simple as that, and to be dispatched.
+
+        It has no idempotency key, and whoever asks waits for the result.
+        """
+        ...
 
     def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
         """Take a request on, or raise why not.

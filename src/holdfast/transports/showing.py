@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.transports.seam import Handle
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COUNTED: Final = frozenset({"position", "waiting", "attempt"})
+"""What says something by being 0."""
 _NEXT_WORD: Final = re.compile(r"_([a-z])")
 
 
@@ -46,9 +48,9 @@ def as_json(value: object) -> bytes:
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in facts.items() if value or value == 0}
+    kept = {name: value for name, value in facts.items() if value or (name in _COUNTED and value == 0)}
     return {
-        _NEXT_WORD.sub(lambda match: match[1].upper(), name): _instant(value) if _is_instant(name) else value
+        _NEXT_WORD.sub(lambda match: match[1].upper(), name): shown_instant(value) if _is_instant(name) else value
         for name, value in kept.items()
         if not (_is_instant(name) and value == 0)
     }
@@ -58,5 +60,6 @@ def _is_instant(name: str) -> bool:
     return name.endswith("_at") or name == "since"
 
 
-def _instant(microseconds: int) -> str:
+def shown_instant(microseconds: int) -> str:
+    """Return an instant of store time as people write it."""
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.errors import HoldfastError
 from holdfast.flows.arrival import Arrival
-from holdfast.transports.begun import Begun
+from holdfast.transports.begun import Begun, Rest
 from holdfast.transports.bodies import LARGE, received
 from holdfast.transports.gate import route_path
 from holdfast.transports.problems import problem_response
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.flows.flow import Flows
     from holdfast.transports.headers import RawHeaders
     from holdfast.transports.limits import AppLimits, Rooms
-    from holdfast.transports.seam import Dispatching
+    from holdfast.transports.seam import Dispatching, Handle
 
 UNUSUAL: Final = frozenset(
     {b"prefer", b"content-encoding", b"transfer-encoding", b"idempotency-key", b"holdfast-chain"}
@@ -72,23 +72,49 @@ class Straight:
         Raises:
             TooManyRequestsError: There is no room for it.
         """
-        limits, session = self._limits, headers.get(b"holdfast-session")
-        with self._open:
+        room, session = self._open, headers.get(b"holdfast-session")
+        if room.open >= room.most:
+            room.refuse()
+        room.open += 1
+        try:
+            arrival = Arrival(
+                flow=action.flow,
+                action=action.name,
+                inputs=await received(Begun(receive()), receive, self._limits.body, self._limits.body_time),
+                principal=principal,
+                session="" if session is None else session.decode("latin-1"),
+                transport="http",
+            )
+            simple = self._dispatching.begin(action, arrival)
+            if simple is None:
+                return await self._dispatched(action, arrival, receive)
+            steps = simple.run_at_once().__await__()
             try:
-                arrival = Arrival(
-                    flow=action.flow,
-                    action=action.name,
-                    inputs=await received(Begun(receive()), receive, limits.body, limits.body_time),
-                    principal=principal,
-                    session="" if session is None else session.decode("latin-1"),
-                    transport="http",
-                )
-                handle = await self._dispatching.dispatch(arrival, here=True)
-            except HoldfastError as problem:
-                return problem_response(problem)
-            try:
-                work = Begun(handle.packed())
-                packed = work.value if work.is_done else await watched(work, action, handle, receive)
-                return Result(packed, handle)
-            except HoldfastError as problem:
-                return refusal(problem, handle)
+                rest = Rest(steps, next(steps))
+            except StopIteration:
+                pass  # it is done, as nearly all
+            else:
+                simple.stay()
+                await watched(rest, action, simple.handle(), receive)
+            packed = simple.packed
+            return Result(packed, simple.id) if packed is not None else await self._refused(simple.handle())
+        except HoldfastError as problem:
+            return problem_response(problem)
+        finally:
+            room.open -= 1
+
+    async def _dispatched(self, action: Action[..., Any], arrival: Arrival, receive: Receive) -> Result | ASGIApp:
+        handle = await self._dispatching.dispatch(arrival, here=True)
+        work = Begun(handle.packed())
+        try:
+            packed = work.value if work.is_done else await watched(work, action, handle, receive)
+        except HoldfastError as problem:
+            return refusal(problem, handle)
+        return Result(packed, handle.id, is_replay=handle.is_replay)
+
+    async def _refused(self, handle: Handle) -> ASGIApp:
+        """Return why a request that is over has no result."""
+        try:
+            return Result(await handle.packed(), handle.id)
+        except HoldfastError as problem:
+            return refusal(problem, handle)

@@ -339,7 +339,7 @@ async def test_a_store_that_does_not_answer_means_that_a_delivery_comes_again(
     assert (said(taken), office.taken) == (ACCEPTED, ["msg_1"])
 
 
-@pytest.mark.parametrize("part", ["inputs", "session", "principal"])
+@pytest.mark.parametrize("part", ["inputs", "session", "principal", "event_time"])
 async def test_a_function_of_the_declaration_that_fails_is_no_fault_of_the_provider(
     office: Office, url: str, part: str
 ) -> None:

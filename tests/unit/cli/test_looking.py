@@ -21,7 +21,7 @@ EXPLANATION = {
     "pace", "estimate",
 }  # fmt: skip
 ENTRY = {"entry", "owner", "note", "mode", "weight", "is_alive", "process", "host", "program", "since", "run"}
-HOLDER = ENTRY | {"held_for", "lease_left", "ends_at", "fence", "slot"}
+HOLDER = ENTRY | {"held_for", "lease_left", "ends_at", "fence", "slot", "entered_at"}
 LINE = {"key", "family", "parts", "at", "kind", "permits", "is_pinned", "holders", "waiting", "held_for"}
 
 

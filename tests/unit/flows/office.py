@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from holdfast.events import Event
-    from holdfast.flows.dispatch import ArbiterKind
+    from holdfast.flows.opening import ArbiterKind
     from holdfast.flows.policies import Policy
     from holdfast.flows.scheduling import OnOverlap
     from holdfast.testing.workflows import WorkflowEnvironment

@@ -69,7 +69,7 @@ class World:
 
 def limits_of(server: hf.Dispatcher) -> Any:
     """Return the limits of a server."""
-    return server._server.limits  # type: ignore[union-attr]  # it is open
+    return server._serving().limits
 
 
 async def until_one_waits(server: hf.Dispatcher) -> None:

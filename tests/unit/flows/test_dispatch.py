@@ -146,6 +146,15 @@ async def test_requests_that_take_too_long_to_end_are_interrupted_on_closing(sta
         assert await result(await other.dispatch(arrival("queued", "b"))) == "did b"
 
 
+async def test_what_is_under_way_when_a_server_closes_is_refused(stage: Stage) -> None:
+    """Its caller is told what every caller of a closing server is told: nothing was begun."""
+    async with hf.open("memory://") as space, hf.Dispatcher(hf.Engine(space), [stage.flow]) as dispatcher:
+        await dispatcher.engine.aclose()  # as it does at last, after it has admitted somebody who takes long
+        with pytest.raises(ArbiterUnavailableError, match="closing"):
+            await dispatcher.dispatch(arrival("queued", "late", durable=True))
+    assert not stage.begun
+
+
 async def test_a_durable_request_is_handed_back_on_closing(stage: Stage) -> None:
     """The next server goes on with it."""
     url = f"memory://{fresh_name()}"

@@ -23,7 +23,8 @@ from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from holdfast.flows.arrival import Arrival
-    from holdfast.flows.dispatch import ArbiterKind, Dispatcher
+    from holdfast.flows.dispatch import Dispatcher
+    from holdfast.flows.opening import ArbiterKind
 
 
 async def sent_again(dispatcher: Dispatcher, sent: Arrival) -> str:

@@ -12,7 +12,7 @@ from holdfast.flows.arbiters import abandoned
 from tests.conformance.dispatch_stage import Stage, arrival, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.dispatch import ArbiterKind
+    from holdfast.flows.opening import ArbiterKind
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: hf
     address = address_of(policy, arrival(principal=hf.Principal("acme", "ann"), session="s-1"))
     assert address is not None
     async with hf.open("memory://") as space, SharedArbiter(space) as arbiter:
-        asked = Ask(id="r1", address=address, label="", action="chat.respond", manner=manner_of(policy))
+        asked = Ask(id="r1", address=address, action="chat.respond", manner=manner_of(policy))
         async with arbiter.hold(asked):
             assert [line.key async for line in space.lines()] == [words]
 

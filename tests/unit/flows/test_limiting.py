@@ -73,7 +73,7 @@ async def test_nothing_is_kept_of_a_limit_that_nobody_uses(arbiter: Any) -> None
     flow, may_end, _ = flow_with(hf.ActionLimit(1, key="user"))
     async with hf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
         handles = [await server.dispatch(arrival(f"user {n // 2}")) for n in range(20)]
-        limits = server._server.limits  # type: ignore[union-attr]  # it is open
+        limits = server._serving().limits
         assert limits.in_use == 10
         may_end.set()
         for each in handles:
@@ -153,7 +153,7 @@ async def test_buckets_in_memory_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
     async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
         for n in range(20):
             await server.dispatch(arrival(f"user {n}"))
-        buckets = server._server.limits._buckets  # type: ignore[union-attr]  # it is open
+        buckets = server._serving().limits._buckets
         assert len(buckets) == 5
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
-from holdfast.flows.request import ENDED, Event, Explanation, Request, RequestInfo
+from holdfast.flows.request import ENDED, Event, Explanation, RequestInfo
 from holdfast.testing.flows import Rehearsal
 
 
@@ -27,15 +27,6 @@ def test_a_request_knows_who_asks_and_how() -> None:
     assert (request.tenant, request.user, request.session_id) == ("acme", "ada", "s-1")
     assert (request.transport, request.metadata, request.idempotency_key) == ("local", {"n": 1}, "k")
     assert repr(request) == f"<request {request.id} of rehearsal.rehearsal>"
-
-
-def test_the_chain_ends_with_the_requests_own_key() -> None:
-    """Whatever it calls must not wait for that."""
-    rehearsal, outer, own = Rehearsal(), ("request", "default", "user", "u"), ("request", "default", "session", "s")
-    arrival = hf.Arrival(flow="chat", action="respond", chain=(outer,))
-
-    assert Request(arrival, id="r", means=rehearsal).chain == (outer,)
-    assert Request(arrival, id="r", means=rehearsal, address=own).chain == (outer, own)
 
 
 def test_events_are_told_in_order() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.flows.dispatch import ArbiterKind
+    from holdfast.flows.opening import ArbiterKind
     from holdfast.flows.policies import Policy
 
 

@@ -16,7 +16,8 @@ from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.dispatch import ArbiterKind, Dispatcher
+    from holdfast.flows.dispatch import Dispatcher
+    from holdfast.flows.opening import ArbiterKind
 
 ADA, EVE, NOBODY = hf.Principal("acme", "ada"), hf.Principal("acme", "eve"), hf.Principal("acme")
 CHIEF = hf.Principal("acme", "olga", frozenset({"operator"}))

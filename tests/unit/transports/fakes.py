@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from holdfast.flows.action import Action
     from holdfast.flows.arrival import Arrival
     from holdfast.transports.authentication import Authenticate
+    from holdfast.transports.seam import Simple
     from holdfast.transports.webhooks import Webhook
 
 chat = Flow("chat")
@@ -126,6 +128,7 @@ class FakeHandle:
         self.was_cancelled.set()
         if not self.ending.done():
             self.ending.set_exception(RequestCancelledError(self.id, reason, cancelled_by))
+            self.ending.exception()  # whoever sent it may have gone
 
 
 class FakeDispatching:
@@ -139,6 +142,11 @@ class FakeDispatching:
         self.answers_at_once = True
         self.result: object = "done"
         self.came = asyncio.Event()
+
+    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+        """Have everything dispatched."""
+        del action, arrival
+        return None
 
     async def dispatch(self, arrival: Arrival, *, here: bool = False) -> FakeHandle:
         """Take a request on, and run it at once wherever that is."""

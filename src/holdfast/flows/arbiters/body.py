@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, final
+from typing import Any, final
+
+from msgspec import Struct
 
 from holdfast.errors import RequestCancelledError, RequestInterruptedError, RequestSupersededError
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY, Stop
@@ -11,16 +13,13 @@ from holdfast.locks.driving.taking_back import take_back
 
 
 @final
-class Body:
-    """The task of one ``async with`` block of an arbiter. Make it in the task itself."""
+class Body(Struct, eq=False):
+    """The task of one ``async with`` block of an arbiter; :func:`this_body` returns that of the task which asks."""
 
-    __slots__ = ("_cancelling", "_is_spared", "_task", "was_cancelled")
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        self._task: Final = task
-        self._cancelling: Final = 0 if task is None else task.cancelling()
-        self._is_spared = self.was_cancelled = False
+    _task: asyncio.Task[Any] | None
+    _cancelling: int = 0
+    _is_spared: bool = False
+    was_cancelled: bool = False
 
     def cancel(self) -> None:
         """Cancel it, once, unless it is spared."""
@@ -44,6 +43,12 @@ class Body:
             return None
         self.was_cancelled = False
         return await take_back(self._task, self._cancelling, error)
+
+
+def this_body() -> Body:
+    """Return the body of the task that runs."""
+    task = asyncio.current_task()
+    return Body(None) if task is None else Body(task, task.cancelling())
 
 
 def ending_of(

@@ -79,16 +79,18 @@ class RequestLine(Generic[E]):
         alike = [each for each in (holder, *self.waiters) if each.action == action]
         if manner.joins and alike:
             return Joins(alike[0])
-        superseded = self._superseded(alike, manner)
+        superseded = self.superseded_by(action, manner)
         waiting = len(self.waiters) - sum(each is not holder for each in superseded)
         if manner.most_waiting is not None and waiting >= manner.most_waiting:
             return Full(waiting)
         return Enters(superseded)
 
-    def _superseded(self, alike: list[E], manner: Manner) -> tuple[E, ...]:
-        if manner.supersedes == "nobody":
+    def superseded_by(self, action: str, manner: Manner) -> tuple[E, ...]:
+        """Return those whose place a newcomer takes, the oldest first."""
+        if self.holder is None or manner.supersedes == "nobody":
             return ()
-        return tuple(each for each in alike if manner.supersedes == "all" or each is not self.holder)
+        standing = (self.holder, *self.waiters) if manner.supersedes == "all" else self.waiters
+        return tuple([each for each in standing if each.action == action])
 
     def enter(self, entrant: E) -> int:
         """Let one in, and return its position: 0 has its turn, 1 is next."""

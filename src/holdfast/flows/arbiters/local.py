@@ -6,12 +6,19 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueFullError, RequestRejectedError
+from holdfast.clock import Instant
+from holdfast.errors import (
+    ArbiterUnavailableError,
+    HoldfastError,
+    QueueFullError,
+    RequestRejectedError,
+    RequestSupersededError,
+)
 from holdfast.flows.arbiters import abandoned
 from holdfast.flows.arbiters.key_count import KeyCount
 from holdfast.flows.arbiters.line import Full, Joins, Refused, RequestLine
 from holdfast.flows.arbiters.local_turn import LocalHolding, LocalTurn
-from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded
+from holdfast.flows.arbiters.protocol import JoinsError, Manner, Queueing, Stop, Superseded, handed_over
 from holdfast.flows.arbiters.sole import SoleServer
 from holdfast.space import lines_of
 from holdfast.stores.protocol import Decision
@@ -124,7 +131,8 @@ class LocalArbiter:
             holder = verdict.holder
             raise RequestRejectedError(ask.label, holder.ask.id, holder.since, holder_is_durable=holder.is_durable)
         if isinstance(verdict, Full):
-            raise QueueFullError(ask.label, verdict.waiting, self._retry_after(ask.address, verdict.waiting))
+            after = self._retry_after(ask.address, verdict.waiting)
+            raise QueueFullError(ask.label, verdict.waiting, after, *self.holder_of(ask.address))
         if isinstance(verdict, Joins):
             raise JoinsError(verdict.other.who)
         turn.wait(line.enter(turn), self._clock.wall(), manner.budget)
@@ -152,13 +160,20 @@ class LocalArbiter:
         pace = self._paces.get(address)
         self._paces[address] = took if pace is None else 0.8 * pace + 0.2 * took
 
+    def holder_of(self, address: Address) -> tuple[str, Instant]:
+        """Return who has a key, and since when; nothing, if nobody has."""
+        line = self._lines.get(address)
+        return ("", Instant(0)) if line is None or line.holder is None else (line.holder.ask.id, line.holder.since)
+
     def _retry_after(self, address: Address, waiting: int) -> float:
         return min(SLOWEST, max(1.0, self._paces.get(address, 0.0) * waiting))
 
     def _supersede(self, newcomer: LocalTurn, others: Iterable[LocalTurn]) -> None:
         stop = Stop(by=newcomer.ask.id)
         for each in others:
-            newcomer.superseded += (Superseded(each.ask.id, each.ask.packed),)
+            if each.finishing is None and not each.has_left:
+                own = Superseded(each.ask.id, each.ask.packed)
+                newcomer.superseded = handed_over(*newcomer.superseded, *each.superseded, own)
             each.ask_to_stop(stop)
             if each.is_at_front and not each.has_left:
                 asyncio.get_running_loop().call_later(newcomer.ask.manner.grace, each.revoke)
@@ -202,15 +217,24 @@ class LocalArbiter:
 
     def inside(self, ask: Ask) -> LocalHolding:
         """Wait in the step of a durable run for the place that was kept for it; without one, for a new one."""
-        return LocalHolding(self, ask, is_durable=True)
+        return LocalHolding(self, ask, True)  # noqa: FBT003 -- in the step of a durable run
 
     def kept(self, ask: Ask) -> LocalTurn:
-        """Return the place that was kept for a run's step, or a new one."""
+        """Return the place that was kept for a run's step, or a new one; raise if a newer request has come instead."""
         turn = self._take_kept(ask.id)
         if turn is None:
+            self._give_way(ask)
             turn = self.enter(ask, AS_LONG_AS_IT_TAKES)
-            turn.is_durable = True
+            turn.is_durable = turn.is_back = True
         return turn
+
+    def _give_way(self, ask: Ask) -> None:
+        """Raise if one has come since the place was lost that would have taken it: the newest request wins."""
+        line = self._lines.get(ask.address)
+        alike = () if line is None else line.superseded_by(ask.action, ask.manner)
+        newer = [each.ask.id for each in alike if not each.is_back and not each.is_lost]
+        if newer:
+            raise RequestSupersededError(ask.id, newer[-1])
 
     def forget(self, request_id: str) -> None:
         """Give up a place that was kept for a run's step."""

@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
+
+from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.errors import ArbiterUnavailableError, HoldfastError, QueueTimeoutError, StoreError
-from holdfast.flows.arbiters.body import Body, ending_of, is_cancellation, reason_of
-from holdfast.flows.arbiters.protocol import Stop, Superseded, Who
+from holdfast.flows.arbiters.body import Body, ending_of, is_cancellation, reason_of, this_body
+from holdfast.flows.arbiters.protocol import Ask, Stop, Superseded, Who
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from holdfast.flows.arbiters.local import LocalArbiter
-    from holdfast.flows.arbiters.protocol import Ask, Beside
+    from holdfast.flows.arbiters.local import LocalArbiter  # noqa: TC004 -- none of this is ever read from data
+    from holdfast.flows.arbiters.protocol import Beside
     from holdfast.keys import RecordKey
 
 
 @final
-class LocalTurn:
+class LocalTurn(Struct, eq=False):
     """One place. It is in the line from :meth:`~LocalArbiter.enter` to :meth:`~LocalArbiter.leave`."""
 
-    # What only those need who wait or are stopped is said once, for the class: most have their turn at once, and end.
+    _arbiter: LocalArbiter
+    ask: Ask
     body: Body | None = None
-    since = Instant(0)
-    position = 0
+    since: Instant = Instant(0)
+    position: int = 0
     superseded: tuple[Superseded, ...] = ()
     stop: Stop | None = None
     problem: HoldfastError | None = None
     finishing: asyncio.Task[None] | None = None
-    is_at_front = is_durable = has_left = is_lost = is_to_stay = False
+    is_at_front: bool = False
+    is_durable: bool = False
+    is_back: bool = False
+    has_left: bool = False
+    is_lost: bool = False
+    is_to_stay: bool = False
     coming: asyncio.Future[None] | None = None
     _timer: asyncio.TimerHandle | None = None
     _deadline: float | None = None
-
-    def __init__(self, arbiter: LocalArbiter, ask: Ask) -> None:
-        self._arbiter: Final = arbiter
-        self.ask: Final = ask
 
     @property
     def action(self) -> str:
@@ -68,7 +72,11 @@ class LocalTurn:
 
     def _is_late(self) -> None:
         if not self.is_at_front:
-            self._give_up(QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0))
+            self._give_up(self._late())
+
+    def _late(self) -> QueueTimeoutError:
+        holder = self._arbiter.holder_of(self.ask.address)
+        return QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0, *holder)
 
     def _give_up(self, problem: HoldfastError) -> None:
         """Leave the line without having had the turn."""
@@ -89,7 +97,7 @@ class LocalTurn:
                 if self._timer is not None:
                     self._timer.cancel()
             if self._deadline is not None and self._deadline <= asyncio.get_running_loop().time():
-                raise self.problem or QueueTimeoutError(self.ask.label, self.ask.manner.budget or 0.0)
+                raise self.problem or self._late()
         self.check()
 
     # --- being stopped -------------------------------------------------------------------------------------------
@@ -190,19 +198,18 @@ class LocalTurn:
 
 
 @final
-class LocalHolding:
+class LocalHolding(Struct, eq=False):
     """A turn to be had for the length of an ``async with`` block."""
 
-    __slots__ = ("_arbiter", "_ask", "_is_durable", "_turn")
-
-    def __init__(self, arbiter: LocalArbiter, ask: Ask, *, is_durable: bool = False) -> None:
-        self._arbiter, self._ask, self._is_durable = arbiter, ask, is_durable
-        self._turn: LocalTurn | None = None
+    _arbiter: LocalArbiter
+    _ask: Ask
+    _is_durable: bool = False
+    _turn: LocalTurn | None = None
 
     async def __aenter__(self) -> LocalTurn:
         arbiter, ask = self._arbiter, self._ask
         turn = self._turn = arbiter.kept(ask) if self._is_durable else arbiter.enter(ask, ask.manner)
-        turn.body = Body()
+        turn.body = this_body()
         try:
             if ask.beside is not None and not self._is_durable:
                 await arbiter.commit(ask.beside, turn.position, turn)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from holdfast.clock import Instant
+from holdfast.flows.keying import label_of
 from holdfast.keys import RecordKey
 from holdfast.stores.protocol import Change, Snapshot
 
@@ -36,6 +37,9 @@ KIND: Final = "request"
 
 SUPERSEDED_BY: Final = "superseded by "
 """How the reason begins with which a run is cancelled that was superseded; the id of the newer request follows."""
+
+MOST_HANDED_OVER: Final = 100
+"""The most requests whose inputs one gets that takes their place."""
 
 Supersedes: TypeAlias = Literal["nobody", "waiting", "all"]
 """Whose place a newcomer takes, among requests of the same action: nobody's, of those that wait, or of all."""
@@ -95,7 +99,6 @@ class Ask(Struct, frozen=True, kw_only=True):
     Attributes:
         id: Its id. It is the ``owner`` of its entry in the line, and what a refused one is told.
         address: The line.
-        label: What the key is called for people.
         action: Flow and action, as in ``"support-chat.respond"``: requests of the same one can be joined or superseded.
         manner: How it behaves.
         packed: Its inputs, for whoever supersedes it in this process.
@@ -106,13 +109,17 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     id: str
     address: Address
-    label: str
     action: str
     manner: Manner = Manner()
     packed: bytes = b""
     beside: Beside | None = None
     on_waiting: Callable[[int], None] | None = None
     on_stop: Callable[[Stop], None] | None = None
+
+    @property
+    def label(self) -> str:
+        """What the key is called for people."""
+        return label_of(self.address)
 
 
 class Stop(Struct, frozen=True):
@@ -137,6 +144,14 @@ class Superseded(Struct, frozen=True):
 
     id: str
     packed: bytes | None = None
+
+
+def handed_over(*superseded: Superseded) -> tuple[Superseded, ...]:
+    """Return whose inputs a request gets, each once and the oldest first: of very many, the newest.
+
+    Whoever was superseded by one that is superseded in turn was never done either, so it is handed on.
+    """
+    return tuple({each.id: each for each in superseded}.values())[-MOST_HANDED_OVER:]
 
 
 class Who(Struct, frozen=True):
@@ -278,8 +293,9 @@ class Arbiter(Protocol):
     def inside(self, ask: Ask) -> AbstractAsyncContextManager[Turn]:
         """Have the turn of a durable run in its step: the place that :meth:`start` took.
 
-        On a local arbiter it waits for its turn here, without a budget; after a crash it takes a new place. On a shared
-        one the run has its turn when its step runs, and leaves the line when it ends, not at the end of the block.
+        On a local arbiter it waits for its turn here, without a budget; after a crash it takes a new place, or is
+        superseded if a newer request has come by then that would have taken its place. On a shared one the run has its
+        turn when its step runs, and leaves the line when it ends, not at the end of the block.
         """
         ...
 

@@ -6,10 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
+from holdfast.clock import Instant
 from holdfast.errors import (
     ArbiterUnavailableError,
     HoldfastError,
     QueueFullError,
+    QueueTimeoutError,
     RequestRejectedError,
     StoreError,
     WorkflowConcurrencyLimitExceededError,
@@ -117,7 +119,7 @@ class SharedArbiter:
         except StoreError as problem:
             raise ArbiterUnavailableError(str(problem)) from problem
         if ask.manner.supersedes != "nobody":
-            self.own(RoomMaking(self, ask, is_durable=True).run())
+            self.own(RoomMaking(self, ask).run())
         return begun
 
     async def _refusal(
@@ -126,15 +128,27 @@ class SharedArbiter:
         if not full.waiting:
             is_run = full.holder_is_run
             return RequestRejectedError(ask.label, full.holder, full.since, holder_is_durable=is_run)
-        return QueueFullError(ask.label, full.waiting, await self.retry_after(ask.address, full.waiting))
+        return await self.full(ask, full.waiting)
 
-    async def retry_after(self, address: Address, waiting: int) -> float:
-        """Return after how many seconds it is worth trying again."""
+    async def full(self, ask: Ask, waiting: int) -> QueueFullError:
+        """Return what one is told that may not wait: after how many seconds to try again, and who has the key."""
+        pace, holder, since = await self._seen(ask)
+        return QueueFullError(ask.label, waiting, min(SLOWEST, max(1.0, pace * waiting)), holder, since)
+
+    async def late(self, ask: Ask) -> QueueTimeoutError:
+        """Return what one is told whose turn did not come in time."""
+        _, holder, since = await self._seen(ask)
+        return QueueTimeoutError(ask.label, ask.manner.budget or 0.0, holder, since)
+
+    async def _seen(self, ask: Ask) -> tuple[float, str, Instant]:
+        """Return how quickly a line moves, who has its turn and since when, as far as that can be found out soon."""
         try:
-            pace = (await self.look(address)).pace
-        except HoldfastError:
-            pace = 0.0
-        return min(SLOWEST, max(1.0, pace * waiting))
+            async with asyncio.timeout(LOOK_EVERY):
+                line = await self.look(ask.address)
+        except (HoldfastError, TimeoutError):
+            return 0.0, "", Instant(0)
+        held = line.holder
+        return (line.pace, "", Instant(0)) if held is None else (line.pace, held.id, held.since)
 
     def inside(self, ask: Ask) -> RunHolding:
         """Have the turn of a durable run in its step."""
@@ -210,7 +224,7 @@ class SharedArbiter:
     def packed_of(self, entry_id: str) -> bytes | None:
         """Return the inputs of a request that is here."""
         turn = self._here.get(entry_id)
-        return None if turn is None else turn.ask.packed
+        return None if turn is None or turn.finishing is not None else turn.ask.packed
 
     async def _hear(self, watch: Watch) -> None:
         """Pass on words to those who are here."""

@@ -14,7 +14,7 @@ from holdfast.errors import (
     StoreError,
     WithdrawnError,
 )
-from holdfast.flows.arbiters.body import Body, ending_of, is_cancellation
+from holdfast.flows.arbiters.body import ending_of, is_cancellation, this_body
 from holdfast.flows.arbiters.protocol import Stop, Superseded
 from holdfast.flows.arbiters.taking import SITE, Taking
 from holdfast.locks.driving.acquiring import give_back
@@ -52,7 +52,7 @@ class SharedTurn:
     def __init__(self, arbiter: SharedArbiter, ask: Ask, entry_id: str = "") -> None:
         self._arbiter: Final = arbiter
         self.ask: Final = ask
-        self.body: Final = Body()
+        self.body: Final = this_body()
         self.entry_id = entry_id
         self.is_durable = bool(entry_id)
         self.place: Place | None = None
@@ -268,7 +268,8 @@ class RunHolding:
         if not isinstance(found, RunTurn):
             raise await turn.ending()
         if ask.manner.supersedes != "nobody":
-            turn.superseded = tuple(map(Superseded, await arbiter.words.followed(ask.id)))
+            followed = await arbiter.words.followed(ask.id)
+            turn.superseded = tuple(map(Superseded, followed.get(ask.id, ())))
         arbiter.add(turn)
         turn.begin(arbiter.lines.line(ask.address), found.guard, found.granted_at)
         return turn

@@ -8,8 +8,6 @@ from holdfast.clock import MICROSECONDS
 from holdfast.errors import (
     ArbiterUnavailableError,
     HoldTimeoutError,
-    QueueFullError,
-    QueueTimeoutError,
     RequestRejectedError,
     WouldWaitError,
 )
@@ -58,6 +56,7 @@ class Taking:
         self._ask: Final = turn.ask
         self._began_at: Final = arbiter.lines.clock.elapsed()
         self._refused_by: Line | None = None
+        self._has_stood = False
         self._room: RoomMaking | None = None
         self._making_room: asyncio.Task[None] | None = None
 
@@ -69,7 +68,7 @@ class Taking:
                 return await self._take_at_once()
             return await self._take_in_turn()
         except HoldTimeoutError:
-            raise self._late() from None
+            raise await self._arbiter.late(self._ask) from None
         finally:
             if self._making_room is not None:
                 self._making_room.cancel()
@@ -120,12 +119,13 @@ class Taking:
             along=self._along(room),
             may_circle=False,
             on_waiting=self._waits,
+            keeps_age=True,
             entry_id=turn.entry_id,
         )
         place = await acquire(arbiter.lines, wish)
         if waits and ask.manner.budget is not None and self._left() == 0:
             await give_back(arbiter.lines, place, wish)
-            raise self._late()
+            raise await arbiter.late(ask)
         return place, wish
 
     def _left(self) -> float | None:
@@ -135,15 +135,15 @@ class Taking:
         gone = (self._arbiter.lines.clock.elapsed() - self._began_at) / MICROSECONDS
         return max(0.0, self._ask.manner.budget - gone)
 
-    def _late(self) -> QueueTimeoutError:
-        return QueueTimeoutError(self._ask.label, self._ask.manner.budget or 0.0)
-
-    def _waits(self, _: int, place: int) -> None:
-        ask = self._ask
+    def _waits(self, place: int, is_back: bool) -> None:  # noqa: FBT001 -- as a wish calls it
+        ask, self._has_stood = self._ask, True
         if ask.on_waiting is not None:
             ask.on_waiting(place + 1)
-        if ask.manner.supersedes != "nobody" and self._making_room is None:
-            self._room = RoomMaking(self._arbiter, ask)
+        if ask.manner.supersedes == "nobody":
+            return
+        self._room = self._room or RoomMaking(self._arbiter, ask)
+        self._room.is_back = self._room.is_back or is_back
+        if self._making_room is None or self._making_room.done():  # it ends when it does not find its own request
             self._making_room = self._arbiter.own(self._room.run())
 
     # --- what is committed, or refused ---------------------------------------------------------------------------
@@ -157,6 +157,8 @@ class Taking:
                 return (), ()
             position = 0
             if isinstance(answer, Waiting):
+                if self._room is not None:  # it asks again, and may be back: that is known before anybody sees it there
+                    self._room.is_back = True
                 self._check_may_wait(answer, seen, room)
                 position = answer.place + 1
             return (() if beside is None else tuple(beside.decide(position, seen))), ()
@@ -164,7 +166,7 @@ class Taking:
         return Along(() if beside is None else beside.keys, decide)
 
     def _check_may_wait(self, answer: Waiting, seen: Shown, room: int | None) -> None:
-        if room is not None and answer.place >= room:
+        if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
             raise _FullError(answer.place)
         if self._ask.manner.joins:  # somebody to join may have come meanwhile
             self._check_nobody_to_join(View(self._keys, seen, seen.given, SITE, Facts()).line)
@@ -186,7 +188,7 @@ class Taking:
         await arbiter.lines.look_after(arbiter.lines.line(ask.address))  # the dead count for nothing
         waiting = await self._count_waiting(most)
         if waiting >= most:
-            raise QueueFullError(ask.label, waiting, await arbiter.retry_after(ask.address, waiting)) from None
+            raise await arbiter.full(ask, waiting) from None
         return place + most - waiting
 
     async def _count_waiting(self, most: int) -> int:

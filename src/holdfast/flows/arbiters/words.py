@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.clock import later
 from holdfast.codec import Codec
-from holdfast.flows.arbiters.protocol import Stop
+from holdfast.flows.arbiters.protocol import MOST_HANDED_OVER, Stop
 from holdfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ STOPS: Final[Codec[Stop]] = Codec(Stop, what="a word to stop")
 
 
 class Followed(Struct, frozen=True):
-    """The requests that a durable one has superseded, the oldest first."""
+    """The requests that one has superseded, the oldest first."""
 
     ids: tuple[str, ...] = ()
 
@@ -78,23 +78,26 @@ class Words:
         return found
 
     async def note_followed(self, request_id: str, ids: tuple[str, ...]) -> None:
-        """Note whom a durable request supersedes, for whichever process drives it."""
+        """Note whom a request supersedes: for whichever process drives it, and for whoever supersedes it in turn."""
         key = self._space.key("superseded", request_id)
 
         def decide(seen: Snapshot) -> Decision[None]:
             before = seen.get(key)
             known = () if before is None else FOLLOWED.decode(before.value).ids
-            value = FOLLOWED.encode(Followed(tuple(dict.fromkeys((*known, *ids)))))
+            value = FOLLOWED.encode(Followed(tuple(dict.fromkeys((*known, *ids)))[-MOST_HANDED_OVER:]))
             put = Put(key, value, seen.version(key), expires_at=later(seen.at, KEPT_FOR))
             return Decision(None, (put,))
 
         await self._space.update([key], decide)
 
-    async def followed(self, request_id: str) -> tuple[str, ...]:
-        """Return whom a durable request has superseded."""
-        key = self._space.key("superseded", request_id)
-        record = (await self._space.read(key)).get(key)
-        return () if record is None else FOLLOWED.decode(record.value).ids
+    async def followed(self, *requests: str) -> dict[str, tuple[str, ...]]:
+        """Return whom each of these requests has superseded, if it has."""
+        found, most = dict[str, tuple[str, ...]](), self._space.at_most(MOST_READ)
+        for start in range(0, len(requests), most):
+            keys = {self._space.key("superseded", each): each for each in requests[start : start + most]}
+            seen = await self._space.read(*keys)
+            found |= {keys[key]: FOLLOWED.decode(record.value).ids for key, record in seen.records.items()}
+        return found
 
     def _key(self, entry_id: str) -> RecordKey:
         return self._root.child(entry_id)

@@ -38,7 +38,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
         id: Unique to this acquisition; asking again with the same id is the same acquisition.
         owner: Who waits for whom, in the eyes of deadlock detection.
         anchor: How long this entry counts as alive.
-        entered_at: When it joined the line, by the store's time.
+        entered_at: When it joined the line, by the store's time; of some, when they first did.
         mode: Entries of one mode share; entries of different modes exclude each other.
         weight: How many permits it takes.
         woken: Whether a permit is handed over to it directly; otherwise it asks again and takes it itself.

@@ -35,8 +35,9 @@ from holdfast.locks.explaining.reading import find_waiter
 
 if TYPE_CHECKING:
     from holdfast.keys import RecordKey
+    from holdfast.locks.algebra.entries import Holder, Waiter
     from holdfast.locks.algebra.line import Line
-    from holdfast.locks.driving.driver import Answered
+    from holdfast.locks.driving.driver import Answered, Sight
     from holdfast.locks.driving.lines import Lines
     from holdfast.locks.driving.local_line import LocalLine
     from holdfast.locks.driving.presence import Presence
@@ -66,7 +67,9 @@ class Wish(Struct, frozen=True):
         timeout: For how many seconds at most.
         along: What to commit together with the answer, see :class:`~holdfast.locks.driving.requests.Along`.
         may_circle: Whether its owner may hold something that another one waits for who is in its way here.
-        on_waiting: Called when it has to wait, with its ticket and how many are in front of it.
+        on_waiting: Called when it has to wait, with how many are in front of it, and whether it is back: it had a
+            place before, and has lost it.
+        keeps_age: Whether one that is back still counts as having entered when it first did.
         entry_id: The id of its entry, never used before; empty: a new one.
         permits: How many permits the line has from now on, unless an operator has set another number; None: as it has.
     """
@@ -85,7 +88,8 @@ class Wish(Struct, frozen=True):
     note: str = ""
     along: Along | None = None
     may_circle: bool = True
-    on_waiting: Callable[[int, int], None] | None = None
+    on_waiting: Callable[[int, bool], None] | None = None
+    keeps_age: bool = False
     entry_id: str = ""
     permits: int | None = None
 
@@ -205,6 +209,8 @@ class _Attempt:
         may_circle = wish.waits and wish.may_circle and (wish.owner is not None or holds_something(self._owner))
         self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
         self._ticket: int | None = None
+        self._life = ""
+        self._entered_at: Instant | None = None
         self._may_stand = False
         self._withdrawal: asyncio.Task[Any] | None = None
 
@@ -255,8 +261,7 @@ class _Attempt:
         self._line.waits[self._id] = wait
         try:
             self._may_stand = True
-            enter = Enter(wait.entry, wish.waits, self._marker, self._ticket, along=wish.along, permits=wish.permits)
-            outcome = await self._wait(wait, await self._line.driver.do(enter, wish.site))
+            outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), wish.site))
             await presence.until_proven()  # nobody is let in while others may take this process for dead
         except BaseException:
             self._withdraw(presence)
@@ -284,6 +289,10 @@ class _Attempt:
         await asyncio.wait({leaving})  # not earlier: the request that writes it may have been under way
         await _remove(self._lines, marker)
 
+    def _enter(self, entry: Entry) -> Enter:
+        wish, since = self._wish, self._entered_at if self._wish.keeps_age else None
+        return Enter(entry, wish.waits, self._marker, self._ticket, None, wish.along, wish.permits, since)
+
     def _entry(self, presence: Presence) -> Entry:
         wish = self._wish
         return Entry(
@@ -301,15 +310,15 @@ class _Attempt:
         answer = answered.answer
         self._note_disagreement()
         if isinstance(answer, Granted):
+            self._note_place(answer.holder, answered.sight, None)
             return turn_of(answer.holder, answered.sight)
         if not isinstance(answer, Waiting):
             return self._refusal(answered)
-        self._note_requeued(answer.ticket)
-        self._ticket = answer.ticket
+        is_back = self._note_place(answered.sight.line.waiter(self._id), answered.sight, answer.ticket)
         self._line.note_ticket(wait, answer.ticket)
         self._lines.hurry()
         if self._wish.on_waiting is not None:
-            self._wish.on_waiting(answer.ticket, answer.place)
+            self._wish.on_waiting(answer.place, is_back)
         if self._marker is not None:
             await self._refuse_circle(wait.turn)
         return await wait.turn
@@ -340,9 +349,17 @@ class _Attempt:
         if circle:
             raise WaitCycleError(self._wish.name, self._wish.called_from, shown(circle))
 
-    def _note_requeued(self, ticket: int) -> None:
-        if self._ticket is not None and ticket != self._ticket and self._lines.hooks:
+    def _note_place(self, found: Holder | Waiter | None, sight: Sight, ticket: int | None) -> bool:
+        """Note which place it has got; tell whether it waits again after it has lost another one."""
+        is_other = (sight.life, ticket) != (self._life, self._ticket)  # tickets begin anew with each life of a line
+        is_back = self._entered_at is not None and ticket is not None and is_other
+        if self._entered_at is None:
+            self._entered_at = sight.at if found is None else found.entry.entered_at
+        if ticket is not None:
+            self._life, self._ticket = sight.life, ticket
+        if is_back and self._lines.hooks:
             self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), key=self._wish.name))
+        return is_back
 
     def _note_disagreement(self) -> None:
         head, self._line.driver.disagreement = self._line.driver.disagreement, None

@@ -50,6 +50,7 @@ def queue_up(
     """Let one join a line that is full, and in which it has not been before; nobody moves up by that."""
     entry, ticket = request.entry, head.next_ticket
     is_plain = request.waits and request.ticket is None and request.lease is None and request.permits is None
+    is_plain = is_plain and request.since is None
     if not is_plain or type(entry.anchor) is not Attended or (head.kind, head.rules) != (site.kind, site.rules):
         return None
     if not head.rules.ever_admit(entry) or not _stays_full(head, entry, seen.at) or keys.ticket(ticket) not in given:

@@ -62,7 +62,7 @@ def _enter(
     grant_key, entry = keys.grant(0), request.entry
     if request.lease is not None or grant_key not in given or not site.rules.ever_admit(entry):
         return None
-    entry = structs.replace(entry, entered_at=seen.at)
+    entry = structs.replace(entry, entered_at=seen.at if request.since is None else request.since)
     ends_at = None if entry.max_hold is None else later(seen.at, entry.max_hold)
     holder = Holder(entry, 0, seen.at, ends_at)
     grant = GRANTS.encode_own(Grant(entry.id, entry.owner, seen.at))

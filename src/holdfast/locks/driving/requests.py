@@ -62,7 +62,7 @@ class Enter(Struct, frozen=True):
     be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
     for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
     ``along`` is committed together with the answer, whatever that is. ``permits`` is how many the line has from now on,
-    unless an operator has set another number.
+    unless an operator has set another number. ``since`` is when it entered, if that is not now: it was there before.
     """
 
     entry: Entry
@@ -72,6 +72,7 @@ class Enter(Struct, frozen=True):
     lease: float | None = None
     along: Along | None = None
     permits: int | None = None
+    since: Instant | None = None
 
 
 class Renew(Struct, frozen=True):
@@ -197,7 +198,7 @@ def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
 
 def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
     anchor = request.entry.anchor if request.lease is None else Until(later(now, request.lease))
-    entry = structs.replace(request.entry, entered_at=now, anchor=anchor)
+    entry = structs.replace(request.entry, entered_at=now if request.since is None else request.since, anchor=anchor)
     if request.permits is not None and request.permits != line.rules.permits:
         line = advance(resize(line, request.permits), now)
     entered, answer = enter(line, entry, now)

@@ -55,6 +55,7 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
         ends_at: When it is taken away, however alive it is; None if there is no such limit.
         fence: Its fence; None if it changed hands while it was looked at.
         slot: Which of the permits' slots it has.
+        entered_at: When it joined the line.
     """
 
     held_for: float
@@ -62,6 +63,7 @@ class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
     ends_at: Instant | None
     fence: int | None
     slot: int
+    entered_at: Instant = Instant(0)
 
     def falls_at(self, now: Instant) -> Instant:
         """Return when it falls by itself, as far as that is known: at once if it is dead."""

@@ -268,6 +268,7 @@ class _Lives:
             ends_at=holder.ends_at,
             fence=self._fence(holder),
             slot=holder.slot,
+            entered_at=holder.entry.entered_at,
         )
 
     def waiter(self, waiter: Waiter, place: int, estimate: float | None) -> ExplainedWaiter:

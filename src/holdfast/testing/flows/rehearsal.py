@@ -93,7 +93,7 @@ class Rehearsal:
         self.events: Final[list[Event]] = []
         self.started: Final[list[StartedRun]] = []
         self.session: Final = Session(session, self._load)
-        self.request: Final = Request(arrival, id=new_id(), means=self, attempt=attempt, inputs=inputs)
+        self.request: Final = Request(arrival, self, new_id(), attempt, inputs)
 
     def state_after(self) -> State:
         """Return the state of the conversation as it is if the action ends now, and well."""

@@ -70,6 +70,8 @@ class Webhook:
             parameter is called with the payload.
         session: Says which session a delivery belongs to; by default none.
         principal: For whom the action runs, or a function that says so.
+        event_time: Says when the event happened, in seconds since 1970 or as RFC 3339 writes it; None if that is not
+            known. With it an old one that comes late does not replace a newer one in a debounced burst.
         max_body: Bytes of one body; by default what the app takes.
         body_time: How long a body may take to arrive; by default what the app allows.
 
@@ -77,7 +79,7 @@ class Webhook:
         InvalidFlowError: The declaration cannot work; the error names the place and the reason.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- keyword options
         self,
         name: str,
         verifier: Verifier,
@@ -86,6 +88,7 @@ class Webhook:
         inputs: Callable[[Delivery], Mapping[str, Any]] | None = None,
         session: Callable[[Delivery], str] | None = None,
         principal: Principal | Callable[[Delivery], Principal] | None = None,
+        event_time: Callable[[Delivery], float | str | None] | None = None,
         max_body: int | None = None,
         body_time: Duration | None = None,
     ) -> None:
@@ -97,7 +100,7 @@ class Webhook:
             raise InvalidFlowError(self.where, "without a verifier nobody can tell who sends; see hf.webhooks")
         self.verifier: Final = verifier
         self._to: Final = self._checked(to)
-        self._inputs, self._session = inputs, session
+        self._inputs, self._session, self._event_time = inputs, session, event_time
         self._principal: Final = principal or Principal(user=f"webhook:{name}")
         self.max_body: Final = max_body
         self.body_time: Final = None if body_time is None else seconds(body_time, what="body_time", minimum=0.001)
@@ -126,6 +129,10 @@ class Webhook:
     def principal_for(self, delivery: Delivery) -> Principal:
         """Return for whom the action runs."""
         return self._principal if isinstance(self._principal, Principal) else self._principal(delivery)
+
+    def time_of(self, delivery: Delivery) -> float | str | None:
+        """Return when the event of a delivery happened, if that is known."""
+        return None if self._event_time is None else self._event_time(delivery)
 
     def _checked(self, to: To) -> To:
         actions = list(to.values()) if isinstance(to, Mapping) else [to]

@@ -22,6 +22,7 @@ from holdfast.errors import (
     UnsupportedBodyError,
 )
 from holdfast.flows.arrival import Arrival
+from holdfast.flows.bursts import EVENT_TIME
 from holdfast.logs import as_logfmt
 from holdfast.transports.bodies import content_type, is_json, read_body, read_json
 from holdfast.transports.headers import headers_of
@@ -128,6 +129,7 @@ class WebhookEndpoint:
             headers=headers,
             secret_id=verdict.secret_id,
         )
+        at = webhook.time_of(delivery)
         return Arrival(
             flow=action.flow,
             action=action.name,
@@ -135,7 +137,7 @@ class WebhookEndpoint:
             principal=webhook.principal_for(delivery),
             session=webhook.session_for(delivery),
             transport="webhook",
-            metadata={"webhook": _known(delivery)},
+            metadata={"webhook": _known(delivery)} | ({} if at is None else {EVENT_TIME: at}),
             idempotency_key=f"webhook:{webhook.name}:{delivery.id}",
             attended=False,
         )

@@ -50,11 +50,15 @@ class Typed(Generic[T]):
             ``Any`` takes JSON-shaped data only.
         what: What the values are, as an error shows it.
 
+    Attributes:
+        pack_and_restore: Returns a value as JSON, and as :meth:`unpack` will restore it: what user code is to see. It
+            raises as :meth:`pack` does.
+
     Raises:
         InvalidWorkflowError: Values of that type cannot be stored.
     """
 
-    __slots__ = ("_codec", "annotation", "what")
+    __slots__ = ("_codec", "annotation", "pack_and_restore", "what")
 
     @overload
     def __init__(self, annotation: type[T], what: str) -> None: ...
@@ -64,6 +68,7 @@ class Typed(Generic[T]):
     def __init__(self, annotation: Any, what: str) -> None:
         self._codec: Final = cast("Codec[T]", _codec_for(annotation, what))
         self.annotation: Final = annotation
+        self.pack_and_restore: Final = self._codec.write
         self.what: Final = what
 
     def pack(self, value: T) -> bytes:
@@ -73,14 +78,6 @@ class Typed(Generic[T]):
             EncodeError: It would not come back equal, or is too large. The message names the place, never the value.
         """
         return self._codec.write(value)[0]
-
-    def pack_and_restore(self, value: T) -> tuple[bytes, T]:
-        """Return ``value`` as JSON, and as :meth:`unpack` will restore it: what user code is to see.
-
-        Raises:
-            EncodeError: As :meth:`pack`.
-        """
-        return self._codec.write(value)
 
     def unpack(self, data: bytes | msgspec.Raw) -> T:
         """Return the value that ``data`` was made from.

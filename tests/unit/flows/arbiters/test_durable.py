@@ -132,6 +132,31 @@ async def test_runs_and_callers_wait_in_one_line(durable: Durable) -> None:
     assert await (await third.runs()).end() == "r3"
 
 
+async def test_a_run_that_lost_its_place_gives_way_to_a_newer_request(local: Durable) -> None:
+    """Its server died, and the next one has let another request in since: the newest wins."""
+    busy = await Visit(local.arbiter, ask("busy", action="chat.other")).runs()
+    new = await Visit(local.arbiter, ask("new", RESTART)).waits()
+    with pytest.raises(RequestSupersededError, match="'new'"):
+        async with local.arbiter.inside(ask("old", RESTART)):
+            pass
+    await busy.end()
+    assert await (await new.runs()).end() == "new"
+
+
+async def test_runs_that_lost_their_places_do_not_supersede_each_other(local: Durable) -> None:
+    """Nobody knows who of them came first."""
+    async with local.arbiter.inside(ask("r1", RESTART)) as first, asyncio.TaskGroup() as group:
+        second = group.create_task(_have_turn(local.arbiter, ask("r2", RESTART)))
+        await asyncio.sleep(0)
+        assert (first.stop, second.done()) == (None, False)
+        await first.finish()
+
+
+async def _have_turn(arbiter: Arbiter, asked: Ask) -> None:
+    async with arbiter.inside(asked) as turn:
+        await turn.finish()
+
+
 async def test_one_rejected_by_a_run_is_told_that_it_is_durable(durable: Durable) -> None:
     """So it is safe to drop: the run goes on whatever happens to its process."""
     await durable.start("r1")

@@ -191,7 +191,7 @@ async def test_the_body_chooses_neither_flow_nor_tenant_nor_session() -> None:
     assert arrival.metadata["webhook"]["deliveryId"] == "msg_1"
 
 
-@pytest.mark.parametrize("part", ["inputs", "session", "principal"])
+@pytest.mark.parametrize("part", ["inputs", "session", "principal", "event_time"])
 async def test_a_function_of_the_user_that_fails_is_our_fault(part: str) -> None:
     """500, without a word about why; the provider tries again."""
 
