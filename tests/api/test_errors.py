@@ -83,6 +83,7 @@ def test_every_error_has_one_root_and_says_what_to_do(kind: type[HoldfastError])
 NEVER_LEAVE = {"MovedError", "RideRefusedError"}
 NEVER_LEAVE |= {"NotSentError", "ReplyLostError"}  # of the Redis store: what became of a request
 NEVER_LEAVE |= {"JoinsError", "RacedError", "BringingRefusedError"}  # of dispatching: another request was faster
+NEVER_LEAVE |= {"DeposedError"}  # of durable requests: another worker drives the run
 NEVER_LEAVE |= {"CancelledTransactionError", "ConditionError", "TurnedAwayError"}  # of the DynamoDB store
 
 

@@ -20,6 +20,7 @@ from holdfast.flows.arbiters.shared_turn import SharedTurn
 from holdfast.flows.calling import Calls
 from holdfast.flows.durable import Performing
 from holdfast.flows.idempotency import Claim, fingerprint_of, place_of
+from holdfast.flows.outcomes import Outcomes
 from holdfast.flows.records import SESSIONS, SessionRecord, session_key
 from holdfast.flows.session import apply
 from holdfast.stores.protocol import Decision, Put
@@ -70,7 +71,7 @@ async def whoever_has_the_turn(turn: SharedTurn, beside: Beside) -> Any:
     return (await space.update(beside.keys, lambda seen: Decision(None, tuple(beside.decide(0, seen))))).versions
 
 
-def unguarded(_performing: Performing, beside: Beside) -> Beside:
+def unguarded(_outcomes: Outcomes, beside: Beside) -> Beside:
     """Commit, whoever drives the run by now."""
     return beside
 
@@ -110,9 +111,9 @@ async def nobody(*_: object) -> None:
     """Look at no line."""
 
 
-def whatever_was_written(performing: Performing, record: Any, operations: Any) -> Beside:
+def whatever_was_written(outcomes: Outcomes, record: Any, operations: Any) -> Beside:
     """Write the end of a request over any other end."""
-    keys = performing.keys
+    keys = outcomes.keys
     del operations
 
     def decide(_: int, seen: Any) -> tuple[Any, ...]:
@@ -159,12 +160,12 @@ MUTANTS: Final[dict[str, tuple[Literal["shared", "local"], Patches]]] = {
     "last come, first served": ("local", ((RequestLine, "leave", last_come_first_served),)),
     "a burst that fires still collects": ("shared", ((collecting, "_collects", still_collects),)),
     "commits that are not fenced by the turn": ("shared", ((SharedTurn, "update", whoever_has_the_turn),)),
-    "a worker that was replaced commits": ("shared", ((Performing, "_guarded", unguarded),)),
+    "a worker that was replaced commits": ("shared", ((Outcomes, "_guarded", unguarded),)),
     "a session that is changed at once": ("shared", ((Calls, "run", at_once),)),
     "idempotency keys that are always free": ("shared", ((admitting, "resolve", always_free),)),
     "the dead are taken for alive": ("shared", ((viewing, "is_present", always_there),)),
     "nobody looks after lines": ("shared", ((shared, "go_round_for_ever", nobody),)),
-    "an end over another end": ("shared", ((Performing, "_outcome", whatever_was_written),)),
+    "an end over another end": ("shared", ((Outcomes, "_outcome", whatever_was_written),)),
     "ticks that overlap": ("shared", ((ticking, "_begin", without_lines),)),
     "a record that comes after its run": ("shared", ((admitting, "start", and_forget_the_record),)),
     "a request that fails with the store": ("shared", ((Performing, "run", without_a_second_try),)),

@@ -60,7 +60,7 @@ async def _state_of(scope: Scope, tenant: str, session: str) -> Mapping[str, Jso
 
 @final
 class Calls(Struct, eq=False):
-    """What a request that runs here can do: the :class:`~holdfast.flows.request.Means` of its action.
+    """What a request that runs here can do: the :class:`~holdfast.flows.means.Means` of its action.
 
     It is made of where the request runs, what arrived, its id, what tells those who follow it, and whether results of
     :meth:`run_once` are recorded, because it may be run again.

@@ -9,7 +9,7 @@ record and does nothing. So the action may be called twice if a worker dies, but
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -26,38 +26,32 @@ from holdfast.errors import (
     SessionStateError,
     StoreError,
 )
-from holdfast.flows.arbiters.protocol import Beside
 from holdfast.flows.call import Call, Input, name_of
-from holdfast.flows.calling import Calls, session_put
+from holdfast.flows.calling import Calls
 from holdfast.flows.emitting import Journal, last_number
 from holdfast.flows.ending import raise_cancelling
-from holdfast.flows.idempotency import kept_until_end, place_of
-from holdfast.flows.newest import in_order, newest_key, newest_put, run_with_newer
+from holdfast.flows.newest import in_order
+from holdfast.flows.outcomes import DeposedError, Outcomes
 from holdfast.flows.policies import Batch, Debounce
-from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord, session_key
 from holdfast.flows.tasks import inputs_of, standings_of, task_of, tell_overlap
 from holdfast.flows.ticking import take_on
-from holdfast.flows.viewing import ended, final_put
-from holdfast.stores.protocol import Check, Delete
+from holdfast.flows.viewing import ended
 from holdfast.workflows.context.current import current_step
 from holdfast.workflows.declaring.definition import Semantics, Step, StepOptions, Workflow
 from holdfast.workflows.running.control import Unload
 from holdfast.workflows.running.driving import release
-from holdfast.workflows.running.insisting import insist
 from holdfast.workflows.starting.collecting import EVENT
 from holdfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable
 
     from holdfast.errors import FlowError
     from holdfast.flows.action import Action, Inputs
     from holdfast.flows.arbiters.protocol import Stop, Turn
+    from holdfast.flows.records import RequestRecord
     from holdfast.flows.request import Status
     from holdfast.flows.serving import Server
-    from holdfast.flows.session import Operation
-    from holdfast.keys import RecordKey
-    from holdfast.stores.protocol import Change, Snapshot
     from holdfast.workflows.context.context import Context
     from holdfast.workflows.running.activation import Activation
     from holdfast.workflows.starting.creating import Start, Started
@@ -67,10 +61,6 @@ T = TypeVar("T")
 
 PAUSE: Final = 0.2
 """Seconds before a run is handed back that cannot have its turn here."""
-
-
-KEYS_AT_ONCE: Final = 50
-"""How many idempotency keys of a burst are changed in one commit."""
 
 
 def workflow_of(action: Action[..., Any], server: Callable[[], Server]) -> Workflow[..., Any]:
@@ -114,17 +104,6 @@ async def _events(ctx: Context) -> list[Call]:
     return in_order(calls)
 
 
-def _ending(keys: tuple[RecordKey, ...], request_id: str, keep: float) -> Beside:
-    def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-        return [put for key in keys for put in kept_until_end(key, request_id, keep, seen)]
-
-    return Beside(keys, decide)
-
-
-class _DeposedError(Exception):
-    """Another worker drives the run by now."""
-
-
 @final
 class Performing:
     """The one step of a durable request, once."""
@@ -132,12 +111,10 @@ class Performing:
     def __init__(self, server: Server, action: Action[..., Any], ctx: Context, calls: list[Call]) -> None:
         self._server, self._action = server, action
         self._activation: Final[Activation] = ctx._activation  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the step guards its own commit
-        self._last: Final = calls[-1]
         self._calls = calls
-        self._task: Final = task_of(action, self._last, ctx.run_id)
-        self.keys: Final = RequestKeys(server.space, self._last.tenant, ctx.run_id)
-        self._newest: Final = newest_key(server.space, action, self._last)
-        self._turn: Turn | None = None
+        self._task: Final = task_of(action, calls[-1], ctx.run_id)
+        self._outcomes: Final = Outcomes(server, self._activation, self._task, calls)
+        self.keys: Final = self._outcomes.keys
         self._doing: Calls | None = None
 
     async def run(self) -> None:
@@ -147,7 +124,7 @@ class Performing:
         """
         try:
             problem = await self._run()
-        except (StoreError, _DeposedError, RequestInterruptedError):  # the last: its turn was lost; not by the action
+        except (StoreError, DeposedError, RequestInterruptedError):  # the last: its turn was lost; not by the action
             self._activation.abandon()
             raise Unload from None
         except ArbiterUnavailableError:  # another server arbitrates by now, or this one when it has found its way back
@@ -158,13 +135,13 @@ class Performing:
             raise problem
 
     async def _run(self) -> BaseException | None:
-        record = await self._insist(self._record)
+        record = await self._outcomes.insist(self._outcomes.record)
         if record is None or record.has_ended:
             self._server.arbiter.forget(self.keys.id)
             return None
         try:
             async with self._in_turn() as turn:
-                self._turn = turn
+                self._outcomes.turn = turn
                 await self._check_newest()
                 return await self._work(record)
         except QueueTimeoutError as lost:
@@ -175,25 +152,10 @@ class Performing:
             await self._lose(record, "cancelled", lost)
         return None
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the store, and again if it fails, as long as this process is taken for alive."""
-        try:
-            return await insist(self._activation, ask)
-        except StoreError:
-            if self._turn is not None:
-                self._turn.keep()  # the step is to come again
-            raise
-
     async def _check_newest(self) -> None:
         """Refuse to bring back an old state by an event that came late."""
-        if self._newest is not None:
-            by = await self._insist(partial(run_with_newer, self._server.space, self._newest, self._last.at))
-            if by and by != self.keys.id:
-                raise RequestSupersededError(self.keys.id, by)
-
-    async def _record(self) -> RequestRecord | None:
-        found = (await self._server.space.read(self.keys.record)).get(self.keys.record)
-        return None if found is None else REQUESTS.decode(found.value)
+        if by := await self._outcomes.newer():
+            raise RequestSupersededError(self.keys.id, by)
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncGenerator[Turn | None]:
@@ -224,15 +186,15 @@ class Performing:
     async def _work(self, record: RequestRecord) -> BaseException | None:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
-        last = await self._insist(partial(last_number, server.space, self.keys))
-        journal = Journal(server.space, self.keys, self._commit, server.now, last)
+        last = await self._outcomes.insist(partial(last_number, server.space, self.keys))
+        journal = Journal(server.space, self.keys, self._outcomes.commit, server.now, last)
         arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
         calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)
-        began = task.succeeding(began, self._turn)
+        began = task.succeeding(began, self._outcomes.turn)
         if began.overlap:
             tell_overlap(server, task, began)
-        inputs = await self._insist(self._inputs)
+        inputs = await self._outcomes.insist(self._inputs)
         try:
             value = await calls.run(self._action, inputs, address=task.address, attempt=attempt)
             packed = self._action.result.pack(value)
@@ -243,7 +205,7 @@ class Performing:
             return await self._fail(journal, began, problem)
         await journal.flush()
         try:
-            await self._finish(ended(began, "completed", server.now(), result=packed), calls.operations)
+            await self._outcomes.finish(ended(began, "completed", server.now(), result=packed), calls.operations)
         except SessionStateError as problem:
             return await self._fail(journal, began, problem)
         return None
@@ -252,9 +214,9 @@ class Performing:
         if self._is_final(problem):
             await journal.flush()
             failure = describe(problem, self._server.known)
-            await self._finish(ended(record, "failed", self._server.now(), failure=failure), ())
-        elif self._turn is not None:
-            self._turn.keep()
+            await self._outcomes.finish(ended(record, "failed", self._server.now(), failure=failure), ())
+        elif self._outcomes.turn is not None:
+            self._outcomes.turn.keep()
         return problem
 
     def _attempt(self) -> int:
@@ -266,7 +228,7 @@ class Performing:
         policy = self._action.policy
         if isinstance(policy, Batch) or (isinstance(policy, Debounce) and policy.collapse == "all"):
             return tuple(own(msgspec.json.encode(call.inputs)) for call in self._calls)
-        superseded = () if self._turn is None else self._turn.superseded
+        superseded = () if self._outcomes.turn is None else self._outcomes.turn.superseded
         return (*await inputs_of(self._server.space, self._task, superseded), self._task.inputs)
 
     def _is_final(self, problem: BaseException) -> bool:
@@ -275,65 +237,6 @@ class Performing:
         again = current_step().attempt < retry.attempts and isinstance(problem, retry.on)
         return not again or isinstance(problem, EncodeError)
 
-    # --- commits -------------------------------------------------------------------------------------------------
-
-    async def _finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
-        beside = self._guarded(self._outcome(record, operations))
-        turn = self._turn
-        await self._insist(partial(self._server.update if turn is None else turn.finish, beside))
-        if len(self._calls) > 1:
-            await self._let_keys_go(record.keep)
-
-    async def _let_keys_go(self, keep: float) -> None:
-        """Let the idempotency keys of the others of a burst go when this request is forgotten; else they go later."""
-        space = self._server.space
-        keys = [place_of(space, call.arrival) for call in self._calls[:-1] if call.idempotency_key]
-        most = space.at_most(KEYS_AT_ONCE)
-        with suppress(StoreError):
-            for start in range(0, len(keys), most):
-                await self._server.update(_ending(tuple(keys[start : start + most]), self.keys.id, keep))
-
-    async def _commit(self, beside: Beside) -> Mapping[RecordKey, int]:
-        guarded = self._guarded(beside)
-        return await (self._server.update(guarded) if self._turn is None else self._turn.update(guarded))
-
-    def _guarded(self, beside: Beside) -> Beside:
-        """Let changes happen only while this worker drives the run."""
-        claim = self._activation.claim
-        if claim is None:
-            raise _DeposedError
-
-        def decide(position: int, seen: Snapshot) -> Sequence[Change]:
-            if seen.version(claim.key) != claim.fence:
-                raise _DeposedError
-            changes = beside.decide(position, seen)
-            return (*changes, Check(claim.key, claim.fence)) if changes else ()
-
-        return Beside((*beside.keys, claim.key), decide)
-
-    def _outcome(self, record: RequestRecord, operations: tuple[Operation, ...]) -> Beside:
-        space, keys, kept = self._server.space, self.keys, self._server.tenants.limits.session_kept
-        session = session_key(space, self._last.tenant, self._last.session)
-        claim = (place_of(space, self._last.arrival),) if self._last.idempotency_key else ()
-        newest = self._newest if record.status == "completed" else None
-
-        def decide(_: int, seen: Snapshot) -> Sequence[Change]:
-            found = seen.get(keys.record)
-            if found is None or (there := REQUESTS.decode(found.value)).has_ended:
-                return ()
-            told = structs.replace(record, cancelled_by=record.cancelled_by or there.cancelled_by)
-            over = told if record.status == "cancelled" else record
-            changes: list[Change] = [final_put(keys, over, found.version, seen.at)]
-            for key in claim:
-                changes += kept_until_end(key, keys.id, record.keep, seen)
-            if version := seen.version(keys.unfinished):
-                changes.append(Delete(keys.unfinished, version))
-            changes += [session_put(session, operations, seen, kept)] if operations else []
-            return changes if newest is None else [*changes, newest_put(newest, self._last.at, keys.id, seen)]
-
-        named = (keys.record, keys.unfinished, *claim, session if operations else None, newest)
-        return Beside(tuple(key for key in named if key is not None), decide)
-
     async def _lose(self, record: RequestRecord, status: Status, problem: FlowError) -> None:
         """Write down why it has no turn, or has lost it. Its run has nothing more to do."""
         if isinstance(problem, RequestSupersededError):
@@ -341,4 +244,4 @@ class Performing:
         failure, reason = describe(problem, self._server.known), getattr(problem, "reason", str(problem))
         who = getattr(problem, "cancelled_by", "")
         over = ended(record, status, self._server.now(), reason=reason, failure=failure, cancelled_by=who)
-        await self._insist(partial(self._server.update, self._guarded(self._outcome(over, ()))))
+        await self._outcomes.lose(over)

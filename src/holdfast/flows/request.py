@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, final
 
 from msgspec import Struct
 
 from holdfast.clock import Instant
 from holdfast.errors import InvalidInputError
 from holdfast.flows.arrival import Address, Arrival
+from holdfast.flows.means import Means
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,44 +145,6 @@ class Event(Struct, frozen=True):
     number: int
     name: str
     data: Any
-
-
-class Means(Protocol):
-    """What a dispatcher does for a request that it runs."""
-
-    @property
-    def stopping(self) -> str:
-        """Why the request was asked to stop; empty if it was not."""
-        ...
-
-    @property
-    def session(self) -> Session:
-        """The state of its conversation."""
-        ...
-
-    def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow the request."""
-        ...
-
-    def signed(self, address: Address) -> Address:
-        """Return a key as it is sent to other processes."""
-        ...
-
-    async def start(
-        self,
-        workflow: Workflow[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        id: str | None,  # noqa: A002 -- the word that users know
-    ) -> Run[Any]:
-        """Start a workflow, under an id that follows from the request's if none is given."""
-        ...
-
-    async def run_once(
-        self, key: str, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:  # noqa: ANN401 -- whatever it returns
-        """Call a function, or return what was recorded of its result."""
-        ...
 
 
 @final

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
-from holdfast.flows import durable
+from holdfast.flows import durable, outcomes
 from holdfast.flows.arbiters.tending import go_round
 from holdfast.flows.emitting import last_number
 from holdfast.flows.serving import Server
@@ -50,7 +50,7 @@ async def test_a_request_does_not_fail_with_the_store(
 
     monkeypatch.setattr(durable, "last_number", fail_at_first)
     if not insists:
-        monkeypatch.setattr(durable, "insist", at_once)
+        monkeypatch.setattr(outcomes, "insist", at_once)
     async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         handle = await dispatcher.dispatch(arrival("queued", "a", durable=True))
         assert await result(handle) == "did a"

@@ -128,6 +128,7 @@ class FakeHandle:
         self.was_cancelled.set()
         if not self.ending.done():
             self.ending.set_exception(RequestCancelledError(self.id, reason, cancelled_by))
+            self.ending.exception()  # whoever sent it may have gone
 
 
 class FakeDispatching:

@@ -94,7 +94,7 @@ async def test_whose_turn_did_not_come_is_told_who_had_it(client: tuple[Desk, ht
     assert problem["explanation"]["holder"] == holder["id"] != problem["requestId"]
 
 
-@pytest.mark.parametrize(("who", "said"), [("ann", "ann"), ("olga", "olga"), ("", "somebody")])
+@pytest.mark.parametrize(("who", "said"), [("ann", "user:ann"), ("olga", "operator:olga"), ("", "user")])
 async def test_who_has_cancelled_a_request_is_written_down(who: str, said: str) -> None:
     """Its user, or an operator: whoever looks at it later reads by whom and how."""
     desk = Desk()
@@ -111,7 +111,8 @@ async def test_who_has_cancelled_a_request_is_written_down(who: str, said: str) 
             await client.delete(sent.headers["location"], headers={"x-user": who})
             await client.get(f"{sent.headers['location']}/events", headers=own)
             info = (await client.get(sent.headers["location"], headers=own)).json()
-    assert (info["status"], info["error"]) == ("cancelled", f"{said} asked for it over HTTP")
+    assert (info["status"], info["cancelledBy"]) == ("cancelled", said)
+    assert info["error"] == "somebody asked for it over HTTP"
 
 
 @pytest.mark.parametrize(
