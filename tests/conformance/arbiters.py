@@ -284,6 +284,14 @@ class ArbiterContract:
             await Visit(arbiters[0], ask("r1", beside=failing(space.key("request", "r1")))).ended()
         await (await Visit(arbiters[1], ask("r2", REJECT)).runs()).end()
 
+    async def test_one_that_is_not_taken_on_supersedes_nobody(self, arbiters: Pair, space: Space) -> None:
+        """Such as one that was sent twice at once: whoever runs is not stopped for nothing."""
+        first = await Visit(arbiters[0], ask("r1", RESTART)).runs()
+        with pytest.raises(KeyError):
+            await Visit(arbiters[1], ask("r2", RESTART, beside=failing(space.key("request", "r2")))).ended()
+        assert not first.stopped.is_set()
+        assert await first.end() == "r1"
+
     async def test_final_changes_are_there_when_the_next_one_runs(self, arbiters: Pair, space: Space) -> None:
         """They are in the commit that leaves the line."""
         key = space.key("session", "acme", "s-1")

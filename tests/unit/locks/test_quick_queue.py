@@ -105,6 +105,7 @@ def test_a_gap_at_the_front_goes_the_long_way(keys: LineKeys) -> None:
         structs.replace(JOIN, ticket=3),
         structs.replace(JOIN, lease=5.0),
         structs.replace(JOIN, permits=2),
+        structs.replace(JOIN, since=EARLIER),
         Enter(structs.replace(JOIN.entry, owner="a")),
         Enter(structs.replace(JOIN.entry, weight=2)),
         Enter(structs.replace(JOIN.entry, anchor=OfRun("r"))),

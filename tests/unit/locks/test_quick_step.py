@@ -51,6 +51,7 @@ REQUESTS: tuple[Request, ...] = (
     Enter(entry("n", weight=3)),
     Enter(entry("n", max_hold=5)),
     Enter(entry("n"), lease=5.0),
+    Enter(entry("n"), since=EARLIER),
     Leave("a"),
     Leave("a", slot=0),
     Leave("n"),

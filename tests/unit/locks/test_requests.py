@@ -109,6 +109,13 @@ def test_when_it_entered_is_the_time_of_the_step() -> None:
     assert line.holders[0].entry.entered_at == LATER
 
 
+def test_one_who_was_there_before_keeps_its_age() -> None:
+    """Whether it gets in at once, or waits."""
+    line, _ = ask(EMPTY, Enter(owned("a", "a"), since=NOW), LATER)
+    line, _ = ask(line, Enter(owned("b", "b"), since=NOW), LATER)
+    assert (line.holders[0].entry.entered_at, line.waiters[0].entry.entered_at) == (NOW, NOW)
+
+
 def test_one_who_does_not_wait_is_not_in_the_line() -> None:
     """It is refused, and shown who was in the way."""
     line, _ = ask(EMPTY, Enter(owned("a", "a")), NOW)

@@ -24,7 +24,7 @@ from holdfast.space import lines_of
 from holdfast.stores.protocol import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from holdfast.flows.arbiters.protocol import Address, Ask, Beside, OnServing, StopRun
     from holdfast.space import Space
@@ -116,7 +116,7 @@ class LocalArbiter:
         return LocalHolding(self, ask)
 
     def enter(self, ask: Ask, manner: Manner) -> LocalTurn:
-        """Take a place at once, or raise why there is none; whom it supersedes is asked to stop."""
+        """Take a place at once, or raise why there is none. Let it :meth:`supersede` when it is certainly taken on."""
         self.sole.check()
         turn = LocalTurn(self, ask)
         line = self._lines.get(ask.address)
@@ -136,7 +136,7 @@ class LocalArbiter:
         if isinstance(verdict, Joins):
             raise JoinsError(verdict.other.who)
         turn.wait(line.enter(turn), self._clock.wall(), manner.budget)
-        self._supersede(turn, verdict.superseded)
+        turn.replaced = verdict.superseded
         return turn
 
     def leave(self, turn: LocalTurn) -> None:
@@ -168,10 +168,14 @@ class LocalArbiter:
     def _retry_after(self, address: Address, waiting: int) -> float:
         return min(SLOWEST, max(1.0, self._paces.get(address, 0.0) * waiting))
 
-    def _supersede(self, newcomer: LocalTurn, others: Iterable[LocalTurn]) -> None:
-        stop = Stop(by=newcomer.ask.id)
+    def supersede(self, newcomer: LocalTurn) -> None:
+        """Ask those to stop whose place it takes: not before it is written that it is there, or perhaps for nothing."""
+        stop, others = Stop(by=newcomer.ask.id), newcomer.replaced
+        newcomer.replaced = ()
         for each in others:
-            if each.finishing is None and not each.has_left:
+            if each.has_left and each.stop is None:  # it has ended by itself meanwhile
+                continue
+            if each.finishing is None:
                 own = Superseded(each.ask.id, each.ask.packed)
                 newcomer.superseded = handed_over(*newcomer.superseded, *each.superseded, own)
             each.ask_to_stop(stop)
@@ -194,6 +198,7 @@ class LocalArbiter:
         except BaseException:
             self.forget(ask.id)
             raise
+        self.supersede(turn)
         if ask.id in self._kept:
             self.keep(turn)
         return begun

@@ -31,6 +31,7 @@ class LocalTurn(Struct, eq=False):
     since: Instant = Instant(0)
     position: int = 0
     superseded: tuple[Superseded, ...] = ()
+    replaced: tuple[LocalTurn, ...] = ()
     stop: Stop | None = None
     problem: HoldfastError | None = None
     finishing: asyncio.Task[None] | None = None
@@ -213,6 +214,8 @@ class LocalHolding(Struct, eq=False):
         try:
             if ask.beside is not None and not self._is_durable:
                 await arbiter.commit(ask.beside, turn.position, turn)
+            if turn.replaced:
+                arbiter.supersede(turn)
             if not turn.is_at_front and ask.on_waiting is not None:
                 ask.on_waiting(turn.position)
             if turn.coming is not None or turn.is_lost:

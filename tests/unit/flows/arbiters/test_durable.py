@@ -143,6 +143,19 @@ async def test_a_run_that_lost_its_place_gives_way_to_a_newer_request(local: Dur
     assert await (await new.runs()).end() == "new"
 
 
+async def test_a_run_that_is_not_started_supersedes_nobody(durable: Durable) -> None:
+    """Whoever runs is not stopped for nothing."""
+
+    async def refuse() -> None:
+        raise KeyError
+
+    first = await Visit(durable.arbiter, ask("r1", RESTART)).runs()
+    with pytest.raises(KeyError):
+        await durable.arbiter.start(ask("r2", RESTART), refuse)
+    assert not first.stopped.is_set()
+    assert await first.end() == "r1"
+
+
 async def test_runs_that_lost_their_places_do_not_supersede_each_other(local: Durable) -> None:
     """Nobody knows who of them came first."""
     async with local.arbiter.inside(ask("r1", RESTART)) as first, asyncio.TaskGroup() as group:
