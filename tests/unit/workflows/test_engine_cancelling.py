@@ -11,6 +11,8 @@ import pytest
 import holdfast as hf
 from holdfast.errors import RunCancelledError, RunNotFoundError
 from holdfast.workflows.operating.forcing import end_by_force
+from holdfast.workflows.running.activation import Activation
+from holdfast.workflows.running.control import RunCancelled
 from holdfast.workflows.starting import sending
 from tests.unit.workflows.engines import DONE, act, acts, collects, engine, has_children, sleeps, until
 
@@ -172,3 +174,23 @@ async def test_what_has_ended_is_not_cancelled(url: str) -> None:
             await opened.cancel("nobody")
         with pytest.raises(RunNotFoundError):
             await opened.cancel("nobody", force=True)
+
+
+@pytest.mark.parametrize("workflow", [sleeps, stubborn])
+async def test_one_that_is_told_before_its_code_begins_hears_of_it(
+    workflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes a run up looks for news at once, and may find them before the first line of the code is run."""
+    EVENTS.update(started=asyncio.Event(), go=asyncio.Event())
+    EVENTS["go"].set()
+    begin = Activation.run_code
+
+    async def told_first(activation: Activation) -> Any:
+        activation.cancel(RunCancelled("too early"))
+        return await begin(activation)
+
+    monkeypatch.setattr(Activation, "run_code", told_first)
+    async with engine("memory://", workflows=[sleeps, stubborn]) as one:
+        run = await one.start(workflow, *([3_600.0] if workflow is sleeps else []))
+        with pytest.raises(RunCancelledError, match="too early"):
+            await run.result(timeout=10)

@@ -67,6 +67,7 @@ class Activation:
         self.news: Final = News(self)
         self.cancel_is_raised = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
         self._cancel_told = self.cancel_is_raised
+        self._told_early: RunCancelled | None = None
 
     @property
     def is_taken_up(self) -> bool:
@@ -236,6 +237,9 @@ class Activation:
         """Cancel the run: each branch is told where it waits, once."""
         if self._cancel_told or self.is_unloading:
             return
+        if not self.branches:  # its code has not begun, and hears of it when it does
+            self._told_early = cancel
+            return
         self._cancel_told = True
         for branch in self.branches:
             if not branch.children:
@@ -299,6 +303,8 @@ class Activation:
         branch = Branch("")
         branch.task = asyncio.current_task()
         self.branches.append(branch)
+        if self._told_early is not None:
+            self.cancel(self._told_early)
         tokens = CURRENT.set(branch), INSIDE.set(True)
         args, kwargs = self.workflow.signature.unpack(self.header.input)
         if self.is_taken_up:
