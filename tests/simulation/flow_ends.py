@@ -53,6 +53,8 @@ def _check_successor(watch: FlowWatch, request_id: str, record: RequestRecord) -
     """Whoever took a place is of the same action and session, and did not come earlier."""
     others, mine = watch.sendings.get(record.by), watch.sendings[request_id]
     newer = others[0][0] if others else watch.records.get(record.by)
+    if newer is None and watch.has_unwritten:  # it was taken on, died with its server, and nobody has heard its id
+        return
     is_alike = newer is not None and (newer.action, newer.session) == (record.action, record.session)
     watch.demand(is_alike and record.by != request_id, f"successor: {request_id} was superseded by {record.by!r}")
     was_earlier = watch.written.get(record.by, watch.written[request_id]) < watch.written[request_id]

@@ -69,6 +69,7 @@ class FlowWatch:
         self._running: Final[dict[str, Run]] = {}
         self._kept: Final[dict[str, list[str]]] = {}
         self.on_claim: Callable[[Process], None] = lambda _: None
+        self.has_unwritten = False  # whether requests whose callers wait leave nothing in the store
 
     def demand(self, holds: object, problem: str) -> None:
         """Note a problem unless something holds."""

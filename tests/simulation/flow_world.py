@@ -101,6 +101,7 @@ class World:
         self.memory: Final = Memory(clock=VirtualClock(loop))
         self.watch: Final = FlowWatch(self.memory)
         self.watch.on_claim = self._claimed
+        self.watch.has_unwritten = kind == "local"
         self.roster: Final = Roster(loop)
         self.lease: Final = chance.uniform(0.5, 1.5)
         self.sees_deaths: Final = chance.random() < 0.3
