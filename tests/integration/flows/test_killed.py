@@ -145,7 +145,7 @@ async def test_an_idempotency_key_follows_its_owner(serve: Serve, watcher: Dispa
 async def test_a_request_that_ends_its_servers_is_left_alone_and_an_operator_can_free_its_key(
     serve: Serve, watcher: Dispatcher
 ) -> None:
-    """It says that it is quarantined, and is not lost; once it is cancelled, the one behind it has its turn."""
+    """It and the one behind it say that it is quarantined; once it is cancelled, that one has its turn."""
     one = serve("fragile-one")
     poison = begun(one, "queued", "a")
     behind = sent(one, "queued", "b")
@@ -153,11 +153,14 @@ async def test_a_request_that_ends_its_servers_is_left_alone_and_an_operator_can
     two = serve("fragile-two")
     handle = await watcher.find(SOMEBODY, poison)
     why = await explained(handle)
+    behind_whom = await watcher.explain(SOMEBODY, behind)
     await watcher.cancel(OPERATOR, poison, "it is poison")
     assert two.hear() == ["begun", "b"]
     two.tell("go", "b")
 
     assert (why.holder, why.holder_status, why.key) == (poison, "quarantined", "session 's-1'")
+    assert behind_whom is not None
+    assert (behind_whom.holder, behind_whom.holder_status) == (poison, "quarantined")
     assert (await handle.info()).status == "cancelled"
     assert await (await watcher.find(SOMEBODY, behind)).result(timeout=PATIENCE) == "b@fragile-two"
 

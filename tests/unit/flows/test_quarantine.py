@@ -38,13 +38,14 @@ class Lab:
         self.flow = hf.Flow("lab")
         self.engine = hf.Engine(f"memory://{fresh_name()}", quarantine_after=1)
 
-        @self.flow.action
         async def try_out(request: hf.Request) -> str:
             del request
             self.begun.set()
             await self.may_end.wait()
             return "fine"
 
+        self.flow.action(try_out)
+        self.flow.action(name="queued", concurrency="queue")(try_out)
         tenants = hf.TenantLimits(quarantined=2)
         self.dispatcher = hf.Dispatcher(self.engine, [self.flow], arbiter=arbiter, tenants=tenants)
 
@@ -55,17 +56,21 @@ class Lab:
 
     async def send(self, principal: hf.Principal = ACME, **more: Any) -> Handle:
         """Send a durable request."""
-        more.setdefault("attended", False)
-        return await self.dispatcher.dispatch(hf.Arrival(flow="lab", action="try_out", principal=principal, **more))
+        given: dict[str, Any] = {"action": "try_out", "attended": False, **more}
+        return await self.dispatcher.dispatch(hf.Arrival(flow="lab", principal=principal, **given))
 
-    async def poison(self, principal: hf.Principal = ACME) -> Handle:
+    async def poison(self, **more: Any) -> Handle:
         """Send a request that ends its server."""
         self.begun.clear()
-        handle = await self.send(principal)
+        handle = await self.send(**more)
         await self.begun.wait()
+        await self.bury()
+        return handle
+
+    async def bury(self) -> None:
+        """Let the server be taken for dead."""
         for name, worker in (await workers_of(self.engine.space)).items():
             await bury(self.engine.host, name, worker)
-        return handle
 
     async def fill(self) -> list[Handle]:
         """Let the tenant have as many in quarantine as may be, and the server know it."""
@@ -171,3 +176,23 @@ async def test_whoever_sends_one_over_http_is_told_to_ask_an_operator(lab: Lab) 
         answer = await client.post("/flows/lab/try_out", headers={"Prefer": "respond-async"})
     assert (answer.status_code, "operator" in answer.json()["detail"]) == (429, True)
     assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("lab", ["shared"], indirect=True)
+@pytest.mark.parametrize("attended", [True, False])
+async def test_whoever_waits_behind_a_quarantined_request_is_told_so(lab: Lab, *, attended: bool) -> None:
+    """And that the one in front runs, as long as it does; then it is known whom to ask an operator about."""
+    holder = await lab.send(action="queued", session="s")
+    behind = await lab.send(action="queued", session="s", attended=attended)
+    await lab.begun.wait()
+    before = await lab.dispatcher.explain(ACME, behind.id)
+    await lab.bury()
+    after = await lab.dispatcher.explain(ACME, behind.id)
+
+    assert before is not None
+    assert after is not None
+    assert [(each.holder, each.holder_status) for each in (before, after)] == [
+        (holder.id, "running"),
+        (holder.id, "quarantined"),
+    ]
+    await lab.dispatcher.cancel(OPERATOR, holder.id)
