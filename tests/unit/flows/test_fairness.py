@@ -77,6 +77,16 @@ async def test_a_tenant_with_thousands_of_requests_at_its_limit_does_not_hold_up
     assert beside <= max(TIMES * alone, FLOOR), f"{alone * 1e3:.1f} ms alone, {beside * 1e3:.1f} ms beside the others"
 
 
+async def test_of_very_many_at_once_none_is_refused_for_want_of_a_place_at_the_limit() -> None:
+    """They enter its line one after the other, whatever their sessions."""
+    mill = Mill(hf.ActionLimit(4, key="tenant"), hf.ActionLimit(5))
+    async with mill.dispatcher:
+        mill.may_end.set()
+        handles = await asyncio.gather(*(mill.send(who) for who in (ACME, OTHER) * 75))
+        results = [await each.result(timeout=SOON) for each in handles]
+    assert results == ["acme", "other"] * 75
+
+
 async def test_a_tenant_at_its_limit_leaves_room_in_a_small_worker() -> None:
     """What waits at a limit is not in memory, so it takes up none of the room."""
     mill = Mill(hf.ActionLimit(2, key="tenant"), max_loaded=4)
