@@ -220,6 +220,18 @@ class TooManyRequestsError(FlowError):
         return f"there are {self.limit} {self.what} already; try again in {self.retry_after:g} s"
 
 
+class TooManyQuarantinedError(TooManyRequestsError):
+    """So many durable requests of the tenant ended their servers that it gets no more for now; none was taken on.
+
+    They are quarantined, and stay so until an operator looks: find what they have in common, mend it, and let each go on
+    (``holdfast runs retry``), or cancel it. Requests whose callers wait for them are not concerned.
+    """
+
+    def __str__(self) -> str:
+        todo = "an operator has to retry or cancel them before more are taken on"
+        return f"{self.limit} {self.what} ended their servers and are quarantined; {todo}"
+
+
 class RateExceededError(FlowError):
     """More requests came in a while than the action takes, so this one was refused before anything was written.
 

@@ -96,6 +96,7 @@ class Admitting:
             IdempotencyMismatchError: Another request was sent with its idempotency key.
             RateExceededError: More come than the action takes.
             TooManyRequestsError: As many run as may, and it does not wait; or its tenant has as many as it may.
+            TooManyQuarantinedError: It is durable, and too many of its tenant's ended their servers.
         """
         server, arrival = self.server, task.arrival
         if task.action.limits:
@@ -169,6 +170,7 @@ class Admitting:
     async def _counted(self, task: Task, begin: Callable[[Task], Awaitable[Handle]]) -> Handle:
         """Take a durable request on, unless its tenant has too many of them that have not ended."""
         census, tenant = self.server.tenants.durable, task.arrival.tenant
+        await self.server.tenants.quarantine.check(tenant)
         await census.enter(tenant)
         is_new = False
         try:

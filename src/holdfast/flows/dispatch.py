@@ -28,7 +28,7 @@ from holdfast.flows.keying import address_of, label_of
 from holdfast.flows.opening import GRACE, ArbiterKind, Opening
 from holdfast.flows.records import RequestKeys, Stored, new_request_id
 from holdfast.flows.scheduling import known_schedules
-from holdfast.flows.seeing import OPERATOR
+from holdfast.flows.seeing import OPERATOR, sees_all
 from holdfast.flows.tasks import Task
 from holdfast.flows.tenants import TenantLimits
 
@@ -214,7 +214,8 @@ class Dispatcher:
         """Return a handle on a request that a principal may see.
 
         Those are the requests that it has sent, those of its sessions, and those whose run it shares because a policy
-        has put its own with them. A principal with the role ``"operator"`` may see all requests of its tenant.
+        has put its own with them. A principal with the role ``"operator"`` or ``"viewer"`` may see all
+        requests of its tenant; an operator may cancel them as well.
 
         Raises:
             RequestNotFoundError: There is none, or not any more, or it is not the principal's to see; which of these is
@@ -223,7 +224,7 @@ class Dispatcher:
         server = self._serving()
         handle = await self._handle(server, principal.tenant, request_id)
         handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
-        handle.is_operators = OPERATOR in principal.roles
+        handle.is_operators, handle.sees_all = OPERATOR in principal.roles, sees_all(principal)
         handle.asker = asker_of(principal, handle.record.user)
         return handle
 
@@ -260,7 +261,8 @@ class Dispatcher:
         """Ask a request to stop, wherever it waits or runs.
 
         Raises:
-            ForbiddenError: Another user has sent it, and the principal shares its run only.
+            ForbiddenError: Another user has sent it, and the principal may follow it only: it shares its run, or has
+                the role ``"viewer"``.
             RequestSharedError: Other users share its run, which goes on for them.
             RequestNotFoundError: The principal has no such request, see :meth:`find`.
         """

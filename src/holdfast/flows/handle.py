@@ -53,7 +53,8 @@ class Handle:
             one's run.
         is_replay: Whether it was sent before, with the same idempotency key.
         explanation: Why it waits, if it did when this handle was made.
-        may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker shares its run.
+        may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker follows it only.
+        sees_all: Whether the asker is told who has sent it although it is not its own.
         is_operators: Whether the asker may cancel it also if others share its run.
         asker: Who that is, if it is not whoever sent it.
     """
@@ -71,6 +72,7 @@ class Handle:
         "is_operators",
         "is_replay",
         "may_cancel",
+        "sees_all",
     )
 
     def __init__(
@@ -93,7 +95,7 @@ class Handle:
         self.is_new: Final = is_new
         self.is_replay: Final = is_replay
         self.may_cancel = may_cancel
-        self.is_operators = False
+        self.is_operators = self.sees_all = False
         self.asker = ""
         self.explanation: Final = explanation
 
@@ -256,7 +258,7 @@ class Handle:
         record = self.record
         explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
         info = info_of(self.id, record, explanation)
-        if self.may_cancel:
+        if self.may_cancel or self.sees_all:
             return info
         return structs.replace(info, user="", session="", cancelled_by=kind_of(info.cancelled_by))
 
@@ -271,12 +273,12 @@ class Handle:
         attended = self._attended
         self._begin()
         if attended is None or attended.is_stored:
-            return follow(self._server.space, self.keys, after, is_own=self.may_cancel)
+            return follow(self._server.space, self.keys, after, is_own=self.may_cancel or self.sees_all)
 
         def ended() -> RequestRecord | None:
             return attended.record if attended.is_over else None
 
-        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel)
+        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel or self.sees_all)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 
@@ -296,7 +298,8 @@ class Handle:
                 who has this handle.
 
         Raises:
-            ForbiddenError: Another user has sent it, and whoever asks shares its run only.
+            ForbiddenError: Another user has sent it, and whoever asks may follow it only: it shares its run, or has the
+                role of a viewer.
             RequestSharedError: Other users share its run, which goes on for them.
             RequestNotFoundError: It is not known any more.
         """

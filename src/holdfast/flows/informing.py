@@ -11,9 +11,11 @@ from holdfast.clock import Instant
 from holdfast.flows.keying import label_of
 from holdfast.flows.request import Explanation, RequestInfo
 from holdfast.flows.viewing import QUARANTINED, problem_of, shown_problem
+from holdfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
+    from holdfast.flows.arbiters.protocol import Who
     from holdfast.flows.records import RequestRecord
     from holdfast.flows.serving import Server
 
@@ -62,13 +64,23 @@ async def explain(server: Server, request_id: str, record: RequestRecord) -> Exp
     queue = await server.arbiter.look(record.address)
     place, holder = queue.position(request_id), queue.holder
     own = holder is not None and holder.id == request_id
+    doing = "" if holder is None or own else await _doing(server, holder)
     return Explanation(
         key=label_of(record.address),
         policy=record.policy,
         holder="" if holder is None or own else holder.id,
         holder_action="" if holder is None or own else holder.action,
-        holder_status="" if holder is None or own else "running",
+        holder_status=doing,
         since=Instant(0) if holder is None else holder.since,
         position=None if not place else place - 1,
         waiting=queue.waiting,
     )
+
+
+async def _doing(server: Server, holder: Who) -> str:
+    """Say what the one does that has a key. A run keeps its place in the store also while nobody takes it up."""
+    if not holder.is_durable or not server.arbiter.is_shared:
+        return "running"
+    key = RunKeys(server.space, holder.id).life
+    life = (await server.space.read(key)).get(key)
+    return "running" if life is None or LIVES.decode(life.value).status != "quarantined" else "quarantined"

@@ -53,7 +53,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         policy: The name of the policy; ``"limit"`` if it waits for room at a limit.
         holder: The id of the request that has the key; empty if it is free.
         holder_action: Which action that is: ``"support-chat.respond"``.
-        holder_status: What that one does.
+        holder_status: What that one does: ``"running"``, or ``"quarantined"``.
         since: Since when, an instant of store time in microseconds.
         position: How many are before this one in the line, the one that runs not counted; None if it does not wait.
         waiting: How many wait for the key in all.

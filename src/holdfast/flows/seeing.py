@@ -1,4 +1,4 @@
-"""Who may see a request: who sent it, who has its session, who shares its run, and operators of the tenant.
+"""Who may see a request: who sent it, who has its session, who shares its run, operators and viewers of the tenant.
 
 An id is no credential: it is shown in refusals, and gets into logs. To everybody else a request is absent.
 """
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 OPERATOR: Final = "operator"
 """The role that lets a principal see and cancel all requests of its tenant."""
+
+VIEWER: Final = "viewer"
+"""The role that lets a principal see all requests of its tenant, and cancel none but its own."""
 
 COLLECTED: Final = ("debounce", "batch")
 """The policies that put requests into one run before it begins."""
@@ -55,7 +58,7 @@ class Seeing:
         self._scope, self._owners = scope, owners
 
     async def may_cancel(self, principal: Principal, handle: Handle) -> bool:
-        """Tell whether a request is the principal's to cancel; if not, it shares the run, and may follow it.
+        """Tell whether a request is the principal's to cancel; if not, it may only follow it: as a viewer, or sharing.
 
         Raises:
             RequestNotFoundError: It is nothing to the principal.
@@ -63,7 +66,7 @@ class Seeing:
         record = handle.record
         if is_own(principal, record) or (record.session and await self._owners.has(principal, record.session)):
             return True
-        if not await self._shares(principal, handle):
+        if not sees_all(principal) and not await self._shares(principal, handle):
             raise RequestNotFoundError(handle.id)
         return False
 
@@ -109,6 +112,11 @@ async def is_shared(scope: Scope, handle: Handle) -> bool:
 
 def _user_of(item: Item) -> str:
     return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user
+
+
+def sees_all(principal: Principal) -> bool:
+    """Tell whether a principal may see all requests of its tenant, and who has sent them."""
+    return not principal.roles.isdisjoint((OPERATOR, VIEWER))
 
 
 def is_own(principal: Principal, record: RequestRecord) -> bool:

@@ -14,8 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from holdfast.durations import seconds
-from holdfast.errors import ArbiterUnavailableError, TooManyRequestsError
+from holdfast.errors import TooManyRequestsError
+from holdfast.flows.counting import result_of
 from holdfast.flows.options import checked_count
+from holdfast.flows.quarantine import Quarantine
 from holdfast.flows.records import SESSION_KEPT, idempotency_of, unfinished_of
 from holdfast.flows.values import Value
 from holdfast.locks.driving.removing import remove
@@ -50,6 +52,9 @@ class TenantLimits(Value):
             large as its policy says.
         keys: Keys that are in use at a time, if the arbiter is local.
         idempotency: Idempotency keys that are remembered, over all processes.
+        quarantined: Durable requests that ended their servers and are quarantined, over all processes. A tenant that
+            has so many gets no more durable ones until an operator has retried or cancelled some
+            (:class:`~holdfast.errors.TooManyQuarantinedError`). None: any number.
         session_kept: How long the state of a session, and whose it is, are kept after their last use.
 
     Raises:
@@ -57,7 +62,7 @@ class TenantLimits(Value):
         InvalidDurationError: The time makes no sense.
     """
 
-    __slots__ = ("durable", "idempotency", "keys", "session_kept", "waiting")
+    __slots__ = ("durable", "idempotency", "keys", "quarantined", "session_kept", "waiting")
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class TenantLimits(Value):
         durable: int = 10_000,
         keys: int = 10_000,
         idempotency: int = 100_000,
+        quarantined: int | None = 20,
         session_kept: Duration = SESSION_KEPT,
     ) -> None:
         where = "TenantLimits"
@@ -73,6 +79,8 @@ class TenantLimits(Value):
         self.durable: Final = checked_count(where, "durable", durable, MOST)
         self.keys: Final = checked_count(where, "keys", keys, MOST)
         self.idempotency: Final = checked_count(where, "idempotency", idempotency, MOST)
+        most = None if quarantined is None else checked_count(where, "quarantined", quarantined, MOST)
+        self.quarantined: Final = most
         self.session_kept: Final = seconds(session_kept, what="session_kept", minimum=1.0)
 
 
@@ -88,6 +96,7 @@ class Tenants:
         limits: How much that may be.
         durable: Counts durable requests that have not ended.
         idempotency: Counts idempotency keys.
+        quarantine: Counts durable requests that are quarantined.
     """
 
     def __init__(self, scope: Scope, limits: TenantLimits) -> None:
@@ -100,6 +109,7 @@ class Tenants:
         self.idempotency: Final = Census(
             "idempotency keys of the tenant", limits.idempotency, self._count_idempotency, self._count_idempotency
         )
+        self.quarantine: Final = Quarantine(scope, limits.quarantined)
 
     # --- those who wait --------------------------------------------------------------------------------------------
 
@@ -152,6 +162,7 @@ class Tenants:
         """Stop counting."""
         await self.durable.aclose()
         await self.idempotency.aclose()
+        await self.quarantine.aclose()
 
 
 async def count(scope: Scope, root: RecordKey, most: int) -> int:
@@ -235,9 +246,9 @@ class Census:
     async def _check(self, tenant: str, known: _Known) -> None:
         """Refuse one too many. However many come at a time, they are counted once for all of them."""
         if known.counting is not None:
-            await _result_of(known.counting)
+            await result_of(known.counting)
         if self._is_full(known) and asyncio.get_running_loop().time() - known.at >= AGAIN:
-            await _result_of(known.counting or self._begin_to_count(known, partial(self._look_closer, tenant)))
+            await result_of(known.counting or self._begin_to_count(known, partial(self._look_closer, tenant)))
         if self._is_full(known):
             raise TooManyRequestsError(self._what, self._most, AGAIN)
 
@@ -266,11 +277,3 @@ class Census:
         for task in counting:
             task.cancel()
         await asyncio.gather(*counting, return_exceptions=True)
-
-
-async def _result_of(counting: asyncio.Task[None]) -> None:
-    """Wait for a count that goes on whoever is cancelled meanwhile."""
-    await asyncio.wait({counting})
-    if counting.cancelled():
-        raise ArbiterUnavailableError("this server is closing")
-    counting.result()

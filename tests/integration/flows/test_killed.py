@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 import holdfast as hf
-from holdfast.errors import RequestInterruptedError
+from holdfast.errors import RequestInterruptedError, TooManyQuarantinedError
 from holdfast.flows.records import SESSIONS, session_key
 from tests.integration.flows.stage import flow_of, nothing
 from tests.integration.sqlite.children import PATIENCE, Child
@@ -145,7 +145,7 @@ async def test_an_idempotency_key_follows_its_owner(serve: Serve, watcher: Dispa
 async def test_a_request_that_ends_its_servers_is_left_alone_and_an_operator_can_free_its_key(
     serve: Serve, watcher: Dispatcher
 ) -> None:
-    """It says that it is quarantined, and is not lost; once it is cancelled, the one behind it has its turn."""
+    """It and the one behind it say that it is quarantined; once it is cancelled, that one has its turn."""
     one = serve("fragile-one")
     poison = begun(one, "queued", "a")
     behind = sent(one, "queued", "b")
@@ -153,13 +153,46 @@ async def test_a_request_that_ends_its_servers_is_left_alone_and_an_operator_can
     two = serve("fragile-two")
     handle = await watcher.find(SOMEBODY, poison)
     why = await explained(handle)
+    behind_whom = await watcher.explain(SOMEBODY, behind)
     await watcher.cancel(OPERATOR, poison, "it is poison")
     assert two.hear() == ["begun", "b"]
     two.tell("go", "b")
 
     assert (why.holder, why.holder_status, why.key) == (poison, "quarantined", "session 's-1'")
+    assert behind_whom is not None
+    assert (behind_whom.holder, behind_whom.holder_status) == (poison, "quarantined")
     assert (await handle.info()).status == "cancelled"
     assert await (await watcher.find(SOMEBODY, behind)).result(timeout=PATIENCE) == "b@fragile-two"
+
+
+async def test_a_tenant_whose_requests_end_their_servers_gets_no_more_until_an_operator_has_looked(
+    serve: Serve, url: str
+) -> None:
+    """No server takes one on, not even one that has just begun; when fewer are left, it is as before."""
+    one = serve("fragile-one")
+    poison = begun(one, "queued", "a")
+    one.kill()
+    two, tenants = serve("fragile-two"), hf.TenantLimits(quarantined=1)
+    async with hf.Dispatcher(hf.Engine(url, drive=False), [flow_of(nothing)], tenants=tenants) as watcher:
+        await explained(await watcher.find(SOMEBODY, poison))
+        sending = hf.Arrival(flow="chat", action="queued", inputs={"name": "b"}, session="s-1", attended=False)
+        with pytest.raises(TooManyQuarantinedError):
+            await watcher.dispatch(sending)
+        await watcher.cancel(OPERATOR, poison, "it is poison")
+        handle = await eventually(watcher, sending)
+        assert two.hear() == ["begun", "b"]
+        two.tell("go", "b")
+        assert await handle.result(timeout=PATIENCE) == "b@fragile-two"
+
+
+async def eventually(dispatcher: Dispatcher, arrival: hf.Arrival) -> Handle:
+    """Send a request again until it is taken on."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await dispatcher.dispatch(arrival)
+            except TooManyQuarantinedError:
+                await asyncio.sleep(0.01)
 
 
 async def explained(handle: Handle) -> Explanation:

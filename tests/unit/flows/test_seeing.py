@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ADA, EVE, NOBODY = hf.Principal("acme", "ada"), hf.Principal("acme", "eve"), hf.Principal("acme")
 CHIEF = hf.Principal("acme", "olga", frozenset({"operator"}))
-STRANGER = hf.Principal("other", "ada", frozenset({"operator"}))
+VIEWER = hf.Principal("acme", "vera", frozenset({"viewer"}))
+STRANGER = hf.Principal("other", "ada", frozenset({"operator", "viewer"}))
 
 together = hf.Flow("together")
 gate: dict[str, asyncio.Event] = {}
@@ -97,6 +98,44 @@ async def test_who_sent_a_request_and_operators_may_see_and_cancel_it(
         await dispatcher.cancel(who, handle.id)
         with pytest.raises(RequestCancelledError):
             await result(handle)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_viewer_sees_all_requests_of_its_tenant_and_cancels_none_but_its_own(
+    dispatcher: Dispatcher, stage: Stage, *, durable: bool
+) -> None:
+    """Also who has sent them; what it is refused has not stopped them."""
+    stage.hold("a", "b")
+    of_ada = await dispatcher.dispatch(arrival("queued", "a", principal=ADA, session="s", durable=durable))
+    own = await dispatcher.dispatch(arrival("queued", "b", principal=VIEWER, session="t", durable=durable))
+    found = await dispatcher.find(VIEWER, of_ada.id)
+    assert ((await found.info()).user, (await found.info()).session) == ("ada", "s")
+    for cancel in (found.cancel(), dispatcher.cancel(VIEWER, of_ada.id)):
+        with pytest.raises(ForbiddenError, match="operator"):
+            await cancel
+    await dispatcher.cancel(VIEWER, own.id)
+    with pytest.raises(RequestCancelledError) as problem:
+        await result(own)
+    stage.release("a")
+    assert (await result(of_ada), problem.value.cancelled_by) == ("did a", "user:vera")
+    assert [event.data async for event in found.events()][-1] == {"status": "completed", "result": "did a"}
+
+
+async def test_a_viewer_looks_over_http_and_cancels_nothing_of_others(stage: Stage, kind: ArbiterKind) -> None:
+    """It is told why with 403; whoever has no role is told that there is no such request."""
+    stage.hold("a")
+    known = {each.user: each for each in (EVE, VIEWER, CHIEF)}
+    app = hf.App("memory://", flows=[stage.flow], arbiter=kind, authenticate=lambda asks: known[asks.headers["x-user"]])
+    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        handle = await app.dispatcher.dispatch(arrival("queued", "a", principal=ADA, session="s", durable=True))
+        path, asked = f"/requests/{handle.id}", [("eve", 404, 404), ("vera", 200, 403), ("olga", 200, 202)]
+        for user, sees, cancels in asked:
+            headers = {"x-user": user}
+            assert (await client.get(path, headers=headers)).status_code == sees
+            assert (await client.delete(path, headers=headers)).status_code == cancels
+        events = await client.get(f"{path}/events", headers={"x-user": "vera"})
+    assert (events.status_code, '"cancelledBy":"operator:olga"' in events.text) == (200, True)
 
 
 async def test_who_has_a_session_may_see_what_others_send_in_it(dispatcher: Dispatcher) -> None:

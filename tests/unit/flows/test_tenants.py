@@ -369,7 +369,7 @@ async def test_what_was_written_to_be_kept_for_ever_gets_an_end() -> None:
         assert not (await space.read(*keys)).records
 
 
-@pytest.mark.parametrize("what", ["waiting", "durable", "keys", "idempotency"])
+@pytest.mark.parametrize("what", ["waiting", "durable", "keys", "idempotency", "quarantined"])
 def test_a_limit_of_tenants_that_makes_no_sense_is_refused(what: str) -> None:
     """Where it is declared."""
     with pytest.raises(InvalidFlowError, match=f"TenantLimits: {what} is 0"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from msgspec import Struct
@@ -61,10 +64,15 @@ class _Next:
 
     def __init__(self, host: Host, standing: Standing, enter: Enter) -> None:
         self._scope, self._site, self._enter = host.space, site_of(standing), enter
+        self.address: Final = standing.address
         self.line: Final = host.lines.line(standing.address)
-        self.keys: Final = self.line.driver.likely_keys((enter,))
+        self.door: Final = host.doors.setdefault(standing.address, asyncio.Lock())
         self._life: Final = new_id()
         self.is_cut_off = False
+
+    def keys(self) -> frozenset[RecordKey]:
+        """Return what a step there will likely look at, as the line was last seen."""
+        return self.line.driver.likely_keys((self._enter,))
 
     def decide(self, seen: Shown) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
         """Return what is answered, and what enters the line."""
@@ -134,16 +142,19 @@ class Arrival:
             taken = {change.key for change in written}  # of two who have news for a run, the more exact one is heard
             return (*written, *(change for change in changes if change.key not in taken)), wakes
 
-        named = frozenset(keys).union(*(each.keys for each in self._next))
-        enter = Enter(
-            self._enter.entry,
-            self._enter.waits,
-            ticket=self._enter.ticket,
-            permits=self._enter.permits,
-            along=Along(tuple(named), decide),
-        )
         site = site_of(self._standings[self._admitted])
-        answered = await self.line.driver.do(enter, site)
+        async with AsyncExitStack() as doors:  # of many at once, each would find the line changed by those before it
+            for each in sorted(self._next, key=attrgetter("address")):  # in one order: no two wait for each other
+                await doors.enter_async_context(each.door)
+            named = frozenset(keys).union(*(each.keys() for each in self._next))
+            enter = Enter(
+                self._enter.entry,
+                self._enter.waits,
+                ticket=self._enter.ticket,
+                permits=self._enter.permits,
+                along=Along(tuple(named), decide),
+            )
+            answered = await self.line.driver.do(enter, site)
         for each, standing in zip(self._next, self._standings[self._admitted + 1 :], strict=True):
             if each.is_cut_off:
                 await each.line.driver.do(Poke(), site_of(standing))  # the next one there is out of sight

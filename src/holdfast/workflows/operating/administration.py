@@ -11,7 +11,7 @@ from holdfast.errors import InvalidWorkflowError, StoreBusyError, UnknownWorkflo
 from holdfast.ids import new_id
 from holdfast.stores.protocol import Check, Conflict, Delete, Put
 from holdfast.workflows.limiting.waiting import waits_until
-from holdfast.workflows.operating.forcing import Found, find
+from holdfast.workflows.operating.forcing import Found, find, no_longer_listed
 from holdfast.workflows.starting.starting import Start, checked_id, start
 from holdfast.workflows.storing.committing import commit_over
 from holdfast.workflows.storing.cutting import chunks_of, cut_at, cut_for_retry, open_children
@@ -153,7 +153,7 @@ async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
         changed_at=host.now(),
     )
     put = Put(keys.life, LIVES.encode_own(going_on), run.life_version)
-    over: dict[RecordKey, bytes | None] = {keys.ready: READY}
+    over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(host.space, run)}
     over |= {} if header is run.header else {keys.header: HEADERS.encode_own(header)}
     over |= {} if until is None else {keys.timer(until): NO_DUE}
     answer = await commit_over(host.space, (put, *changes), over)

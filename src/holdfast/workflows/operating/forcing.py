@@ -124,10 +124,17 @@ async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool]
 
 def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
     """Return the flags to set: for its parent, for whoever drives it to stop soon, and to see that it lets go."""
-    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY}
+    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY, **no_longer_listed(scope, run)}
     if run.header.parent:
         over[RunKeys(scope, run.header.parent).ready] = READY
     return over
+
+
+def no_longer_listed(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
+    """Return what is deleted when a run is quarantined no longer."""
+    return (
+        dict.fromkeys(RunKeys(scope, run.id).quarantined(run.header.tags)) if run.life.status == "quarantined" else {}
+    )
 
 
 def _depose(host: Host, run_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from typing import TYPE_CHECKING, Any, Final, final
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -59,6 +60,7 @@ class Host:
         idle: Those in which every branch waits, and since when by the process's own clock.
         posts: What is about to be put into inboxes.
         endings: Who waits for the end of a run.
+        doors: Through which one run at a time enters a line that is not its first.
         poke: Called when there is something to do earlier than was known.
         has_room: Tells whether another run may be taken up.
         on_attempt: Called before each attempt of a step, for tests that count them.
@@ -84,6 +86,7 @@ class Host:
         self.worker: Attendance | None = None
         self._presence: Presence | None = None
         self._attending = asyncio.Lock()
+        self.doors: Final[WeakValueDictionary[tuple[str, ...], asyncio.Lock]] = WeakValueDictionary()
         self.loaded: Final[dict[str, Activation]] = {}
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()

@@ -229,6 +229,9 @@ COUNTERS: Final[Codec[Counter]] = Codec(Counter, what="the counter of an inbox")
 ONCES: Final[Codec[Once]] = Codec(Once, what="an idempotency key")
 WORKERS: Final[Codec[Worker]] = Codec(Worker, what="a worker")
 DUES: Final[Codec[Due]] = Codec(Due, what="a timer")
+MOST_LISTED: Final = 10
+"""Under how many of its tags a run is listed that is quarantined: that is one commit, which has room for so much."""
+
 READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
 NO_DUE: Final = DUES.encode(Due())
 
@@ -308,9 +311,18 @@ class RunKeys:
         kinds = ("step", "inbox", "answer", *(("signalled", "updated") if markers else ()))
         return tuple(self._scope.key(kind, self.id).within() for kind in kinds)
 
+    def quarantined(self, tags: tuple[str, ...]) -> list[RecordKey]:
+        """Return where it is listed, under its tags, that the run is quarantined."""
+        return [quarantined_with(self._scope, tag).child(self.id) for tag in tags[:MOST_LISTED]]
+
     def answer(self, update_id: str) -> RecordKey:
         """Return the key of the answer to an update."""
         return self._at("answer").child(update_id)
+
+
+def quarantined_with(scope: Scope, tag: str) -> RecordKey:
+    """Return what the keys of all runs begin with that have a tag and are quarantined."""
+    return scope.key("quarantined", tag)
 
 
 def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:

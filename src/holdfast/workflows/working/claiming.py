@@ -279,12 +279,19 @@ async def _release(host: Host, own: Record) -> bool | None:
     changes = (Check(keys.life, record.version), Delete(own.key, own.version))
     if life.has_ended or life.owner != own.key.parts[-2]:
         return _is_done(own, await host.space.commit(*changes))
-    over: dict[RecordKey, Any] = {keys.ready: READY} if freed.status != "quarantined" else {}
+    is_poison = freed.status == "quarantined"
+    over: dict[RecordKey, Any] = dict.fromkeys(await _listings(host, keys) if is_poison else (keys.ready,), READY)
     put = Put(keys.life, LIVES.encode_own(freed), record.version)
     released = _is_done(own, await commit_over(host.space, (put, Delete(own.key, own.version)), over))
-    if released and freed.status == "quarantined":
+    if released and is_poison:
         host.emit(RunQuarantined(at=host.clock.wall(), run=keys.id, workflow=life.workflow, deaths=freed.deaths))
     return released
+
+
+async def _listings(host: Host, keys: RunKeys) -> list[RecordKey]:
+    """Return where a run is listed that is quarantined."""
+    header = (await host.space.read(keys.header)).get(keys.header)
+    return [] if header is None else keys.quarantined(HEADERS.decode(header.value).tags)
 
 
 def _is_done(own: Record, answer: Commit | Conflict) -> bool | None:
