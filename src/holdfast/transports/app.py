@@ -156,6 +156,13 @@ class App:
         """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
         self.closing.set()
 
+    async def let_end(self) -> None:
+        """Let the requests end whose callers wait. Those that take longer than the grace are told to stop.
+
+        A server calls it before it cuts off those whom it serves: so they are told how their requests ended.
+        """
+        await self._dispatcher.let_end(grace=self.grace)
+
     async def __aenter__(self) -> Self:
         try:
             await self.open()
