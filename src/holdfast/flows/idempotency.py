@@ -126,9 +126,8 @@ async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) 
     keys, is_same = RequestKeys(scope, arrival.tenant, known.request), known.fingerprint == fingerprint
     try:
         view = await look(scope, keys)
-        while _is_free(view, window, is_same=is_same) and not await settle(
-            scope, keys, view
-        ):  # else it could still come to another end
+        # One that is free is settled first: else it could still come to another end.
+        while _is_free(view, window, is_same=is_same) and not await settle(scope, keys, view):
             view = await look(scope, keys)
     except RequestNotFoundError:
         return free  # its window is over
