@@ -211,7 +211,7 @@ def _unfinished(record: RequestRecord, life: Life) -> RequestRecord:
 
 def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> RequestRecord:
     """Return the record of a request whose run ended without writing it: it never began, or was ended by force."""
-    at = life.changed_at
+    at, record = life.changed_at, structs.replace(record, attempt=life.claims)
     if life.status == "completed":
         return ended(record, "completed", at, result=b"null" if life.result is UNSET else bytes(life.result))
     if life.status == "failed":

@@ -54,6 +54,20 @@ async def test_a_user_or_an_operator_is_named(who: Any, name: str, action: str, 
 
 
 @DURABLE
+async def test_one_that_was_cancelled_says_how_often_it_was_begun(*, durable: bool) -> None:
+    """What it has done by then may have to be cleaned up."""
+    stage = Stage()
+    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+        stage.hold("a")
+        handle = await server.dispatch(arrival("queued", "a", durable=durable))
+        await stage.until_begun("a")
+        await handle.cancel()
+        with pytest.raises(RequestCancelledError):
+            await handle.result(SOON)
+        assert (await handle.info()).attempt == 1
+
+
+@DURABLE
 @pytest.mark.parametrize("action", ["free", "queued"])
 async def test_one_is_named_who_asks_another_server(action: str, *, durable: bool) -> None:
     """The server that runs the request is told who it was."""
