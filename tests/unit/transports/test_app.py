@@ -271,11 +271,18 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
         {"webhooks": [hf.Webhook("a", Unsigned(), to=ship), hf.Webhook("a", Unsigned(), to=ship)]},
         {"flows": [], "webhooks": [hf.Webhook("a", Unsigned(), to=ship)]},
         {"arbiter": "nobody"},
+        {"flows": shop},
+        *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "hosts")),
+        *({name: [7]} for name in ("webhooks", "chats", "tools", "schedules", "hosts", "origins")),
+        {"hosts": "shop.example"},
+        {"origins": "https://shop.example"},
+        {"grace": "soon"},
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
-    """Before anything is opened."""
-    with pytest.raises(InvalidFlowError):
+    """Before anything is opened, and the error names what cannot."""
+    named = "webhook" if len(options) > 1 else next(iter(options))
+    with pytest.raises(InvalidFlowError, match=named.rstrip("s")):
         hf.App("memory://", **({"flows": [shop]} | options))
 
 
