@@ -260,4 +260,4 @@ def test_an_action_that_forgot_the_request_is_refused() -> None:
     async def buy(item: str, count: int = 1) -> None: ...
 
     with pytest.raises(InvalidFlowError, match=r"buy.*item.*is not the request; write async def buy\(request"):
-        hf.Flow("shop").action(buy)  # type: ignore[arg-type] -- what is to be refused
+        hf.Flow("shop").action(buy)  # type: ignore[arg-type]  # what is to be refused
