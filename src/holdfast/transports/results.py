@@ -64,18 +64,23 @@ async def _watch(handle: Handle, receive: Receive) -> None:
     handle.abandon(GONE)
 
 
-async def result_within(handle: Handle, wait: float) -> ASGIApp:
+async def result_within(handle: Handle, wait: float, closing: asyncio.Event) -> ASGIApp | None:
     """Return the answer of a request that ends in time.
 
-    Raises:
-        ResultTimeoutError: It does not.
+    None: it does not, or the server stops before; then it goes on without this server.
     """
+    ended, stops = asyncio.ensure_future(handle.packed(wait)), asyncio.ensure_future(closing.wait())
     try:
-        return Result(await handle.packed(wait), handle.id, is_replay=handle.is_replay)
+        await asyncio.wait({ended, stops}, return_when=asyncio.FIRST_COMPLETED)
+        return Result(ended.result(), handle.id, is_replay=handle.is_replay) if ended.done() else None
     except ResultTimeoutError:
-        raise
+        return None
     except HoldfastError as problem:
         return refusal(problem, handle)
+    finally:
+        ended.cancel()
+        stops.cancel()
+        await asyncio.gather(ended, stops, return_exceptions=True)
 
 
 def refusal(problem: HoldfastError, handle: Handle) -> Response:
