@@ -12,7 +12,6 @@ from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
 from holdfast.flows.action import Action
 from holdfast.flows.arrival import Principal
-from holdfast.flows.policies import Batch, Debounce
 from holdfast.transports.webhooks.signing import TOLERANCE
 
 if TYPE_CHECKING:
@@ -102,9 +101,6 @@ class Webhook:
         self.verifier: Final = verifier
         self._to: Final = self._checked(to)
         self._inputs, self._session, self._event_time = inputs, session, event_time
-        if event_time is not None and not any(isinstance(each.policy, Debounce | Batch) for each in self.actions):
-            problem = "event_time puts the events of a burst in order, and no action of it collects them"
-            raise InvalidFlowError(self.where, f"{problem}; let one have the policy hf.Debounce(...), or leave it out")
         self._principal: Final = principal or Principal(user=f"webhook:{name}")
         self.max_body: Final = max_body
         self.body_time: Final = None if body_time is None else seconds(body_time, what="body_time", minimum=0.001)

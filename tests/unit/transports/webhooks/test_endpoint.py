@@ -329,12 +329,6 @@ def test_a_declaration_that_cannot_work_is_refused(name: str, verifier: Any, to:
         Webhook(name, verifier, to)
 
 
-def test_the_time_of_events_is_refused_where_it_has_no_effect() -> None:
-    """Whoever gives it counts on old events not to replace newer ones, which only a policy that collects them does."""
-    with pytest.raises(InvalidFlowError, match="webhook 'letters': event_time.*hf.Debounce"):
-        Webhook("letters", Unsigned(), post, event_time=lambda delivery: delivery.payload["at"])
-
-
 def test_a_delivery_must_not_be_forgotten_while_its_signature_holds() -> None:
     """Otherwise it could be sent again in between."""
     flow = Flow("forgetful")
