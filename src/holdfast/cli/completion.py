@@ -14,13 +14,13 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    r"""Print a script for a shell that completes options, commands and keys.
+    """Print a script for a shell that completes options, commands and keys.
 
     \b
     bash:  eval "$(holdfast completion bash)"        in ~/.bashrc
     zsh:   eval "$(holdfast completion zsh)"         in ~/.zshrc
     fish:  holdfast completion fish | source         in ~/.config/fish/config.fish
-    """
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
     kind = get_completion_class(shell)
     if kind is None:  # pragma: no cover -- all three are built in
         raise click.UsageError(f"There is no completion for {shell}.")

@@ -22,7 +22,7 @@ from holdfast.flows.arrival import Principal
 @click.option("--app-dir", metavar="FOLDER", default=".", show_default=True, help="Where to look for the module.")
 @click.pass_context
 def mcp(context: click.Context, name: str, user: str, roles: tuple[str, ...], app_dir: str, *, is_list: bool) -> None:
-    r"""Offer the tools of an application to the program that starts this one.
+    """Offer the tools of an application to the program that starts this one.
 
     It speaks the Model Context Protocol over stdin and stdout, until stdin ends. MODULE:APP names an hf.App with tools,
     or a function that returns one. Whoever starts it is trusted: there are no credentials. Tools are called for the
@@ -31,7 +31,7 @@ def mcp(context: click.Context, name: str, user: str, roles: tuple[str, ...], ap
     \b
     holdfast mcp shop.web:app --as ada --role clerk
     holdfast mcp shop.web:app --list
-    """
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
     target = context.ensure_object(Target)
     if target.store:
         raise click.UsageError("The application says which store it works on, so --store means nothing here.")

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 @click.argument("command", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
-    r"""Run COMMAND while holding a durable lock, and exit with its exit code.
+    """Run COMMAND while holding a durable lock, and exit with its exit code.
 
     Signals are passed on, the lease is kept, and if the lock is lost the command is ended. It finds HOLDFAST_KEY and
     HOLDFAST_FENCE in its environment.
 
     \b
     holdfast run --lock nightly-report --timeout 10m -- ./report --full
-    """
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
     command: tuple[str, ...] = options["command"]
     _refuse_unusable(options)
     _find(command[0])

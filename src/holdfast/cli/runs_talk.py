@@ -14,6 +14,7 @@ from holdfast.cli.runs_showing import as_data, status_words
 from holdfast.cli.runs_target import carried_out, run_argument, talking
 from holdfast.cli.targets import Target, target_options
 from holdfast.flows.cancelling import note_operator
+from holdfast.flows.viewing import is_over
 from holdfast.locks.explaining.explanation import one_line
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ async def _cancel(target: Target, run_id: str, reason: str) -> tuple[RunInfo, Ru
 def retry_run(target: Target, run_id: str, step: str | None, *, yes: bool, as_json: bool) -> None:
     """Let RUN go on that failed, was cancelled, has timed out, or is quarantined because workers died with it.
 
-    What it has recorded is not done again: it goes on with the step that failed.
+    What it has recorded is not done again: it goes on with the step that failed. A request that has ended stays as it
+    is, since its caller was told: send it again.
     """
     confirm(f"Let the run {one_line(run_id)} go on?", yes=yes)
     before, after = carried_out(_retry(target, run_id, step))
@@ -67,7 +69,11 @@ def retry_run(target: Target, run_id: str, step: str | None, *, yes: bool, as_js
 
 async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo, RunInfo]:
     async with talking(target) as engine:
-        return await engine.get(run_id), await engine.retry(run_id, step=step)
+        before = await engine.get(run_id)
+        if before.has_ended and await is_over(engine.space, run_id, before.tags):
+            words = f"the run {one_line(run_id)} is that of a request, which has ended: {status_words(before)}"
+            end(words, NOT_THERE, "Whoever waited for it has been told so. Send the request again.")
+        return before, await engine.retry(run_id, step=step)
 
 
 @click.command("signal")

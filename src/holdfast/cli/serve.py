@@ -26,7 +26,7 @@ APP: Final = Wanted("app", App, "shop.web:app", "hf.App(url, flows=[...])")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it failed.")
 @click.pass_context
 def serve(context: click.Context, name: str, host: str, port: int, grace: str, app_dir: str, *, quiet: bool) -> None:
-    r"""Serve an application until a signal says to stop.
+    """Serve an application until a signal says to stop.
 
     MODULE:APP names an hf.App, or a function that returns one; without :APP it is called app. SIGTERM or SIGINT takes
     no more requests and lets those under way end; a second one ends it at once, and others go on with its runs when
@@ -34,7 +34,7 @@ def serve(context: click.Context, name: str, host: str, port: int, grace: str, a
 
     \b
     holdfast serve shop.web:app --port 8080
-    """
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
     if context.ensure_object(Target).store:
         raise click.UsageError("The application says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")

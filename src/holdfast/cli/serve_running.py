@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import socket
@@ -26,6 +27,9 @@ WS_MESSAGE: Final = 262_144
 
 WS_PING: Final = 20.0
 BACKLOG: Final = 2_048
+PATIENCE: Final = 5
+"""Seconds that requests have which were told to stop when their grace was over. Then their callers are cut off."""
+
 OBJECTS: Final = 10_000
 """How many more objects there have to be before the youngest are looked through for cycles."""
 
@@ -45,7 +49,7 @@ async def run(app: App, name: str, place: tuple[str, int], grace: float, *, quie
                 access_log=False,
                 proxy_headers=False,  # whoever asks must not say where they ask from
                 server_header=False,
-                timeout_graceful_shutdown=max(1, round(grace)),
+                timeout_graceful_shutdown=math.ceil(grace) + PATIENCE,
                 ws_max_size=WS_MESSAGE,
                 ws_ping_interval=WS_PING,
                 ws_per_message_deflate=False,  # a few bytes could become megabytes
@@ -109,6 +113,15 @@ class _Server(uvicorn.Server):
         for number in STOPS:
             loop.add_signal_handler(number, self._hear, number)
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop serving; whoever waits for a request that is stopped after its grace is told so."""
+        ending = asyncio.get_running_loop().create_task(self._app.let_end())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
 
     def _hear(self, number: int) -> None:
         if self.should_exit:

@@ -25,14 +25,14 @@ ENGINE = Wanted("engine", Engine, "shop.flows:engine", "hf.Engine(url, workflows
 @json_option
 @click.pass_context
 def worker(context: click.Context, name: str, grace: str, app_dir: str, *, quiet: bool, as_json: bool) -> None:
-    r"""Drive the runs of an engine until a signal says to stop.
+    """Drive the runs of an engine until a signal says to stop.
 
     MODULE:ENGINE names an hf.Engine, or a function that returns one; without :ENGINE it is called engine. SIGTERM or
     SIGINT hands every run back, so that others go on with it at once; a second one waits for no step.
 
     \b
     holdfast worker shop.flows:engine --grace 30s
-    """
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
     if context.ensure_object(Target).store:
         raise click.UsageError("The engine says which store it works on, so --store means nothing here.")
     limit = seconds(typed(grace), what="grace")

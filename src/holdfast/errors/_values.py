@@ -13,7 +13,8 @@ class InvalidDurationError(HoldfastError, ValueError):
         self.given, self.problem, self.what = given, problem, what
 
     def __str__(self) -> str:
-        return f'{self.given} cannot be a {self.what}: {self.problem}; write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
+        article = "" if self.what.startswith("the ") else "an " if self.what[:1] in "aeiou" else "a "
+        return f'{self.given} cannot be {article}{self.what}: {self.problem}; write "5 seconds", "1.5 hours", a timedelta or a number of seconds'
 
 
 class EncodeError(HoldfastError, ValueError):

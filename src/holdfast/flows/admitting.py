@@ -111,7 +111,9 @@ class Admitting:
             if isinstance(known, Replay):
                 keys = RequestKeys(server.space, task.arrival.tenant, known.request_id)
                 await settle(server.space, keys, known.view)
-                return Handle(server, Stored(keys, known.view.record), task.action, is_replay=True)
+                is_theirs = is_own(arrival.principal, known.view.record)  # if not, their request shares its run
+                stored = Stored(keys, known.view.record)
+                return Handle(server, stored, task.action, is_replay=True, may_cancel=is_theirs)
             if task.action.rates and not tried:
                 await server.limits.check_rates(task)
             try:

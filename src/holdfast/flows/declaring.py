@@ -30,6 +30,7 @@ Interrupted: TypeAlias = Literal["retry", "fail"]
 LONGEST_NAME: Final = 64
 LONGEST_ROLE: Final = 100
 LONGEST_WINDOW: Final = 30 * DAY
+_DATA: Final = (str, int, float, bool, bytes, list, dict, tuple, set)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
 
 
@@ -118,10 +119,22 @@ def checked_function(where: str, function: Callable[..., Any]) -> Callable[..., 
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind > inspect.Parameter.POSITIONAL_OR_KEYWORD:
         raise InvalidFlowError(where, "it takes no request; the request must be its first parameter")
+    if _is_of_data(function, parameters[0].name):
+        problem = f"its first parameter, {parameters[0]}, is not the request"
+        raise InvalidFlowError(where, f"{problem}; write async def {function.__name__}(request: hf.Request, ...)")
     for each in parameters[1:]:
         if each.kind is each.POSITIONAL_ONLY:
             raise InvalidFlowError(where, f"{each.name} is taken by its place only; inputs are given by name")
     return cast("Callable[..., Coroutine[Any, Any, Any]]", function)
+
+
+def _is_of_data(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a parameter is annotated with plain data. What cannot be read now may be anything."""
+    try:
+        kind = inspect.signature(function, eval_str=True).parameters[name].annotation
+    except Exception:  # noqa: BLE001 -- an annotation is an expression, and may raise anything
+        return False
+    return (get_origin(kind) or kind) in _DATA
 
 
 def checked_signature(where: str, function: Callable[..., Any]) -> Signature:

@@ -123,6 +123,14 @@ class Dispatcher:
         finally:
             self._admits = None
 
+    async def let_end(self, *, grace: Duration = GRACE) -> None:
+        """Let the requests end whose callers wait, before it is closed: so they are told how their requests ended.
+
+        Args:
+            grace: How long they get. Then they are cancelled, and end ``interrupted``.
+        """
+        await self._life.let_end(seconds(grace, what="grace"))
+
     def _admitting(self) -> Admitting:
         if self._admits is None:
             server = self._serving()

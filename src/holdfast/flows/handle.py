@@ -185,6 +185,8 @@ class Handle:
             raise
         if record.status == "completed":
             return record
+        if not self.may_cancel:
+            record = structs.replace(record, cancelled_by=kind_of(record.cancelled_by))
         problem = problem_of(self.id, record, self._server.known)
         cause = None if self._attended is None else self._attended.problem
         raise problem from (problem.__cause__ if cause is None or type(cause) is type(problem) else cause)

@@ -123,24 +123,28 @@ async def resolve(scope: Scope, arrival: Arrival, packed: bytes, window: float) 
         return Claim(key, 0, fingerprint, window)
     known = KEYS.decode(record.value)
     free = Claim(key, record.version, fingerprint, window)
-    keys = RequestKeys(scope, arrival.tenant, known.request)
+    keys, is_same = RequestKeys(scope, arrival.tenant, known.request), known.fingerprint == fingerprint
     try:
         view = await look(scope, keys)
-        while _is_free(view, window) and not await settle(scope, keys, view):  # else it could still come to another end
+        # One that is free is settled first: else it could still come to another end.
+        while _is_free(view, window, is_same=is_same) and not await settle(scope, keys, view):
             view = await look(scope, keys)
     except RequestNotFoundError:
         return free  # its window is over
-    if _is_free(view, window):
+    if _is_free(view, window, is_same=is_same):
         return free
-    if known.fingerprint != fingerprint:
+    if not is_same:
         raise IdempotencyMismatchError(known.request)
     if not view.has_ended:
         raise IdempotencyInFlightError(known.request)
     return Replay(known.request, view)
 
 
-def _is_free(view: View, window: float) -> bool:
-    """Tell whether a request ended so that another one with its key is run, or longer ago than keys are remembered."""
-    if view.status in AGAIN or (view.status == "interrupted" and view.record.retryable):
+def _is_free(view: View, window: float, *, is_same: bool) -> bool:
+    """Tell whether a request ended so that one with its key is run, or longer ago than keys are remembered.
+
+    One that was interrupted may have done a part of its work: only the same one is run again.
+    """
+    if view.status in AGAIN or (view.status == "interrupted" and view.record.retryable and is_same):
         return True
     return view.has_ended and later(view.record.ended_at, window) <= view.at

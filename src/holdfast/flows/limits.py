@@ -10,6 +10,7 @@ a session stays as it was, and whoever waits for a limit holds up its own key on
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
@@ -22,8 +23,6 @@ from holdfast.locks.algebra.line import MOST_HOLDERS
 from holdfast.locks.rates.bucket import check_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from holdfast.durations import Duration
     from holdfast.flows.options import Key
 
@@ -145,7 +144,7 @@ LimitOfAction: TypeAlias = ActionLimit | Rate
 
 def checked_limits(where: str, given: LimitOfAction | Iterable[LimitOfAction]) -> tuple[LimitOfAction, ...]:
     """Return the limits of an action; refuse what is none, and two that count the same."""
-    limits = (given,) if isinstance(given, ActionLimit | Rate) else tuple(given)
+    limits = tuple(given) if isinstance(given, Iterable) else (given,)
     counted: dict[tuple[object, ...], LimitOfAction] = {}
     for each in limits:
         if not isinstance(each, ActionLimit | Rate):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker

@@ -136,6 +136,11 @@ class Opening:
 
     # --- closing -------------------------------------------------------------------------------------------------
 
+    async def let_end(self, grace: float) -> None:
+        """Let the requests end that run here; those that take longer are told to stop, and end interrupted."""
+        if self._server is not None:
+            await _let_end(self._server, grace)
+
     async def aclose(self, grace: float) -> None:
         """Admit nobody any more, let requests end, hand durable ones back, and only then let go."""
         self.is_closing = True

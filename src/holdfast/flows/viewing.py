@@ -20,6 +20,7 @@ from holdfast.errors import (
     WaitsForItselfError,
 )
 from holdfast.flows.arbiters.protocol import SUPERSEDED_BY
+from holdfast.flows.call import tenant_in
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.stores.protocol import Decision, Delete, Put
@@ -28,6 +29,8 @@ from holdfast.workflows.storing.failures import KnownErrors, describe, name_of, 
 from holdfast.workflows.storing.records import HEADERS, LIVES, Life, RunKeys
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.errors import HoldfastError
     from holdfast.flows.request import Status
     from holdfast.scope import Scope
@@ -132,6 +135,16 @@ async def is_present(scope: Scope, name: str) -> bool:
     return record is not None and not scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
 
 
+async def is_over(scope: Scope, run_id: str, tags: Iterable[str]) -> bool:
+    """Tell whether a run is that of a request whose end is written down: nothing that the run does changes it."""
+    tenant = tenant_in(tags)
+    if tenant is None:
+        return False
+    key = RequestKeys(scope, tenant, run_id).record
+    found = (await scope.read(key)).get(key)
+    return found is not None and REQUESTS.decode(found.value).has_ended
+
+
 def ended(
     record: RequestRecord,
     status: Status,
@@ -198,7 +211,7 @@ def _unfinished(record: RequestRecord, life: Life) -> RequestRecord:
 
 def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> RequestRecord:
     """Return the record of a request whose run ended without writing it: it never began, or was ended by force."""
-    at = life.changed_at
+    at, record = life.changed_at, structs.replace(record, attempt=life.claims)
     if life.status == "completed":
         return ended(record, "completed", at, result=b"null" if life.result is UNSET else bytes(life.result))
     if life.status == "failed":

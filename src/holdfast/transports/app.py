@@ -10,10 +10,13 @@ from holdfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraEr
 from holdfast.flows.call import name_of
 from holdfast.flows.dispatch import Dispatcher
 from holdfast.flows.flow import Flows
+from holdfast.transports import given
 from holdfast.transports.chat.declaring import checked_chats
 from holdfast.transports.limits import AppLimits, Rooms
 from holdfast.transports.mcp.tools import Toolbox
+from holdfast.transports.webhooks.declaring import Webhook
 from holdfast.workflows.engine import Engine
+from holdfast.workflows.schedules.specification import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
@@ -32,9 +35,7 @@ if TYPE_CHECKING:
     from holdfast.transports.mcp.serving import ToolEndpoint
     from holdfast.transports.mcp.tools import Toolable
     from holdfast.transports.seam import Handle, Simple
-    from holdfast.transports.webhooks.declaring import Webhook
     from holdfast.workflows.engine import Runnable
-    from holdfast.workflows.schedules.specification import Schedule
 
 GRACE: Final = 10.0
 """Seconds that requests under way have to end when the application closes."""
@@ -106,16 +107,17 @@ class App:
             if isinstance(store, str)
             else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
         )
-        self.name, self.limits, self.grace = name, limits or AppLimits(), grace
+        self.name, self.grace = name, given.time("grace", grace)
+        self.limits: Final = given.one("limits", limits, AppLimits, "hf.AppLimits(...)") or AppLimits()
         self.rooms: Final = Rooms(self.limits)
         self._dispatcher: Final = Dispatcher(
             self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name, tenants=self.limits.tenants
         )
-        self.is_guarded: Final = authenticate is not None
+        self.is_guarded: Final = given.function("authenticate", authenticate, "hf.BearerTokens(...)") is not None
         self.closing: Final = asyncio.Event()
         self._is_open = False
         building = _building()
-        known = _checked(tuple(webhooks), self.flows)
+        known = _checked(webhooks, self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)
         self._tools: Final[ToolEndpoint | None] = (
             building.tools_of(self, self.toolbox, has_sessions=tool_sessions) if self.toolbox else None
@@ -123,8 +125,9 @@ class App:
         self.routes: Final = building.routes_of(
             self, known, checked_chats(chats, self.flows), self._tools, version, authenticate
         )
+        allowed = {"hosts": given.texts("hosts", hosts), "origins": given.texts("origins", origins)}
         self._door: Final[ASGIApp] = building.behind_the_door(
-            self, self.routes, known, authenticate=authenticate, hosts=tuple(hosts), origins=tuple(origins)
+            self, self.routes, known, authenticate=authenticate, **allowed
         )
 
     def __repr__(self) -> str:
@@ -155,6 +158,13 @@ class App:
     def drain(self) -> None:
         """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
         self.closing.set()
+
+    async def let_end(self) -> None:
+        """Let the requests end whose callers wait. Those that take longer than the grace are told to stop.
+
+        A server calls it before it cuts off those whom it serves: so they are told how their requests ended.
+        """
+        await self._dispatcher.let_end(grace=self.grace)
 
     async def __aenter__(self) -> Self:
         try:
@@ -249,21 +259,22 @@ def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engi
 def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
     """Return the schedules of actions, and those of workflows."""
     names = {name_of(action) for action in flows.actions}
-    given = tuple(schedules)
-    return [each for each in given if each.workflow in names], [each for each in given if each.workflow not in names]
+    known = given.several("schedules", schedules, Schedule, "action.schedule(...)")
+    return [each for each in known if each.workflow in names], [each for each in known if each.workflow not in names]
 
 
-def _checked(webhooks: tuple[Webhook, ...], flows: Flows) -> tuple[Webhook, ...]:
+def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
     """Refuse two webhooks with one address, and webhooks whose deliveries would go nowhere."""
+    known = given.several("webhooks", webhooks, Webhook, "hf.Webhook(...)")
     seen: set[str] = set()
-    for each in webhooks:
+    for each in known:
         if each.name in seen:
             raise InvalidFlowError(each.where, "there are two with this name")
         seen.add(each.name)
         for action in each.actions:
             if action not in flows.actions:
                 raise InvalidFlowError(each.where, f"{action.where} is of no flow that the app was given")
-    return webhooks
+    return known
 
 
 def _building() -> ModuleType:

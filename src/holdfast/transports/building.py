@@ -58,7 +58,8 @@ CORS_SHOWN: Final = (
 
 def tools_of(app: App, toolbox: Toolbox, *, has_sessions: bool) -> ToolEndpoint:
     """Return what serves tools over HTTP."""
-    endpoint: ToolEndpoint = _serving().ToolEndpoint(app.name, toolbox, app, app.limits, has_sessions=has_sessions)
+    given = (app.name, toolbox, app, app.limits, app.closing)
+    endpoint: ToolEndpoint = _serving().ToolEndpoint(*given, has_sessions=has_sessions)
     return endpoint
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from holdfast.errors import FlowError, HoldfastError, ResultTimeoutError, TooManyRequestsError
+from holdfast.errors import FlowError, HoldfastError, TooManyRequestsError
 from holdfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from holdfast.transports.begun import Begun
 from holdfast.transports.bodies import read_body
@@ -83,10 +83,8 @@ class Calling:
     async def _later(self, scope: Scope, handle: Handle, preference: Preference) -> ASGIApp:
         """Answer before it has ended, unless the caller asked to wait and it ends in time."""
         wait = min(preference.wait or 0.0, self._limits.wait)
-        if wait:
-            with contextlib.suppress(ResultTimeoutError):
-                return await result_within(handle, wait)
-        return accepted(scope, handle, is_asked_for=preference.is_async)
+        answer = await result_within(handle, wait, self._closing) if wait else None
+        return answer or accepted(scope, handle, is_asked_for=preference.is_async)
 
     def _streamed(self, action: Action[..., Any], handle: Handle) -> ASGIApp:
         """Send the events as they come; the last of them has the result."""

@@ -11,6 +11,8 @@ from holdfast.transports.headers import FOR_DATA
 from holdfast.transports.problems import problem_response
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,18 +66,30 @@ async def _watch(handle: Handle, receive: Receive) -> None:
     handle.abandon(GONE)
 
 
-async def result_within(handle: Handle, wait: float) -> ASGIApp:
+async def result_within(handle: Handle, wait: float, closing: asyncio.Event) -> ASGIApp | None:
     """Return the answer of a request that ends in time.
 
-    Raises:
-        ResultTimeoutError: It does not.
+    None: it does not, or the server stops before; then it goes on without this server.
     """
     try:
-        return Result(await handle.packed(wait), handle.id, is_replay=handle.is_replay)
+        packed = await unless_closing(handle.packed(wait), closing)
     except ResultTimeoutError:
-        raise
+        return None
     except HoldfastError as problem:
         return refusal(problem, handle)
+    return None if packed is None else Result(packed, handle.id, is_replay=handle.is_replay)
+
+
+async def unless_closing(work: Coroutine[Any, Any, T], closing: asyncio.Event) -> T | None:
+    """Wait for something that goes on without this server; None: the server stops before."""
+    ended, stops = asyncio.ensure_future(work), asyncio.ensure_future(closing.wait())
+    try:
+        await asyncio.wait({ended, stops}, return_when=asyncio.FIRST_COMPLETED)
+        return ended.result() if ended.done() else None
+    finally:
+        ended.cancel()
+        stops.cancel()
+        await asyncio.gather(ended, stops, return_exceptions=True)
 
 
 def refusal(problem: HoldfastError, handle: Handle) -> Response:

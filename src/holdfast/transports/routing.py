@@ -92,7 +92,9 @@ def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) 
     async def show(scope: Scope, receive: Receive, send: Send) -> None:
         if not made:
             made.update(describe(title, version, flows.actions, is_guarded=is_guarded))
-        await Response(as_json(made), 200, media_type=JSON)(scope, receive, send)
+        root = scope.get("root_path", "")
+        shown = made | {"servers": [{"url": root}]} if root else made  # paths are below where it is mounted
+        await Response(as_json(shown), 200, media_type=JSON)(scope, receive, send)
 
     return Route("/openapi.json", _by_method(GET=show, HEAD=show))
 

@@ -94,6 +94,22 @@ async def test_a_server_serves_and_lets_requests_end_when_it_is_stopped(start: S
     assert program.end() == (0, "")
 
 
+@pytest.mark.parametrize("name", ["web:app", "web:alone"])
+async def test_whoever_waits_for_longer_than_the_grace_is_told_that_the_server_stops(
+    start: Start, folder: str, name: str
+) -> None:
+    """Its request is told to stop and ends interrupted; nobody is cut off, and nothing is logged as an error."""
+    program, address = serve(start, folder, "--grace", "50ms", name=name)
+    async with httpx.AsyncClient(base_url=address) as client:
+        waiting = asyncio.ensure_future(client.post("/flows/shop/wait", json={}))
+        assert await asyncio.to_thread(program.hear) == "waiting"
+        program.send(signal.SIGTERM)
+        answered = await waiting
+    assert (answered.status_code, answered.json()["type"]) == (503, "urn:holdfast:request-interrupted")
+    assert answered.headers["Holdfast-Request"]
+    assert program.end() == (0, "")
+
+
 async def test_a_second_signal_ends_it_at_once(start: Start, folder: str) -> None:
     """Without waiting for anything; others go on when they notice."""
     program, address = serve(start, folder, "--grace", "60s")

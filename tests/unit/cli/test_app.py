@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -88,6 +89,14 @@ def test_the_module_is_the_command() -> None:
     """``python -m holdfast`` does the same."""
     shown = subprocess.check_output([sys.executable, "-P", "-m", "holdfast", "--help"], text=True)
     assert shown.startswith("Usage: holdfast [OPTIONS] COMMAND [ARGS]...")
+
+
+@pytest.mark.parametrize("command", ["completion", "mcp", "run", "serve", "worker"])
+async def test_the_help_shows_examples_as_they_are_typed(ask: Ask, command: str) -> None:
+    """Each on a line of its own, and nothing of how that is written."""
+    shown = (await ask(command, "--help")).stdout
+    assert "\\b" not in shown
+    assert re.search(rf"^  (bash:  eval .*|holdfast {command} \S.*)$", shown, re.MULTILINE)
 
 
 PERSON: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.cli.runs_showing import history_line, masked, shown
 from holdfast.clock import Instant
-from holdfast.errors import RequestCancelledError
+from holdfast.errors import RequestCancelledError, RequestFailedError
 from holdfast.workflows.operating.information import HistoryEntry
 
 if TYPE_CHECKING:
@@ -231,6 +231,23 @@ async def test_the_record_of_a_durable_request_says_that_an_operator_cancelled_i
         with pytest.raises(RequestCancelledError) as problem:
             await handle.result(timeout=20)
     assert (problem.value.cancelled_by, problem.value.reason) == ("operator", "an operator asked for it")
+
+
+async def test_a_request_that_has_ended_is_not_retried(url: str, ask: Ask) -> None:
+    """Its run would go on and do nothing, since those who waited have been told how the request ended."""
+    flow = hf.Flow("shop")
+
+    @flow.action(durable=True)
+    async def pack(_request: hf.Request) -> None:
+        raise LookupError("no such parcel")
+
+    async with hf.Dispatcher(url, [flow]) as server:
+        handle = await server.dispatch(hf.Arrival(flow="shop", action="pack", principal=hf.Principal("acme", "ann")))
+        with pytest.raises(RequestFailedError):
+            await handle.result(timeout=20)
+        refused = await ask("runs", "retry", handle.id, "--yes")
+        assert (refused.exit_code, "Send the request again" in refused.stderr) == (3, True)
+        assert (await server.engine.get(handle.id)).status == "failed"
 
 
 async def test_a_failed_run_can_be_retried(engine: hf.Engine, ask: Ask) -> None:

@@ -54,6 +54,20 @@ async def test_a_user_or_an_operator_is_named(who: Any, name: str, action: str, 
 
 
 @DURABLE
+async def test_one_that_was_cancelled_says_how_often_it_was_begun(*, durable: bool) -> None:
+    """What it has done by then may have to be cleaned up."""
+    stage = Stage()
+    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+        stage.hold("a")
+        handle = await server.dispatch(arrival("queued", "a", durable=durable))
+        await stage.until_begun("a")
+        await handle.cancel()
+        with pytest.raises(RequestCancelledError):
+            await handle.result(SOON)
+        assert (await handle.info()).attempt == 1
+
+
+@DURABLE
 @pytest.mark.parametrize("action", ["free", "queued"])
 async def test_one_is_named_who_asks_another_server(action: str, *, durable: bool) -> None:
     """The server that runs the request is told who it was."""
@@ -124,7 +138,22 @@ async def test_whoever_shares_a_run_is_told_of_no_names(arbiter: Any) -> None:
         joining = await server.dispatch(arrival("joined", "b", principal=bob))
         await server.cancel(EVE, joining.id)
         found = await server.find(bob, joining.id)
-        assert (await told(found))[1:] == ("operator", "operator")
+        assert await told(joining) == await told(found) == ("operator",) * 3
+
+
+async def test_whoever_shares_a_run_and_sends_their_request_again_is_told_of_no_names() -> None:
+    """Their idempotency key stands for the request of another user then, which is not theirs all the same."""
+    stage, bob = Stage(), hf.Principal("acme", "bob")
+    asked = arrival("joined", "b", principal=bob, idempotency_key="k")
+    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+        stage.hold("a")
+        await server.dispatch(arrival("joined", "a"))
+        await stage.until_begun("a")
+        joining = await server.dispatch(asked)
+        stage.release("a")
+        await joining.result(SOON)
+        again = await server.dispatch(asked)
+        assert (again.id, again.is_replay, (await again.info()).user) == (joining.id, True, "")
 
 
 @DURABLE

@@ -243,3 +243,21 @@ def test_two_flows_of_one_kind_are_refused_in_one_app() -> None:
         Flows([chat, hf.Flow("support-chat")])
     with pytest.raises(InvalidFlowError, match="is no flow"):
         Flows([cast("Any", respond)])
+
+
+@pytest.mark.parametrize("limits", [3, [3], "two"])
+def test_what_is_no_limit_is_refused_where_it_is_declared(limits: Any) -> None:
+    """Whether it is alone or one of several."""
+    with pytest.raises(InvalidFlowError, match=r"flow 'shop', action 'buy'.*no limit"):
+
+        @hf.Flow("shop").action(limits=limits)
+        async def buy(_request: hf.Request) -> None: ...
+
+
+def test_an_action_that_forgot_the_request_is_refused() -> None:
+    """Otherwise its first input would be the request, and nothing that is sent would fit."""
+
+    async def buy(item: str, count: int = 1) -> None: ...
+
+    with pytest.raises(InvalidFlowError, match=r"buy.*item.*is not the request; write async def buy\(request"):
+        hf.Flow("shop").action(buy)  # type: ignore[arg-type]  # what is to be refused

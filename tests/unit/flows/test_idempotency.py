@@ -13,6 +13,8 @@ from holdfast.errors import IdempotencyInFlightError, IdempotencyMismatchError
 from holdfast.stores.grouped import GroupedStore
 from holdfast.stores.memory import Memory, MemoryBackend
 from holdfast.testing import VirtualClock
+from tests.conformance.arbiter_visits import fresh_name
+from tests.conformance.dispatch_stage import Stage, arrival
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -108,3 +110,18 @@ async def test_a_window_begins_when_the_request_has_ended(arbiter: Any) -> None:
         assert await first == (False, "tea")
         shop.clock.advance(9)
         assert await shop.buy("buy") == (True, "tea")
+
+
+async def test_the_key_of_a_request_that_was_interrupted_is_for_the_same_request_only() -> None:
+    """A part of it may have been done: another one with its key is refused, and the same one is run again."""
+    stage, url = Stage(), f"memory://{fresh_name()}"
+    async with hf.Dispatcher(url, [stage.flow]) as other:
+        async with hf.Dispatcher(url, [stage.flow]) as one:
+            stage.hold("a")
+            await one.dispatch(arrival("free", "a", idempotency_key="k"))
+            await stage.until_begun("a")
+            await one.aclose(grace=0)
+        with pytest.raises(IdempotencyMismatchError):
+            await other.dispatch(arrival("free", "b", idempotency_key="k"))
+        stage.release("a")
+        assert (await other.dispatch(arrival("free", "a", idempotency_key="k"))).is_new

@@ -105,6 +105,23 @@ async def test_a_durable_request_is_followed_to_its_end(url: str) -> None:
     assert (status["status"], status["result"]) == ("completed", "Ada")
 
 
+async def test_whoever_waits_for_a_durable_request_is_told_to_follow_it_when_the_server_stops(url: str) -> None:
+    """It goes on without this server: its caller is neither kept waiting here nor cut off."""
+    office, begun = hf.Flow("office"), asyncio.Event()
+
+    @office.action(durable=True)
+    async def tidy(_request: hf.Request) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with hf.App(url, flows=[office], grace=0) as app, client_of(app) as client:
+        waiting = asyncio.ensure_future(client.post("/flows/office/tidy", headers={"Prefer": "wait=60"}))
+        await begun.wait()
+        app.drain()
+        answer = await asyncio.wait_for(waiting, 20)
+    assert (answer.status_code, "location" in answer.headers) == (202, True)
+
+
 async def test_a_repeated_key_replays_the_answer(url: str) -> None:
     """And another body under the same key is refused."""
     async with served(url) as client:
@@ -271,11 +288,18 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
         {"webhooks": [hf.Webhook("a", Unsigned(), to=ship), hf.Webhook("a", Unsigned(), to=ship)]},
         {"flows": [], "webhooks": [hf.Webhook("a", Unsigned(), to=ship)]},
         {"arbiter": "nobody"},
+        {"flows": shop},
+        *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "hosts")),
+        *({name: [7]} for name in ("webhooks", "chats", "tools", "schedules", "hosts", "origins")),
+        {"hosts": "shop.example"},
+        {"origins": "https://shop.example"},
+        {"grace": "soon"},
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
-    """Before anything is opened."""
-    with pytest.raises(InvalidFlowError):
+    """Before anything is opened, and the error names what cannot."""
+    named = "webhook" if len(options) > 1 else next(iter(options))
+    with pytest.raises(InvalidFlowError, match=named.rstrip("s")):
         hf.App("memory://", **({"flows": [shop]} | options))
 
 

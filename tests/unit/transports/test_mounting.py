@@ -46,6 +46,17 @@ async def test_in_fastapi_it_serves_while_the_host_does() -> None:
     assert (await call(api, "/api/flows/office/tidy")).status_code == 503
 
 
+@pytest.mark.parametrize(("mounted", "servers"), [("/api", [{"url": "/api"}]), ("", None)])
+async def test_the_description_says_where_it_is_mounted(mounted: str, servers: object) -> None:
+    """Its paths are below that; by default they are those of the host itself."""
+    app = hf.App("memory://", flows=[office])
+    api = FastAPI(openapi_url=None)
+    api.mount(mounted, app)
+    transport = httpx.ASGITransport(app=api)
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get(f"{mounted}/openapi.json")).json().get("servers") == servers
+
+
 async def test_two_applications_are_opened_together_or_not_at_all(tmp_path: Path) -> None:
     """If the second cannot open, the first is closed again, and the host does not start."""
     url = f"sqlite:///{tmp_path / 'office.db'}"

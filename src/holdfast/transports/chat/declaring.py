@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from holdfast.durations import seconds
 from holdfast.errors import InvalidFlowError
+from holdfast.transports.given import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,7 +114,7 @@ def checked_chats(chats: Iterable[Chat], flows: Flows) -> tuple[Chat, ...]:
     Raises:
         InvalidFlowError: A flow is not served, or has two chats.
     """
-    known = tuple(chats)
+    known = several("chats", chats, Chat, "hf.Chat(flow, ...)")
     served = {action.flow for action in flows.actions}
     for number, chat in enumerate(known):
         if chat.flow not in served:

@@ -19,6 +19,7 @@ from holdfast.errors import (
 from holdfast.flows.arrival import Arrival
 from holdfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from holdfast.transports.problems import problem_of, status_of
+from holdfast.transports.results import unless_closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,6 +48,7 @@ class ToolCalls:
         toolbox: The tools.
         dispatching: Where calls go.
         who: Who calls, and with which headers.
+        closing: Set when the server stops; whoever waits for a durable request then is told to ask again.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class ToolCalls:
         toolbox: Toolbox,
         dispatching: Dispatching,
         who: Callable[[ServerRequestContext[Any, Any]], tuple[Principal, Mapping[str, str]]],
+        closing: asyncio.Event,
     ) -> None:
-        self._toolbox, self._dispatching, self._who = toolbox, dispatching, who
+        self._toolbox, self._dispatching, self._who, self._closing = toolbox, dispatching, who, closing
 
     async def show(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
@@ -73,7 +76,13 @@ class ToolCalls:
             raise MCPError(UNKNOWN, f"there is no tool {params.name!r:.100}")
         try:
             handle = await self._dispatching.dispatch(_arrival(action, params, principal, headers, context))
-            return _result(await self._followed(context, action, handle))
+            following = self._followed(context, action, handle)
+            if not (action.durable or action.policy.collects):
+                return _result(await following)
+            packed = await unless_closing(following, self._closing)
+            if packed is None:
+                raise ArbiterUnavailableError(f"this server is closing; the request {handle.id!r} goes on")
+            return _result(packed)
         except InvalidInputError as problem:
             return _failed(str(problem))
         except RequestFailedError as problem:

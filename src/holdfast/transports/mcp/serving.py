@@ -49,9 +49,10 @@ def tool_server(
     toolbox: Toolbox,
     dispatching: Dispatching,
     who: Callable[[ServerRequestContext[Any, Any]], tuple[Principal, Mapping[str, str]]],
+    closing: asyncio.Event,
 ) -> Server[Any]:
     """Return a server of the official library that has these tools."""
-    calls = ToolCalls(toolbox, dispatching, who)
+    calls = ToolCalls(toolbox, dispatching, who, closing)
     return Server(name, on_list_tools=calls.show, on_call_tool=calls.call)
 
 
@@ -66,14 +67,22 @@ class ToolEndpoint:
         toolbox: The tools.
         dispatching: Where calls go.
         limits: Of the application.
+        stops: Set when the application is about to close.
         has_sessions: Whether clients of older versions of the protocol get one. It lives in this process; without them,
             any process takes any message.
     """
 
     def __init__(
-        self, name: str, toolbox: Toolbox, dispatching: Dispatching, limits: AppLimits, *, has_sessions: bool = True
+        self,
+        name: str,
+        toolbox: Toolbox,
+        dispatching: Dispatching,
+        limits: AppLimits,
+        stops: asyncio.Event,
+        *,
+        has_sessions: bool = True,
     ) -> None:
-        self._server: Final = tool_server(name, toolbox, dispatching, _who)
+        self._server: Final = tool_server(name, toolbox, dispatching, _who, stops)
         self._toolbox, self._limits, self._has_sessions = toolbox, limits, has_sessions
         self._open: Final = Room("requests for tools", limits.requests)
         self._streams: Final = Places(Room("streams", limits.streams), "streams of this user", limits.user_streams)
@@ -187,7 +196,7 @@ def _may_open_one(scope: Scope) -> bool:
 
 async def serve_stdio(name: str, toolbox: Toolbox, dispatching: Dispatching, principal: Principal) -> None:
     """Serve tools over stdin and stdout, to whoever has started this process, until stdin ends."""
-    server = tool_server(name, toolbox, dispatching, lambda _context: (principal, {}))
+    server = tool_server(name, toolbox, dispatching, lambda _context: (principal, {}), asyncio.Event())
     async with stdio_server() as (incoming, outgoing):
         with contextlib.suppress(asyncio.CancelledError):
             await server.run(incoming, outgoing, server.create_initialization_options())

@@ -6,15 +6,16 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from holdfast.errors import InvalidFlowError
+from holdfast.flows.action import Action
 from holdfast.flows.flow import Flow
 from holdfast.logs import as_logfmt
+from holdfast.transports.given import several
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mcp.types import Tool
 
-    from holdfast.flows.action import Action
     from holdfast.flows.arrival import Principal
     from holdfast.flows.flow import Flows
 
@@ -37,7 +38,7 @@ class Toolbox:
 
     def __init__(self, given: Iterable[Toolable], flows: Flows) -> None:
         self._actions: Final[dict[str, Action[..., Any]]] = {}
-        for each in given:
+        for each in several("tools", given, (Flow, Action), "tools=[flow]"):
             for action in each.actions.values() if isinstance(each, Flow) else (each,):
                 self._add(action, flows)
 

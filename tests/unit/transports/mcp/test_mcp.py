@@ -136,6 +136,23 @@ async def test_busy_is_a_proper_error_and_a_cancelled_call_lets_go() -> None:
     assert f"ended {caught.value.data['requestId']}" in moments
 
 
+async def test_whoever_waits_for_a_durable_tool_is_told_when_the_server_stops() -> None:
+    """The call goes on without this server, so nobody is kept waiting for it here, nor cut off."""
+    post, begun = hf.Flow("post"), asyncio.Event()
+
+    @post.action(durable=True)
+    async def ship(_request: hf.Request) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with hf.App("memory://", flows=[post], tools=[post], grace=0) as app, client_of(app) as ada:
+        shipping = asyncio.ensure_future(ada.call_tool("post__ship", {}))
+        await begun.wait()
+        app.drain()
+        with pytest.raises(MCPError, match=r"this server is closing; the request .* goes on"):
+            await asyncio.wait_for(shipping, 20)
+
+
 async def test_events_are_progress() -> None:
     """If the caller wants to know."""
     heard: list[str | None] = []
