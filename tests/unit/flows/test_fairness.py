@@ -31,7 +31,7 @@ class Mill:
         self.may_end, self._numbers = asyncio.Event(), count()
         flow = hf.Flow("mill")
 
-        @flow.action(concurrency="queue", limits=limits)
+        @flow.action(concurrency=hf.Queue(timeout=None), limits=limits)
         async def grind(request: hf.Request) -> str:
             if request.tenant == "acme":
                 await self.may_end.wait()
