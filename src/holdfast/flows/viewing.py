@@ -24,7 +24,7 @@ from holdfast.flows.call import tenant_in
 from holdfast.flows.records import REQUESTS, RequestKeys, RequestRecord
 from holdfast.locks.driving.presence import PRESENCES
 from holdfast.stores.protocol import Decision, Delete, Put
-from holdfast.workflows.limiting.waiting import late_reason
+from holdfast.workflows.limiting.waiting import missed, ttl_of
 from holdfast.workflows.storing.failures import KnownErrors, describe, name_of, restore
 from holdfast.workflows.storing.records import HEADERS, LIVES, Life, RunKeys
 
@@ -217,9 +217,9 @@ def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> Requ
     if life.status == "failed":
         status = "failed" if life.failure is None else _BY_FAILURE.get(life.failure.type, "failed")
         return ended(record, status, at, failure=life.failure)
-    if header is not None and header.lines and not life.claims and life.cancel == late_reason(header, life):
-        seconds = next((each.ttl for each in header.lines if each.ttl is not None), 0.0)
-        late = QueueTimeoutError(header.lines[life.admitted].label, seconds)
+    line = None if header is None else missed(header, life)
+    if header is not None and line is not None:
+        late = QueueTimeoutError(line.label, ttl_of(header) or 0.0)
         return ended(record, "refused", at, reason=str(late), failure=describe(late, KNOWN))
     reason = life.cancel or "it was stopped"
     if reason.startswith(SUPERSEDED_BY):

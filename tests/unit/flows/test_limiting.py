@@ -11,6 +11,7 @@ import holdfast as hf
 from holdfast.errors import (
     ForbiddenError,
     InvalidArrivalError,
+    QueueTimeoutError,
     RateExceededError,
     RequestKeyError,
     RequestSupersededError,
@@ -313,3 +314,21 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
         await newer.result(timeout=SOON)
         info = await newer.info()
     assert (info.superseded, info.overlap) == ((older.id,), False)
+
+
+@pytest.mark.parametrize("sessions", [("s-1", "s-2"), ("s-1", "s-1")], ids=["at the limit", "at the key"])
+async def test_a_durable_request_whose_time_is_over_before_it_began_is_refused(sessions: tuple[str, str]) -> None:
+    """The time of its queue runs on while it waits for room, and it hears which of the two did not come."""
+    room = hf.ActionLimit(1, name="room")
+    flow, may_end, begun = flow_with(room, concurrency=hf.Queue(timeout="50ms"), durable=True)
+    async with hf.Dispatcher("memory://", [flow], arbiter="shared") as server:
+        first = await server.dispatch(arrival(session=sessions[0]))
+        await until(lambda: bool(begun))
+        second = await server.dispatch(arrival("bob", session=sessions[1]))
+        with pytest.raises(QueueTimeoutError) as caught:
+            await second.result(timeout=SOON)
+        assert caught.value.key == ("session 's-1'" if sessions[0] == sessions[1] else "the limit 'room'")
+        assert (await second.info()).status == "refused"
+        may_end.set()
+        await first.result(timeout=SOON)
+    assert begun == ["ann"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.workflows.limiting.arriving import InLine
     from holdfast.workflows.running.host import Host
-    from holdfast.workflows.storing.records import Header, Life
+    from holdfast.workflows.storing.records import Header, Life, Standing
 
 PAGE: Final = 500
 
@@ -65,13 +65,19 @@ def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
         return None
     if header.deadline is not None and header.deadline <= now:
         return Ending("timed_out", "its time was over before its turn came", only_waiting=True)
-    return Ending("cancelled", late_reason(header, life), only_waiting=True)
+    return Ending("cancelled", _late_reason(header, header.lines[life.admitted]), only_waiting=True)
 
 
-def late_reason(header: Header, life: Life) -> str:
-    """Return why a run was cancelled whose turn did not come in time; of one that waits, or has ended so."""
-    label, ttl = header.lines[life.admitted].label, ttl_of(header)
-    return f"its turn among the runs of {label!r:.100} did not come within {ttl or 0:g} s"
+def missed(header: Header, life: Life) -> Standing | None:
+    """Return the line in which the turn of a run that has ended did not come in time; None: it has ended otherwise."""
+    if life.claims or life.cancel is None:
+        return None
+    return next((each for each in header.lines if life.cancel == _late_reason(header, each)), None)
+
+
+def _late_reason(header: Header, line: Standing) -> str:
+    """Return why a run is cancelled whose turn in a line does not come in time."""
+    return f"its turn among the runs of {line.label!r:.100} did not come within {ttl_of(header) or 0:g} s"
 
 
 async def count_waiting(host: Host, address: tuple[str, ...], most: int) -> int:
