@@ -122,7 +122,7 @@ class Flows:
 
     def __init__(self, flows: Iterable[Flow]) -> None:
         kinds: dict[str, Flow] = {}
-        if isinstance(flows, Flow):
+        if isinstance(flows, Flow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise InvalidFlowError("flows", f"{flows!r:.60} is one flow; give a list of them: flows=[...]")
         for flow in flows:
             if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker

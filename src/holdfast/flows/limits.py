@@ -54,8 +54,8 @@ class ActionLimit(Value):
         max_queued: With ``"queue"``: how many may wait for this limit in one process before the next is refused with
             :class:`~holdfast.errors.QueueFullError` (429). None: as many as the app takes on.
         ttl: With ``"queue"``: how long one waits whose caller waits for it. After that it has left, never ran, and ends
-            with :class:`~holdfast.errors.QueueTimeoutError` (503). None: as long as it takes. A durable request waits for
-            as long as its policy lets it wait in all, see ``hf.Queue(timeout=...)``.
+            with :class:`~holdfast.errors.QueueTimeoutError` (503). None: as long as it takes. A durable request waits
+            for as long as its policy lets it wait in all, see ``hf.Queue(timeout=...)``.
         name: Limits of one name count together, whichever actions of the app they belong to. They must be alike.
 
     Raises:
