@@ -323,6 +323,18 @@ class ArbiterContract:
             await first.end()
         assert (await space.read(key)).records[key].value == b"in time"
 
+    async def test_one_that_has_left_the_line_commits_nothing_any_more(self, arbiters: Pair, space: Space) -> None:
+        """Whatever of its work is still under way: the next one has its turn."""
+        key = space.key("session", "acme", "s-1")
+        first = await Visit(arbiters[0], ask("r1")).runs()
+        turn = first.turn
+        assert turn is not None
+        await turn.update(putting(key, b"in time"))
+        await first.end()
+        with pytest.raises(RequestInterruptedError):
+            await turn.update(putting(key, b"too late"))
+        assert (await space.read(key)).records[key].value == b"in time"
+
     # --- looking -------------------------------------------------------------------------------------------------
 
     async def test_a_look_shows_who_runs_and_who_waits(self, arbiters: Pair) -> None:

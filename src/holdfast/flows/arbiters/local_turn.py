@@ -144,7 +144,7 @@ class LocalTurn(Struct, eq=False):
 
     def check(self) -> None:
         """Raise if it must commit nothing any more."""
-        if self.is_lost:
+        if self.is_lost or self.has_left:
             raise self.problem or ending_of(self.ask.id, self.stop)
 
     # --- committing ----------------------------------------------------------------------------------------------
