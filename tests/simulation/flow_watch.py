@@ -149,6 +149,9 @@ class FlowWatch:
     def begins(self, process: Process, request: hf.Request, names: Sequence[str]) -> Run:
         """An action is called: then nobody else of its key is at it, and nobody who came before still waits."""
         run = Run(request.id, request.action, request.session_id, tuple(names), process, request)
+        before = self._runs.get(run.id)
+        if before is not None and before.request.attempt > request.attempt:
+            return run  # it stalled where it was to begin, and others have taken it up: it must commit nothing
         self._check_alone(run)
         if run.action not in self.free:
             self._check_order(run)
