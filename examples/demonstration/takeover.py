@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from itertools import pairwise
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import holdfast as hf
 from demonstration.contest import Contest
 from demonstration.fenced import FencedLedger
+from demonstration.processes import PATIENCE
 from holdfast.errors import StoreBusyError
 from holdfast.stores import Put
 
@@ -105,13 +107,23 @@ async def put_to_sleep(contest: Contest, holder: Contender, following: Contender
     return following.facts["entered"] - stopped_at
 
 
+async def has_stopped(pid: int) -> None:
+    """Wait until every thread of a process stands still: one that is in the kernel may still take a lock on its way."""
+    if not hasattr(os, "waitid"):
+        await asyncio.sleep(0.02)
+        return
+    async with asyncio.timeout(PATIENCE):
+        while os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is None:  # noqa: ASYNC110, ASYNC222 -- it does not block
+            await asyncio.sleep(0.002)
+
+
 async def stop_between_writes(contest: Contest, contender: Contender) -> float:
     """Stop a process where it is in nobody's way, neither in the store nor in the ledger; return when that was."""
     key = contest.space.key("probe")
     while True:
         stopped_at = time.monotonic()
         contender.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(0.02)
+        await has_stopped(contender.process.pid)
         with contextlib.suppress(StoreBusyError):
             await contest.probe.commit(Put(key, b"", (await contest.probe.read(key)).version(key)))
             if contest.ledger.is_free():

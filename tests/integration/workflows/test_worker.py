@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tests.integration.workflows.nursery import Nursery
 
 
+SLACK = 1_000_000
+"""Microseconds that an estimate of the store's time may be off, on a machine with its hands full."""
+
+
 async def test_a_run_is_started_at_the_time_of_the_store(url: str) -> None:
     """Also the first one of an engine that drives nothing and has heard nothing from the store yet."""
 
@@ -31,7 +35,8 @@ async def test_a_run_is_started_at_the_time_of_the_store(url: str) -> None:
         before = (await space.read(space.key("any"))).at
         run = await engine.start(flow)
 
-        assert before <= (await run.info()).started_at <= (await space.read(space.key("any"))).at
+        started_at = (await run.info()).started_at  # as near as the engine can tell: an answer takes a while
+        assert before - SLACK <= started_at <= (await space.read(space.key("any"))).at + SLACK
 
 
 async def test_branches_that_are_handed_back_are_not_cancelled(url: str) -> None:
