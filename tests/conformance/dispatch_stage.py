@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -207,3 +208,10 @@ async def names_of(dispatcher: Dispatcher) -> list[str]:
     key = session_key(space, "acme", "s-1")
     record = (await space.read(key)).get(key)
     return [] if record is None else SESSIONS.decode(record.value).state.get("names", [])
+
+
+async def until_set(event: asyncio.Event) -> None:
+    """Wait for an event, whoever wants it to stop."""
+    while not event.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await event.wait()

@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import RequestSupersededError
 from holdfast.events import RequestsOverlap
-from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
+from tests.conformance.dispatch_stage import SOON, Stage, arrival, result, until_set
 from tests.conformance.dispatching import names_of
 
 if TYPE_CHECKING:
@@ -38,11 +38,8 @@ class Mule:
             self.begun.append(name)
             request.session.append("names", name)
             self.news.set()
-            while len(self.begun) == 1 and not self.may_end.is_set():
-                try:
-                    await self.may_end.wait()
-                except asyncio.CancelledError:
-                    continue
+            if len(self.begun) == 1:
+                await until_set(self.may_end)
             return f"did {name}"
 
     def arrival(self, name: str, *, durable: bool) -> hf.Arrival:

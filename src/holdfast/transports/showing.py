@@ -52,7 +52,6 @@ def _shown(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         _NEXT_WORD.sub(lambda match: match[1].upper(), name): shown_instant(value) if _is_instant(name) else value
         for name, value in kept.items()
-        if not (_is_instant(name) and value == 0)
     }
 
 

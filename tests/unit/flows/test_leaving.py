@@ -10,6 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.events import RequestsOverlap, RunLeftBehind
 from holdfast.workflows.working import worker
+from tests.conformance.dispatch_stage import until_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +34,8 @@ class Stubborn:
         async def work(request: hf.Request) -> str:
             self.begun.append(request.id)
             self.news.set()
-            while len(self.begun) == 1 and not self.may_end.is_set():
-                try:
-                    await self.may_end.wait()
-                except asyncio.CancelledError:
-                    continue
+            if len(self.begun) == 1:
+                await until_set(self.may_end)
             return f"call {len(self.begun)}"
 
     def hear(self, event: Event) -> None:
