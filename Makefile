@@ -54,7 +54,7 @@ test-matrix: $(DEV)/.ready fetch-services ## run the tests on every Python found
 
 .PHONY: prove
 prove: $(DEV)/.ready fetch-services ## run the tests at full size: 1,000 seeds, 200 kills, 1,000,000 pairs of keys
-	@HOLDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
+	@STANDFAST_PROVE=1 $(DEV)/bin/python -m pytest $(ARGS)
 
 .PHONY: check
 check: $(DEV)/.ready ## ruff, format, mypy, pyright, import-linter and the rules of the house
@@ -121,7 +121,7 @@ lock: ## compile the pins anew, to the newest versions
 .PHONY: dist
 dist: $(DEV)/.ready ## build the sdist, the wheel and the bill of materials, the same bytes from the same tree
 	@$(DEV)/bin/python -m hatchling build -d dist
-	@$(DEV)/bin/python tools/sbom.py > dist/holdfast.cdx.json
+	@$(DEV)/bin/python tools/sbom.py > dist/standfast.cdx.json
 
 .PHONY: clean
 clean: ## remove everything that make has made

@@ -47,7 +47,7 @@ def by_session(action: str, body: bytes = BODY) -> Asking:
     """Ask in a session of each connection's own."""
 
     def of(_: int) -> Callable[[], bytes]:
-        said = request(action, body, Holdfast_Session=session())
+        said = request(action, body, Standfast_Session=session())
         return lambda: said
 
     return of
@@ -55,7 +55,7 @@ def by_session(action: str, body: bytes = BODY) -> Asking:
 
 def in_one_session(action: str, of: str, body: bytes = BODY) -> Asking:
     """Ask in one session, from all connections."""
-    said = request(action, body, Holdfast_Session=of)
+    said = request(action, body, Standfast_Session=of)
     return lambda _: lambda: said
 
 

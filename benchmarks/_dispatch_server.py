@@ -22,10 +22,10 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._dispatch_flow import FLOW, Question, answer
 from benchmarks.harness import ROOT
-from holdfast.cli.serve_running import OBJECTS
+from standfast.cli.serve_running import OBJECTS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -77,12 +77,12 @@ def app_of(kind: Kind, url: str) -> ASGIApp:
         return Starlette(routes=[Route("/flows/bench/allow", answered, methods=["POST"])])
     if kind == "fastapi":
         return fastapi_app()
-    limits = hf.AppLimits(requests=10_000)
-    return hf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
+    limits = sf.AppLimits(requests=10_000)
+    return sf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
 
 
 async def serve(kind: Kind, url: str) -> None:
-    """Serve as ``holdfast serve`` does, whatever it is, until stdin is closed."""
+    """Serve as ``standfast serve`` does, whatever it is, until stdin is closed."""
     with socket.create_server(("127.0.0.1", 0), backlog=2_048) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(

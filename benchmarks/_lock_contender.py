@@ -1,4 +1,4 @@
-"""One process that contends for a lock, whoever's lock it is: the same loops for Holdfast and for its peers.
+"""One process that contends for a lock, whoever's lock it is: the same loops for Standfast and for its peers.
 
 It gets orders as lines of JSON and answers in JSON. Needs the standard library only, so that peers can use it in an
 environment of their own. Instants are nanoseconds of the monotonic clock, which all processes of a machine share.

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import apsw
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._lock_contender import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.space import Space
+    from standfast.space import Space
 
 HEARTBEAT: Final = 0.05
 WATCHED_FOR: Final = 0.6
@@ -24,7 +24,7 @@ TOGETHER: Final = 50
 
 
 def number(path: Path, query: str) -> int:
-    """Ask the file itself, past Holdfast."""
+    """Ask the file itself, past Standfast."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         found: int = connection.execute(query).get
@@ -44,7 +44,7 @@ async def renewals(path: Path, locks: int) -> float:
             held += 1
             await over.wait()
 
-    async with hf.open(f"sqlite:///{path}", lease=1.0, heartbeat=HEARTBEAT) as space, asyncio.TaskGroup() as group:
+    async with sf.open(f"sqlite:///{path}", lease=1.0, heartbeat=HEARTBEAT) as space, asyncio.TaskGroup() as group:
         for each in range(locks):
             group.create_task(hold(f"held-{each}"))
         await until(lambda: held == locks, every=0.01)
@@ -68,6 +68,6 @@ async def _use(space: Space, numbers: range) -> None:
 
 async def idle_records(path: Path) -> float:
     """Return the records that stay in the store for each key that was held once."""
-    async with hf.open(f"sqlite:///{path}") as space:
+    async with sf.open(f"sqlite:///{path}") as space:
         await _use(space, range(200))
         return number(path, LEFT) / 200

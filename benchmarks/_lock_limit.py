@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks._lock_ours import NAME
 from benchmarks._sqlite_limit import WRITE, Limit
-from holdfast.locks.driving.records import LineKeys
-from holdfast.scope import address_of
+from standfast.locks.driving.records import LineKeys
+from standfast.scope import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.keys import RecordKey
-    from holdfast.space import Space
+    from standfast.keys import RecordKey
+    from standfast.space import Space
 
 READ_BOTH: Final = "SELECT key, version, expires_at, value FROM records WHERE key IN (?, ?)"
 LAST: Final = "SELECT count, at FROM counters WHERE handle = ''"

@@ -1,4 +1,4 @@
-"""Holdfast's mutex as one of the contestants, and the work that only Holdfast is asked to do.
+"""Standfast's mutex as one of the contestants, and the work that only Standfast is asked to do.
 
 Started as a program, it is a process that contends for the mutex, or that keeps a line of waiting tasks.
 """
@@ -10,22 +10,22 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._lock_contender import heard, say, serve_orders, until
-from holdfast.locks.algebra.line import Granted, Waiting
-from holdfast.locks.driving.requests import Enter
+from standfast.locks.algebra.line import Granted, Waiting
+from standfast.locks.driving.requests import Enter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from benchmarks._lock_contender import Lock
-    from holdfast.locks.driving.driver import Answered
-    from holdfast.locks.driving.hold import Holding
-    from holdfast.locks.driving.local_line import LocalLine
-    from holdfast.locks.driving.records import Site
-    from holdfast.locks.driving.requests import Request
-    from holdfast.locks.mutex import Mutex
-    from holdfast.space import Space
+    from standfast.locks.driving.driver import Answered
+    from standfast.locks.driving.hold import Holding
+    from standfast.locks.driving.local_line import LocalLine
+    from standfast.locks.driving.records import Site
+    from standfast.locks.driving.requests import Request
+    from standfast.locks.mutex import Mutex
+    from standfast.space import Space
 
 NAME: Final = "bench"
 BATCH: Final = 5  # hand-overs in a row that are timed; then the line is filled up again
@@ -84,21 +84,21 @@ class Ours:
 @asynccontextmanager
 async def ours(where: str) -> AsyncIterator[Lock]:
     """Open a space on a SQLite file, and a mutex in it."""
-    async with hf.open(f"sqlite:///{where}.db?busy=60s") as space:
+    async with sf.open(f"sqlite:///{where}.db?busy=60s") as space:
         yield Ours(space)
 
 
 @asynccontextmanager
 async def ours_at(where: str) -> AsyncIterator[Lock]:
     """Open a space on the store at a URL, and a mutex in it."""
-    async with hf.open(where) as space:
+    async with sf.open(where) as space:
         yield Ours(space)
 
 
 @asynccontextmanager
 async def ours_in_memory(_where: str) -> AsyncIterator[Lock]:
     """Open a space in memory, and a mutex in it."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         yield Ours(space)
 
 

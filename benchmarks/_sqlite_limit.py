@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import apsw
 
-import holdfast as hf
-from holdfast.keys import RecordKey
+import standfast as sf
+from standfast.keys import RecordKey
 
 READ: Final = "SELECT version, expires_at, value FROM records WHERE key = ?"
 WRITE: Final = (
@@ -26,7 +26,7 @@ LOG_PAGES: Final = 1_000  # written back this often, which is SQLite's own habit
 
 
 def key(task: int) -> RecordKey:
-    """Return the key that a task writes to: the same for the limit and for Holdfast."""
+    """Return the key that a task writes to: the same for the limit and for Standfast."""
     return RecordKey("default", "default", "bench", f"task-{task:04}")
 
 
@@ -36,13 +36,13 @@ def value(task: int, number: int) -> bytes:
 
 
 async def prepare(path: str) -> None:
-    """Let Holdfast make the file, so that its schema and the size of its log are the same for both sides."""
-    async with hf.open(f"sqlite:///{path}"):
+    """Let Standfast make the file, so that its schema and the size of its log are the same for both sides."""
+    async with sf.open(f"sqlite:///{path}"):
         pass
 
 
 class Limit:
-    """Guarded commits without Holdfast: for each of them one guard is read and one row written."""
+    """Guarded commits without Standfast: for each of them one guard is read and one row written."""
 
     def __init__(self, path: str, *, busy_seconds: float = 0.0) -> None:
         asyncio.run(prepare(path))
@@ -97,7 +97,7 @@ class Limit:
         return self.connection.execute(READ, (where,)).fetchall()
 
     def _finish(self, version: int) -> None:
-        """Count up what Holdfast counts up, the last version and the attempt of the handle, and commit."""
+        """Count up what Standfast counts up, the last version and the attempt of the handle, and commit."""
         now = time.time_ns() // 1000
         self.connection.execute(COUNT_UP, ("", version, now))
         self.connection.execute(COUNT_UP, (HANDLE, self._transactions, now))

@@ -16,15 +16,15 @@ import tracemalloc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._sqlite_limit import Limit, key_of, value
-from holdfast.stores import Commit, Put
+from standfast.stores import Commit, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from holdfast.space import Space
+    from standfast.space import Space
 
 READY_IN = 0.5  # seconds that processes have to get to the starting line after the last one has opened the file
 
@@ -77,7 +77,7 @@ def hear(process: subprocess.Popen[str]) -> Any:  # noqa: ANN401 -- whatever JSO
     return json.loads(process.stdout.readline())
 
 
-def storm(path: Path, *, processes: int, seconds: float, role: str = "holdfast") -> Storm:
+def storm(path: Path, *, processes: int, seconds: float, role: str = "standfast") -> Storm:
     """Let processes commit flat out for the same seconds, each to a record of its own."""
     crowd = [start(role, path=str(path), task=task, seconds=seconds) for task in range(processes)]
     for process in crowd:
@@ -135,7 +135,7 @@ def until_begin() -> float:
 
 async def commit_flat_out(path: str, task: int, seconds: float) -> None:
     """Commit one after another, each with a guard, and answer with how long each one took."""
-    async with hf.open(f"sqlite:///{path}?busy=60s") as space:
+    async with sf.open(f"sqlite:///{path}?busy=60s") as space:
         key, version, latencies = key_of[task], (await space.read(key_of[task])).version(key_of[task]), []
         end = until_begin() + seconds
         while (asked := time.monotonic()) < end:
@@ -160,7 +160,7 @@ async def commit_bare_flat_out(path: str, task: int, seconds: float) -> None:
 
 async def ring(path: str, times: int) -> None:
     """Commit now and then; answer with when each commit was asked for and when it was durable."""
-    async with hf.open(f"sqlite:///{path}") as space:
+    async with sf.open(f"sqlite:///{path}") as space:
         say("ready")
         sys.stdin.readline()
         stamps: list[tuple[int, int]] = []
@@ -177,7 +177,7 @@ async def ring(path: str, times: int) -> None:
 
 async def idle(path: str, watches: int, seconds: float) -> None:
     """Watch records that nobody changes; answer with the CPU and the memory that this takes."""
-    async with hf.open(f"sqlite:///{path}") as space, contextlib.AsyncExitStack() as stack:
+    async with sf.open(f"sqlite:///{path}") as space, contextlib.AsyncExitStack() as stack:
         tracemalloc.start()
         for number in range(watches):
             await stack.enter_async_context(space.watch(space.key("idle", str(number))))
@@ -189,7 +189,7 @@ async def idle(path: str, watches: int, seconds: float) -> None:
 
 
 ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
-    "holdfast": commit_flat_out,
+    "standfast": commit_flat_out,
     "bare": commit_bare_flat_out,
     "ring": ring,
     "idle": idle,

@@ -1,4 +1,4 @@
-"""Durable commits a second on a server, by one process: Holdfast's, and the same rows without it."""
+"""Durable commits a second on a server, by one process: Standfast's, and the same rows without it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Commits:
         """Return a row for each number of tasks."""
         for tasks in TASKS:
             what = f"{self._server}: {tasks:,} task{'s' * (tasks > 1)}"
-            yield Row(what, "commits/s", self._holdfast(tasks), self._limit(tasks), rounds=ROUNDS)
+            yield Row(what, "commits/s", self._standfast(tasks), self._limit(tasks), rounds=ROUNDS)
 
     def _open(self) -> tuple[Ours, Bare]:
         if self._ours is None or self._bare is None:
@@ -55,7 +55,7 @@ class Commits:
             self._bare = self._ours.run(open_bare(self._url))
         return self._ours, self._bare
 
-    def _holdfast(self, tasks: int) -> Measure:
+    def _standfast(self, tasks: int) -> Measure:
         def commit(times: int) -> None:
             ours, _ = self._open()
             ours.run(ours.commits(tasks, times))

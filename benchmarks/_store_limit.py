@@ -1,7 +1,7 @@
 """The limit for a server: the same rows, written just as durably, by a plain loop over its driver.
 
-A transaction has one guarded put for each task, the attempt that Holdfast counts, and the counter of versions where the
-server has one. The tables are Holdfast's, made by opening a store beside the one that is measured.
+A transaction has one guarded put for each task, the attempt that Standfast counts, and the counter of versions where
+the server has one. The tables are Standfast's, made by opening a store beside the one that is measured.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._sqlite_limit import key_of, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.keys import RecordKey
+    from standfast.keys import RecordKey
 
 TABLES: Final = "bare"
 TASKS: Final = len(key_of)
@@ -31,7 +31,7 @@ MODULES: Final = {
 
 
 class Bare(Protocol):
-    """A server without Holdfast."""
+    """A server without Standfast."""
 
     async def commit(self, tasks: range) -> None:
         """Commit once for each task, all in one transaction, each guarded by the version of its record."""
@@ -75,9 +75,9 @@ def beside(url: str) -> str:
 
 
 async def open_bare(url: str) -> Bare:
-    """Let Holdfast make tables beside those at ``url``, and open them without it."""
+    """Let Standfast make tables beside those at ``url``, and open them without it."""
     where = beside(url)
-    async with hf.open(where):
+    async with sf.open(where):
         pass
     scheme = urlsplit(url).scheme
     opener: Opener = getattr(importlib.import_module(f"benchmarks.{MODULES[scheme]}"), f"open_{scheme}")

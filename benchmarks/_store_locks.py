@@ -1,4 +1,4 @@
-"""Locks on a server, held by processes: Holdfast's, the limit's and the peers' on the same server."""
+"""Locks on a server, held by processes: Standfast's, the limit's and the peers' on the same server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._lock_limit import DIGITS, records_of_a_hold
 from benchmarks._sqlite_limit import HANDLE
 from benchmarks._store_limit import TABLES, beside
@@ -112,7 +112,7 @@ class Locks:
         yield self._storm("again", "%", lambda storm: storm.again)
         yield self._storm("passed over", "%", lambda storm: storm.out_of_order)
         row = self._storm("passed over, by ticket", "%", _out_of_line, plainly_at_most(0))
-        yield Row(row.what, row.unit, row.holdfast, bar=row.bar, rounds=ROUNDS)
+        yield Row(row.what, row.unit, row.standfast, bar=row.bar, rounds=ROUNDS)
 
     def _storm(self, what: str, unit: str, figure: Callable[[Storm], float], bar: Bar | None = None) -> Row:
         measures = {name: taking.figure(figure) for name, taking in self._storms.items()}
@@ -153,7 +153,7 @@ GIVE_BACK: Final = f"WITH counted AS ({COUNT}) DELETE FROM {TABLES}.records WHER
 
 
 class PostgresPairs:
-    """Two durable transactions without Holdfast, each one statement: the least, and one with all that a hold writes."""
+    """Two durable transactions without Standfast, each one statement: the least, and what a hold writes."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -163,7 +163,7 @@ class PostgresPairs:
         self._runner.run(self._open(url))
 
     async def _open(self, url: str) -> None:
-        async with hf.open(beside(url)) as space:
+        async with sf.open(beside(url)) as space:
             found = await records_of_a_hold(space)
         self._records = {bytes(key): value for key, value in found.items()}
         self._connection = connection = await asyncpg.connect(url)
@@ -194,7 +194,7 @@ class PostgresPairs:
         return self._rate(pair)
 
     def same_rows(self) -> float:
-        """Return how many pairs there are a second that write and take away the records of a hold, as Holdfast does."""
+        """Return how many pairs a second write and remove the records of a hold, as Standfast does."""
 
         async def pair() -> None:
             self._number += 1

@@ -1,4 +1,4 @@
-"""The limit for workflows on PostgreSQL: the rows that Holdfast writes, just as durably, by a loop over the driver.
+"""The limit for workflows on PostgreSQL: the rows that Standfast writes, just as durably, by a loop over the driver.
 
 One writer with group commit: what a hundred runs have to write at the same moment is one transaction.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._sqlite_limit import HANDLE
 from benchmarks._store_limit import TABLES, beside
 from benchmarks._store_limit_sql import NOW, SETTINGS
@@ -79,7 +79,7 @@ class PostgresWorkflowLimit:
         self._runner.run(self._open(url))
 
     async def _open(self, url: str) -> None:
-        async with hf.open(beside(url)):
+        async with sf.open(beside(url)):
             pass
         self._connection = connection = await asyncpg.connect(url)
         await connection.execute(SETTINGS)

@@ -1,4 +1,4 @@
-"""Workflows on a server: Holdfast's engine, the limit, and DBOS on the same server."""
+"""Workflows on a server: Standfast's engine, the limit, and DBOS on the same server."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._lock_contender import heard, say
 from benchmarks._lock_crowd import Process
 
@@ -26,7 +26,7 @@ PATIENCE: Final = 30.0
 is_mortal = False
 
 
-@hf.step
+@sf.step
 async def beat(_number: int) -> bool:
     """Say when it is run. Whoever will not be killed wants no more steps after the first one."""
     say(time.monotonic_ns())
@@ -34,8 +34,8 @@ async def beat(_number: int) -> bool:
     return is_mortal
 
 
-@hf.workflow
-async def march(ctx: hf.Context) -> int:
+@sf.workflow
+async def march(ctx: sf.Context) -> int:
     """Take steps until one of them says that it is enough."""
     number = 0
     while await ctx.step(beat, number):
@@ -47,7 +47,7 @@ async def work(path: str, role: str) -> None:
     """Be one of the two; the one that will die starts the run."""
     global is_mortal  # noqa: PLW0603 -- a process is one or the other, for as long as it lives
     is_mortal = role == "mortal"
-    async with hf.Engine(f"sqlite:///{path}", workflows=[march]) as engine:
+    async with sf.Engine(f"sqlite:///{path}", workflows=[march]) as engine:
         say("ready")
         if is_mortal:
             await engine.start(march)

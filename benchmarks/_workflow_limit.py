@@ -1,4 +1,4 @@
-"""The limit for workflows on SQLite: the rows that Holdfast writes, just as durably, by a plain loop over the driver.
+"""The limit for workflows on SQLite: the rows that Standfast writes, just as durably, by a plain loop over the driver.
 
 One writer with group commit: what a hundred runs have to write at the same moment is one transaction.
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from benchmarks._sqlite_limit import LAST, Limit
 from benchmarks._workflow_windows import Timing
-from holdfast.ids import new_id
-from holdfast.keys import RecordKey
+from standfast.ids import new_id
+from standfast.keys import RecordKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +41,7 @@ STEPS: Final = [around(ROOT.child("step", SOMEONE, f"{number:08}"), SOMEONE) for
 
 
 class Values(NamedTuple):
-    """What the records of a run hold: as many bytes as those that Holdfast writes."""
+    """What the records of a run hold: as many bytes as those that Standfast writes."""
 
     header: bytes
     life: bytes
@@ -97,7 +97,7 @@ class WorkflowLimit(Limit):
         return timing.result().rate
 
     def _together(self, work: Callable[..., None], runs: Iterable[BareRun], *more: object) -> None:
-        """Do the work of all runs in one transaction, and count up what Holdfast counts up."""
+        """Do the work of all runs in one transaction, and count up what Standfast counts up."""
         execute = self.connection.execute
         self._transactions += 1
         execute("BEGIN IMMEDIATE")

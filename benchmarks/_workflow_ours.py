@@ -1,4 +1,4 @@
-"""Holdfast's workflows as one of the contestants, on an event loop that stays up between the rounds."""
+"""Standfast's workflows as one of the contestants, on an event loop that stays up between the rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._workflow_limit import Values
 from benchmarks._workflow_windows import tasks
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from benchmarks._workflow_windows import Window
-    from holdfast.space import Space
+    from standfast.space import Space
 
 T = TypeVar("T")
 
@@ -26,41 +26,41 @@ looking_at: list[dict[str, bytes]] = []
 spaces: list[Space] = []
 
 
-@hf.step
+@sf.step
 async def add_one(number: int) -> int:
     """Do what the peers' step does."""
     return number + 1
 
 
-@hf.workflow
-async def add(ctx: hf.Context, number: int, steps: int) -> int:
+@sf.workflow
+async def add(ctx: sf.Context, number: int, steps: int) -> int:
     """Take so many steps."""
     for _ in range(steps):
         number = await ctx.step(add_one, number)
     return number
 
 
-@hf.step
+@sf.step
 async def pass_the_gate(number: int) -> int:
     """Wait, once, until everybody has queued."""
     await gate.wait()
     return number + 1
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda order: order[0], on_limit="queue"))
-async def in_turn(ctx: hf.Context, order: tuple[str, int]) -> int:
+@sf.workflow(concurrency=sf.Limit(1, key=lambda order: order[0], on_limit="queue"))
+async def in_turn(ctx: sf.Context, order: tuple[str, int]) -> int:
     """Take one step, while nobody else of the same key does."""
     return await ctx.step(pass_the_gate, order[1])
 
 
-@hf.step
+@sf.step
 async def look(run_id: str) -> None:
     """See what is written of a run while it runs."""
     looking_at.append(await records(run_id))
 
 
-@hf.workflow
-async def looking(ctx: hf.Context) -> int:
+@sf.workflow
+async def looking(ctx: sf.Context) -> int:
     """Take one step that looks at the records of this run, and one like those of all the others."""
     await ctx.step(look, ctx.run_id)
     return await ctx.step(add_one, 7)
@@ -76,7 +76,7 @@ async def records(run_id: str) -> dict[str, bytes]:
 
 
 class Ours:
-    """Holdfast on a store: one engine that starts runs and drives them itself."""
+    """Standfast on a store: one engine that starts runs and drives them itself."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -85,8 +85,8 @@ class Ours:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    async def _open(self, url: str) -> hf.Engine:
-        engine = hf.Engine(url, workflows=[add, in_turn, looking])
+    async def _open(self, url: str) -> sf.Engine:
+        engine = sf.Engine(url, workflows=[add, in_turn, looking])
         return await engine.__aenter__()
 
     def runs(self, at_once: int, steps: int, seconds: float) -> Window:

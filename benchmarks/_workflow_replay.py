@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-import holdfast as hf
-from holdfast.keys import RecordKey
-from holdfast.workflows.storing.records import CHUNKS
+import standfast as sf
+from standfast.keys import RecordKey
+from standfast.workflows.storing.records import CHUNKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +22,14 @@ HISTORY: Final = "SELECT value FROM records WHERE key >= ? AND key < ? ORDER BY 
 went_on_at: list[float] = []
 
 
-@hf.step
+@sf.step
 async def add_one(number: int) -> int:
     """Do next to nothing."""
     return number + 1
 
 
-@hf.workflow
-async def long(ctx: hf.Context) -> None:
+@sf.workflow
+async def long(ctx: sf.Context) -> None:
     """Take very many steps, then go on a little each time that a signal comes."""
     number = 0
     for _ in range(STEPS):
@@ -52,14 +52,14 @@ class Replaying:
             await engine.start(long, id=RUN)
             await self._gone_on()
 
-    def _engine(self) -> hf.Engine:
-        return hf.Engine(f"sqlite:///{self._path}", workflows=[long])
+    def _engine(self) -> sf.Engine:
+        return sf.Engine(f"sqlite:///{self._path}", workflows=[long])
 
     async def _gone_on(self) -> None:
         while not went_on_at:  # noqa: ASYNC110 -- the workflow's code must not be slowed down by telling
             await asyncio.sleep(0.001)
 
-    def holdfast(self) -> float:
+    def standfast(self) -> float:
         """Return the ms from a signal to the moment at which a new worker has replayed the run and goes on."""
         return asyncio.run(self._replay())
 

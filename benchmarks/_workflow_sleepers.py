@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import apsw
 
-import holdfast as hf
+import standfast as sf
 from benchmarks.harness import ROOT
-from holdfast.ids import new_id
-from holdfast.keys import RecordKey
+from standfast.ids import new_id
+from standfast.keys import RecordKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +35,8 @@ BATCH: Final = 50_000
 woken: list[float] = []
 
 
-@hf.workflow
-async def nap(ctx: hf.Context, until: datetime) -> None:
+@sf.workflow
+async def nap(ctx: sf.Context, until: datetime) -> None:
     """Sleep, and note when it is over."""
     await ctx.sleep_until(until)
     woken.append(time.time())
@@ -54,13 +54,13 @@ class Wakings(NamedTuple):
 
 async def one_sleeper(path: Path) -> str:
     """Put a run to sleep; return its id."""
-    async with hf.Engine(f"sqlite:///{path}", workflows=[nap]) as engine:
+    async with sf.Engine(f"sqlite:///{path}", workflows=[nap]) as engine:
         handle = await engine.start(nap, datetime.now(UTC) + timedelta(days=300))
         await all_asleep(engine)
         return str(handle.id)
 
 
-async def all_asleep(engine: hf.Engine) -> None:
+async def all_asleep(engine: sf.Engine) -> None:
     """Wait until a worker has nothing in memory any more."""
     while engine.host.loaded:  # noqa: ASYNC110 -- what is waited for must not be slowed down by telling
         await asyncio.sleep(0.01)
@@ -112,7 +112,7 @@ def own_memory() -> int:
 
 async def memory(path: str) -> int:
     """Return what a worker needs that has nothing to do at the moment."""
-    async with hf.Engine(f"sqlite:///{path}", workflows=[nap]):
+    async with sf.Engine(f"sqlite:///{path}", workflows=[nap]):
         await asyncio.sleep(SETTLED_IN)
         return own_memory()
 
@@ -120,11 +120,11 @@ async def memory(path: str) -> int:
 async def wake(path: str) -> Wakings:
     """Put some to sleep among the others, replace their worker, and see how late they wake up."""
     until = datetime.now(UTC) + timedelta(seconds=DUE_IN)
-    async with hf.Engine(f"sqlite:///{path}", workflows=[nap]) as engine:
+    async with sf.Engine(f"sqlite:///{path}", workflows=[nap]) as engine:
         await asyncio.gather(*(engine.start(nap, until) for _ in range(DUE)))
         await all_asleep(engine)
     assert datetime.now(UTC) < until, "they fell asleep too slowly"
-    async with hf.Engine(f"sqlite:///{path}", workflows=[nap]):
+    async with sf.Engine(f"sqlite:///{path}", workflows=[nap]):
         while len(woken) < DUE:  # noqa: ASYNC110 -- what is measured must not be slowed down by telling
             await asyncio.sleep(0.02)
     late = [(at - until.timestamp()) * 1000 for at in woken]

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import holdfast as hf
+import standfast as sf
 from benchmarks.harness import Row, Subject, finish, plainly_at_most
-from holdfast import blocking
-from holdfast.blocking._background import background, call
+from standfast import blocking
+from standfast.blocking._background import background, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,8 @@ def blocking_pair(space: blocking.Space) -> Callable[[], float]:
 def async_pair(runner: asyncio.Runner, url: str) -> Callable[[], float]:
     """Measure a pair with ``await``."""
 
-    async def opened() -> hf.Space:
-        return await hf.open(url)
+    async def opened() -> sf.Space:
+        return await sf.open(url)
 
     mutex = runner.run(opened()).mutex("pair")
 
@@ -73,10 +73,10 @@ def main() -> None:
     """Measure pairs in memory and on SQLite, and the hop alone."""
     subject = Subject("blocking", "Blocking code", command="make bench SUBJECT=blocking", notes=NOTES)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
-        subject.add(Row("a hop to the background loop", "us", holdfast=hop, bar=plainly_at_most(100)))
+        subject.add(Row("a hop to the background loop", "us", standfast=hop, bar=plainly_at_most(100)))
         for name, url in (("in memory", "memory://"), ("on SQLite", f"sqlite:///{Path(folder)}/")):
             ours, limit = blocking_pair(blocking.open(f"{url}ours")), async_pair(runner, f"{url}limit")
-            subject.add(Row(f"an uncontended pair {name}", "us", holdfast=ours, limit=limit))
+            subject.add(Row(f"an uncontended pair {name}", "us", standfast=ours, limit=limit))
         finish(subject)
 
 

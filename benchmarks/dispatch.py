@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 NOTES = """\
 The limit is a Starlette route that reads the same JSON into the same type and answers the same bytes, in a process of
-its own under uvicorn with the settings of `holdfast serve` (httptools, no access log, the same thresholds of the
+its own under uvicorn with the settings of `standfast serve` (httptools, no access log, the same thresholds of the
 garbage collector); at the seam it is the function, awaited. FastAPI checks inputs and outputs by pydantic models of the
-same fields; neither of the two checks hosts, origins or who asks, or can be asked about a request. *Holdfast* is one
+same fields; neither of the two checks hosts, origins or who asks, or can be asked about a request. *Standfast* is one
 process with `arbiter="local"` and a SQLite file; beside it stand processes whose lines lie in SQLite
 (`synchronous=FULL`), PostgreSQL (`synchronous_commit=on`) and Redis (`appendfsync always`). The client is a second
 process: 16 connections that are kept, each of which asks again when it was answered, in a session of its own unless it
@@ -157,7 +157,7 @@ class Programme:
         case = Case("reject, refused", in_one_session("reject", held), REFUSED)
 
         async def measure() -> float:
-            holder = await connected(self._ours.port, lambda: request("occupy", b"{}", Holdfast_Session=held), 200)
+            holder = await connected(self._ours.port, lambda: request("occupy", b"{}", Standfast_Session=held), 200)
             try:
                 holder.send()
                 await asyncio.sleep(0.02)  # until it has its turn; an answer other than the expected one is an error
@@ -196,7 +196,7 @@ def main() -> None:
     """Measure everything, on servers that are gone afterwards."""
     subject = Subject("dispatch", "Dispatching requests", notes=NOTES)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
         for row in Programme(stack, folder).rows():
             subject.add(row)
         finish(subject)

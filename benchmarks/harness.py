@@ -4,7 +4,7 @@ Absolute figures move from machine to machine and from minute to minute, so only
 a row take turns in every round, and the median over the rounds is compared. A subject looks like this::
 
     subject = Subject("local", "In one process", command="make bench SUBJECT=local")
-    subject.add(Row("uncontended", "ns", holdfast=ours, limit=bare, peers={"asyncio.Lock": lock}, bar=at_most(1.3)))
+    subject.add(Row("uncontended", "ns", standfast=ours, limit=bare, peers={"asyncio.Lock": lock}, bar=at_most(1.3)))
     finish(subject)
 
 Needs the standard library only, so that peers can use it in an environment of their own.
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 ENVIRONMENTS = ROOT / ".cache" / "bench"
-LIMIT, HOLDFAST = "limit", "Holdfast"
-ROUNDS = int(os.environ.get("HOLDFAST_BENCH_ROUNDS", "7"))
+LIMIT, STANDFAST = "limit", "Standfast"
+ROUNDS = int(os.environ.get("STANDFAST_BENCH_ROUNDS", "7"))
 FEWEST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What the ratio to another contestant must reach; with ``plain``, what Holdfast's own figure must reach."""
+    """What the ratio to another contestant must reach; with ``plain``, what Standfast's own figure must reach."""
 
     bound: float
     upper: bool
@@ -50,11 +50,11 @@ class Bar:
     plain: bool = False
 
     def ratio(self, medians: Mapping[str, float]) -> float | None:
-        """Return Holdfast's figure in terms of the bar, or None if there is nothing to compare with."""
+        """Return Standfast's figure in terms of the bar, or None if there is nothing to compare with."""
         if self.plain:
-            return medians[HOLDFAST]
+            return medians[STANDFAST]
         other = medians.get(self.of)
-        return medians[HOLDFAST] / other if other else None
+        return medians[STANDFAST] / other if other else None
 
     def met(self, medians: Mapping[str, float]) -> bool | None:
         """Tell whether the bar is reached; None if that could not be measured."""
@@ -70,22 +70,22 @@ class Bar:
 
 
 def at_most(bound: float, of: str = LIMIT) -> Bar:
-    """Holdfast may cost at most ``bound`` times what ``of`` costs."""
+    """Standfast may cost at most ``bound`` times what ``of`` costs."""
     return Bar(bound, upper=True, of=of)
 
 
 def at_least(bound: float, of: str = LIMIT) -> Bar:
-    """Holdfast must do at least ``bound`` times what ``of`` does."""
+    """Standfast must do at least ``bound`` times what ``of`` does."""
     return Bar(bound, upper=False, of=of)
 
 
 def plainly_at_most(bound: float) -> Bar:
-    """Holdfast's figure itself may be at most ``bound``."""
+    """Standfast's figure itself may be at most ``bound``."""
     return Bar(bound, upper=True, plain=True)
 
 
 def plainly_at_least(bound: float) -> Bar:
-    """Holdfast's figure itself must be at least ``bound``."""
+    """Standfast's figure itself must be at least ``bound``."""
     return Bar(bound, upper=False, plain=True)
 
 
@@ -98,7 +98,7 @@ class Row:
 
     what: str
     unit: str
-    holdfast: Measure
+    standfast: Measure
     limit: Measure | None = None
     peers: Mapping[str, Measure] = field(default_factory=dict)
     bar: Bar | None = None
@@ -108,7 +108,7 @@ class Row:
     def contestants(self) -> dict[str, Measure]:
         """Return everyone who is measured, by name."""
         limit = {} if self.limit is None else {LIMIT: self.limit}
-        return {**limit, **self.peers, HOLDFAST: self.holdfast}
+        return {**limit, **self.peers, STANDFAST: self.standfast}
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ class Outcome:
             f"{self.row.what} ({unit})",
             shown(medians[LIMIT]) if LIMIT in medians else "-",
             ", ".join(peers) or "-",
-            shown(medians[HOLDFAST]),
+            shown(medians[STANDFAST]),
             "-" if ratio is None else shown(ratio) if bar and bar.plain else f"{ratio:.2f}",
             str(bar) if bar else "-",
             {True: "yes", False: "**no**", None: "-"}[met],
         ]
 
 
-HEADINGS = ["", "limit", "peers", "Holdfast", "ratio", "bar", "met?"]
+HEADINGS = ["", "limit", "peers", "Standfast", "ratio", "bar", "met?"]
 
 
 def shown(figure: float) -> str:
@@ -186,12 +186,12 @@ class Subject:
             self.outcomes.append(outcome)
             print(outcome.as_json(self.name), flush=True)
         print("\n" + table([outcome.as_cells() for outcome in self.outcomes]))
-        if not os.environ.get("HOLDFAST_BENCH_DRY"):
+        if not os.environ.get("STANDFAST_BENCH_DRY"):
             write_section(self.name, self._section())
         return self.outcomes
 
     def _section(self) -> str:
-        rounds = sorted({len(outcome.figures[HOLDFAST]) for outcome in self.outcomes})
+        rounds = sorted({len(outcome.figures[STANDFAST]) for outcome in self.outcomes})
         parts = [
             f"## {self.title}",
             f"`{self.command}` · {machine_facts()} · median of {' to '.join(map(str, rounds))} interleaved rounds",

@@ -9,9 +9,9 @@ from collections import deque
 from time import process_time, process_time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-import holdfast as hf
+import standfast as sf
 from benchmarks.harness import Row, Subject, at_least, at_most, finish, peer_environment, peer_process, plainly_at_most
-from holdfast.local import Exclusion
+from standfast.local import Exclusion
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 NOTES = """\
 The limit is the shortest keyed lock that serves in order: a dict of deques of futures, which loses the key when a
-waiter is cancelled and knows neither owners, modes, order, timeouts nor who holds what. Holdfast does all of that in
+waiter is cancelled and knows neither owners, modes, order, timeouts nor who holds what. Standfast does all of that in
 the time shown. The key is made before the clock starts; what making one costs is a row of its own."""
 
-PLAIN = hf.KeyFamily("bench-plain")
-OTHER = hf.KeyFamily("bench-other", after=(PLAIN,))
-MODES = hf.KeyFamily("bench-modes", modes=("pull", "observe"), alone=("exclusive",))
+PLAIN = sf.KeyFamily("bench-plain")
+OTHER = sf.KeyFamily("bench-other", after=(PLAIN,))
+MODES = sf.KeyFamily("bench-modes", modes=("pull", "observe"), alone=("exclusive",))
 TIMES = 50_000
 WAITERS = 10_000
 IDLE_KEYS = 20_000
@@ -199,25 +199,27 @@ def main() -> None:
         others = {name: foreign[name] for name in foreign if name not in reader}
         locks = {"asyncio.Lock": lock, "dict of asyncio.Lock": lock_per_key, **others}
         ours = run(lambda: keyed_pairs(Exclusion(), plain))
-        subject.add(Row("hold a free key", "ns", holdfast=ours, limit=bare, peers=locks, bar=at_most(1.3)))
+        subject.add(Row("hold a free key", "ns", standfast=ours, limit=bare, peers=locks, bar=at_most(1.3)))
         subject.add(
-            Row("hold a free key in a mode", "ns", holdfast=run(mode_pairs), limit=bare, peers=reader, bar=at_most(1.8))
+            Row(
+                "hold a free key in a mode", "ns", standfast=run(mode_pairs), limit=bare, peers=reader, bar=at_most(1.8)
+            )
         )
         subject.add(
             Row(
                 "hold a second key",
                 "ns",
-                holdfast=run(lambda: nested_pairs(Exclusion(), plain, other)),
+                standfast=run(lambda: nested_pairs(Exclusion(), plain, other)),
                 limit=run(lambda: nested_pairs(Bare(), text, other.encoded)),
             )
         )
-        subject.add(Row("make a key", "ns", holdfast=run(making_keys)))
+        subject.add(Row("make a key", "ns", standfast=run(making_keys)))
         subject.add(hand_over_row())
         subject.add(
             Row(
                 "an idle key",
                 "bytes",
-                holdfast=run(lambda: idle_bytes(Exclusion(), PLAIN)),
+                standfast=run(lambda: idle_bytes(Exclusion(), PLAIN)),
                 peers={
                     "dict of asyncio.Lock": run(lambda: idle_bytes(LockPerKey(), str.encode)),
                 },
@@ -246,7 +248,7 @@ def hand_over_row() -> Row:
     return Row(
         "hand over, 10,000 waiting",
         "per second",
-        holdfast=run(ours),
+        standfast=run(ours),
         limit=run(limit),
         peers={"asyncio.Lock": run(lock)},
         bar=at_least(0.9, of="asyncio.Lock"),

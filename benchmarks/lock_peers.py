@@ -55,7 +55,7 @@ async def tooz_file(where: str) -> AsyncIterator[Lock]:
 @asynccontextmanager
 async def tooz_postgresql(_where: str) -> AsyncIterator[Lock]:
     """Open a lock of tooz on PostgreSQL."""
-    coordinator: Any = coordination.get_coordinator(os.environ["HOLDFAST_POSTGRESQL_URL"], uuid.uuid4().hex.encode())
+    coordinator: Any = coordination.get_coordinator(os.environ["STANDFAST_POSTGRESQL_URL"], uuid.uuid4().hex.encode())
     coordinator.start()
     lock = coordinator.get_lock(b"bench")
     yield Blocking(lock.acquire, lock.release)
@@ -65,7 +65,7 @@ async def tooz_postgresql(_where: str) -> AsyncIterator[Lock]:
 @asynccontextmanager
 async def advisory(_where: str) -> AsyncIterator[Lock]:
     """Open a connection for PostgreSQL's own locks, which last as long as the session and are kept in memory."""
-    connection: Any = psycopg.connect(os.environ["HOLDFAST_POSTGRESQL_URL"], autocommit=True)
+    connection: Any = psycopg.connect(os.environ["STANDFAST_POSTGRESQL_URL"], autocommit=True)
     run = connection.cursor().execute
     yield Blocking(lambda: run("SELECT pg_advisory_lock(1)"), lambda: run("SELECT pg_advisory_unlock(1)"))
     connection.close()
@@ -96,7 +96,7 @@ def redis_py(sleep: float) -> Opener:
 
     @asynccontextmanager
     async def open_lock(where: str) -> AsyncIterator[Lock]:
-        client: Any = redis.asyncio.Redis.from_url(os.environ["HOLDFAST_REDIS_URL"])
+        client: Any = redis.asyncio.Redis.from_url(os.environ["STANDFAST_REDIS_URL"])
         yield RedisPy(client, f"{where}:redis-py", sleep)
         await client.aclose()
 
@@ -106,7 +106,7 @@ def redis_py(sleep: float) -> Opener:
 @asynccontextmanager
 async def python_redis_lock(where: str) -> AsyncIterator[Lock]:
     """Open a lock of python-redis-lock, which is woken."""
-    client: Any = redis.Redis.from_url(os.environ["HOLDFAST_REDIS_URL"])
+    client: Any = redis.Redis.from_url(os.environ["STANDFAST_REDIS_URL"])
     lock: Any = redis_lock.Lock(client, f"{where}:python-redis-lock", expire=int(PATIENCE))
     yield Blocking(lock.acquire, lock.release)
     client.close()
@@ -124,7 +124,7 @@ ON_POSTGRESQL: dict[str, Opener] = {"pg_advisory_lock": advisory, "tooz on Postg
 
 def there() -> dict[str, Opener]:
     """Return the locks whose servers are there."""
-    servers = {"HOLDFAST_REDIS_URL": ON_REDIS, "HOLDFAST_POSTGRESQL_URL": ON_POSTGRESQL}
+    servers = {"STANDFAST_REDIS_URL": ON_REDIS, "STANDFAST_POSTGRESQL_URL": ON_POSTGRESQL}
     found = [locks for name, locks in servers.items() if os.environ.get(name)]
     return {name: opener for locks in (ON_FILES, *found) for name, opener in locks.items()}
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import holdfast as hf
+import standfast as sf
 from benchmarks._lock_contender import HELD_FOR
 from benchmarks._lock_costs import idle_records, renewals
 from benchmarks._lock_crowd import Crowd
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
     from benchmarks._lock_crowd import Process, Storm
     from benchmarks.harness import Bar, Measure
-    from holdfast.space import Space
+    from standfast.space import Space
 
 T = TypeVar("T")
 
 NOTES = """\
-Holdfast is on SQLite, in WAL with `synchronous=FULL`: in order, fenced and durable at once; no peer is any of these.
+Standfast is on SQLite, in WAL with `synchronous=FULL`: in order, fenced and durable at once; no peer is any of these.
 The limit of a pair is two durable commits, by a plain loop over the driver, that write and take away the same records;
 else it is `flock(2)`, blocking. In a hand-over one process waits while the other lets go, 5 to 55 ms later; *one
 bare commit* is what the disk alone takes after such a pause. The contenders ask, let go
@@ -64,7 +64,7 @@ ROUNDS = 5
 
 
 class Pairs:
-    """Acquire and release with nobody else there, by Holdfast and by its limit, both in this process."""
+    """Acquire and release with nobody else there, by Standfast and by its limit, both in this process."""
 
     def __init__(self, folder: Path) -> None:
         self._runner = asyncio.Runner()
@@ -75,7 +75,7 @@ class Pairs:
         return self._runner.run(work)
 
     async def _open(self, url: str) -> Space:
-        return await hf.open(url)
+        return await sf.open(url)
 
     async def _holds(self) -> float:
         mutex, started = self._space.mutex(NAME), time.perf_counter()
@@ -84,7 +84,7 @@ class Pairs:
                 pass
         return PAIRS / (time.perf_counter() - started)
 
-    def holdfast(self) -> float:
+    def standfast(self) -> float:
         """Return pairs a second."""
         return self._run(self._holds())
 
@@ -134,7 +134,7 @@ class Contest:
         """Who could not be asked, and why."""
         if not self._names:
             return {}
-        return {} if os.environ.get("HOLDFAST_REDIS_URL") else dict.fromkeys(ON_REDIS, "no server")
+        return {} if os.environ.get("STANDFAST_REDIS_URL") else dict.fromkeys(ON_REDIS, "no server")
 
     def _row(self, what: str, unit: str, measure: Callable[[str], float], bar: Bar | None = None) -> Row:
         """Return a row that everybody takes part in."""
@@ -149,7 +149,7 @@ class Contest:
 
         peers = {"flock(2)": lambda: measure(FLOCK), **self._peers(measure)}
         return Row(
-            "alone", "pairs/s", pairs.holdfast, pairs.limit, peers, bar=at_least(0.6), rounds=7, absent=self.absent
+            "alone", "pairs/s", pairs.standfast, pairs.limit, peers, bar=at_least(0.6), rounds=7, absent=self.absent
         )
 
     def hand_over_rows(self, pairs: Pairs) -> Iterable[Row]:
@@ -271,7 +271,7 @@ def cost_rows(folder: Path) -> Iterable[Row]:
 
 
 def crowds() -> Iterable[Crowd]:
-    """Start Holdfast's processes, those of the limit, and those of the peers if they can be had."""
+    """Start Standfast's processes, those of the limit, and those of the peers if they can be had."""
     python = peer_environment("locks", *PEERS)
     yield Crowd(sys.executable, "benchmarks._lock_ours", CONTENDERS)
     yield Crowd(sys.executable, "benchmarks._lock_flock", CONTENDERS)
@@ -283,7 +283,7 @@ def main() -> None:
     """Measure everything, in a folder that is gone afterwards."""
     subject = Subject("locks", "Locks across processes", notes=NOTES)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
         ours, *others = crowds()
         for crowd in (ours, *others):
             stack.callback(crowd.close)

@@ -8,24 +8,24 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import holdfast as hf
+import standfast as sf
 from benchmarks import _sqlite_processes as processes
 from benchmarks._sqlite_limit import HOT, Limit, key_of, value
 from benchmarks.harness import Row, Subject, at_least, finish, plainly_at_least, plainly_at_most
-from holdfast.stores import Commit, Decision, Put
+from standfast.stores import Commit, Decision, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from benchmarks._sqlite_processes import Storm
     from benchmarks.harness import Bar
-    from holdfast.space import Space
-    from holdfast.stores import Snapshot
+    from standfast.space import Space
+    from standfast.stores import Snapshot
 
 T = TypeVar("T")
 
 NOTES = """\
-Both sides are durable: WAL with `synchronous=FULL`, on a file that Holdfast made, with its schema and its log.
+Both sides are durable: WAL with `synchronous=FULL`, on a file that Standfast made, with its schema and its log.
 The limit is a plain loop over the driver, without asyncio: for a commit one guard is read and one row written, for a
 transaction the counters of versions and attempts; *n* tasks are *n* commits in one transaction. Every write has a new
 value. The peer of several processes is the same loop in each of them with SQLite's busy handler for a queue."""
@@ -37,7 +37,7 @@ RINGS = 300
 
 
 class Ours:
-    """Holdfast in one process, on an event loop that stays up between the rounds."""
+    """Standfast in one process, on an event loop that stays up between the rounds."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -50,7 +50,7 @@ class Ours:
         return self._runner.run(work)
 
     async def _open(self, url: str) -> Space:
-        return await hf.open(url)
+        return await sf.open(url)
 
     async def _commit(self, task: int, times: int) -> None:
         key, version, commit = key_of[task], self._versions.get(task, 0), self.space.commit
@@ -122,13 +122,13 @@ class OneProcess:
         what = f"{tasks:,} task{'s' * (tasks > 1)}"
         times = COMMITS[tasks] // tasks
 
-        def holdfast() -> float:
+        def standfast() -> float:
             return rate(lambda: self.ours.run(self.ours.commits(tasks, times)), tasks * times)
 
         def limit() -> float:
             return rate(lambda: repeat(lambda: self.limit.commit(range(tasks)), times), tasks * times)
 
-        return Row(what, "commits/s", holdfast, limit, bar=at_least(0.5) if tasks == 100 else None)
+        return Row(what, "commits/s", standfast, limit, bar=at_least(0.5) if tasks == 100 else None)
 
     def _updates(self, tasks: int) -> float:
         return rate(lambda: self.ours.run(self.ours.updates(tasks, 100)), tasks * 100)
@@ -148,7 +148,7 @@ class Crowd:
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder, self._size = folder, size
-        self._storms: dict[str, list[Storm]] = {"holdfast": [], "bare": []}
+        self._storms: dict[str, list[Storm]] = {"standfast": [], "bare": []}
         self._given: dict[str, int] = {}
 
     def _storm(self, role: str, figure: str) -> Storm:
@@ -179,7 +179,7 @@ class Crowd:
             return lambda: figure(self._storm(role, what))
 
         title = f"{self._size} processes: {what}"
-        return Row(title, unit, measure("holdfast"), peers={"busy handler": measure("bare")}, bar=bar, rounds=5)
+        return Row(title, unit, measure("standfast"), peers={"busy handler": measure("bare")}, bar=bar, rounds=5)
 
 
 class Hints:
@@ -228,7 +228,7 @@ def idle_rows(folder: Path) -> list[Row]:
 
 def main() -> None:
     """Measure everything, in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="standfast-bench-") as name:
         folder = Path(name)
         alone = OneProcess(folder)
         subject = Subject("sqlite_store", "The SQLite store", notes=NOTES)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from benchmarks.harness import Row
 
 NOTES = """\
-Each server is on loopback and on the machine's own disk, as durable as Holdfast asks for: PostgreSQL 18 with
+Each server is on loopback and on the machine's own disk, as durable as Standfast asks for: PostgreSQL 18 with
 `synchronous_commit=on`, Valkey 9 with `appendfsync always`, MariaDB 10.11 with `sync_binlog=1`, MongoDB 6 with write
 concern majority and journal, sqld as shipped, and an emulator of DynamoDB, whose speed says nothing about the service.
 The limit of commits is a plain loop over the driver that writes the same rows into the same tables: *n* tasks are one
@@ -63,7 +63,7 @@ POLLED: Final = ("mysql", "libsql", "dynamodb")
 def started(stack: contextlib.ExitStack) -> dict[str, str]:
     """Start a server of each kind, and return their URLs; one that cannot be had is left out, loudly."""
     urls: dict[str, str] = {}
-    for kind in os.environ.get("HOLDFAST_BENCH_SERVERS", " ".join(SERVERS)).split():
+    for kind in os.environ.get("STANDFAST_BENCH_SERVERS", " ".join(SERVERS)).split():
         try:
             url = stack.enter_context(services.private(kind)).url
         except pytest.skip.Exception as problem:
@@ -89,7 +89,7 @@ class Programme:
             return None
         for kind in ("postgresql", "redis"):
             if kind in self._urls:
-                os.environ[f"HOLDFAST_{kind.upper()}_URL"] = self._urls[kind]
+                os.environ[f"STANDFAST_{kind.upper()}_URL"] = self._urls[kind]
         crowd = Crowd(str(python), "benchmarks.lock_peers", CONTENDERS)
         self._stack.callback(crowd.close)
         return crowd
@@ -146,7 +146,7 @@ def main() -> None:
     """Measure everything, on servers that are gone afterwards."""
     subject = Subject("stores", "Stores on servers", notes=NOTES)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
         for row in Programme(stack, started(stack), folder).rows():
             subject.add(row)
         finish(subject)

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from benchmarks.harness import Bar
 
 NOTES = """\
-Holdfast is on SQLite, in WAL with `synchronous=FULL`, one engine that starts runs and drives them. The limit is a plain
-loop over the driver that writes the same rows just as durably: three for a start, one for a step, guarded, two for the
-end, with the last step; a hundred runs at a time are one transaction of a hundred. DBOS and Restate are at their
-documented best: DBOS is called from threads on a SQLite file, made in WAL by hand or as shipped (a rollback journal),
-in windows of 4 s; Restate keeps a log of its own and is called over HTTP on loopback. Peers that no bar of a row is
-about are measured in one window. A queue admits one run at a time and is full before the clock starts. Sleeping runs
-are copies of one that the engine put to sleep; a worker is measured in a process of its own. Waking is from the moment
-at which all are due. A replay is from a signal to the first new line of code, in a worker that has just been opened;
-its limit reads and decodes the same history. After a `kill -9` another process goes on with the next step; the limit
-is `flock(2)`."""
+Standfast is on SQLite, in WAL with `synchronous=FULL`, one engine that starts runs and drives them. The limit is a
+plain loop over the driver that writes the same rows just as durably: three for a start, one for a step, guarded, two
+for the end, with the last step; a hundred runs at a time are one transaction of a hundred. DBOS and Restate are at
+their documented best: DBOS is called from threads on a SQLite file, made in WAL by hand or as shipped (a rollback
+journal), in windows of 4 s; Restate keeps a log of its own and is called over HTTP on loopback. Peers that no bar of a
+row is about are measured in one window. A queue admits one run at a time and is full before the clock starts. Sleeping
+runs are copies of one that the engine put to sleep; a worker is measured in a process of its own. Waking is from the
+moment at which all are due. A replay is from a signal to the first new line of code, in a worker that has just been
+opened; its limit reads and decodes the same history. After a `kill -9` another process goes on with the next step; the
+limit is `flock(2)`."""
 
 ROUNDS = 5
 STEPS_OF_A_RUN = (5, 1, 0)
@@ -56,9 +56,9 @@ class Runs:
         self._ours, self._limit, self._peers = ours, limit, others
         self._windows: dict[tuple[str, int, int], Taking[Window]] = {}
 
-    def _holdfast(self, at_once: int, steps: int) -> Taking[Window]:
+    def _standfast(self, at_once: int, steps: int) -> Taking[Window]:
         measure = partial(self._ours.runs, at_once, steps, SECONDS)
-        return self._windows.setdefault(("Holdfast", at_once, steps), Taking(measure))
+        return self._windows.setdefault(("Standfast", at_once, steps), Taking(measure))
 
     def _bare(self, at_once: int, steps: int) -> Taking[Window]:
         measure = partial(self._limit.runs, at_once, steps, LIMIT_SECONDS)
@@ -79,14 +79,14 @@ class Runs:
     def _row(self, what: str, at_once: int, steps: int, bar: Bar | None) -> Row:
         """Return a row of everybody; or of one peer alone, if the bar is about it."""
         everybody = self._peers.runs(at_once, steps, every_round=steps == 5)
-        ours, limit = self._holdfast(at_once, steps).figure(rate), self._bare(at_once, steps).figure(rate)
+        ours, limit = self._standfast(at_once, steps).figure(rate), self._bare(at_once, steps).figure(rate)
         if bar is None or bar.of == LIMIT:
             return Row(what, "runs/s", ours, limit, everybody, bar, ROUNDS, self._peers.absent)
         alone = {name: measure for name, measure in everybody.items() if name == bar.of}
         return Row(f"{what}, and {bar.of}", "runs/s", ours, None, alone, bar, ROUNDS, self._peers.absent)
 
     def _latency(self) -> Row:
-        ours, limit = self._holdfast(1, 1).figure(p50), self._bare(1, 1).figure(p50)
+        ours, limit = self._standfast(1, 1).figure(p50), self._bare(1, 1).figure(p50)
         what = "start to result, 1 step, p50"
         return Row(what, "ms", ours, limit, self._peers.latencies(1), at_most(1.5), ROUNDS, self._peers.absent)
 
@@ -132,7 +132,7 @@ class Sleeping:
 
 def replay_rows(replaying: Replaying) -> Iterable[Row]:
     """Return the rows about a long history; both are figures of the same replays."""
-    ours, limit = Taking(replaying.holdfast), Taking(replaying.limit)
+    ours, limit = Taking(replaying.standfast), Taking(replaying.limit)
 
     def row(what: str, unit: str, scale: float) -> Row:
         def scaled(taken: float) -> float:
@@ -163,7 +163,7 @@ def main() -> None:
     """Measure everything, in a folder that is gone afterwards."""
     subject = Subject("workflows", "Durable workflows", notes=NOTES)
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="standfast-bench-")))
         others = stack.enter_context(peers(folder))
         ours, deaths = Ours(f"sqlite:///{folder / 'ours.db'}"), Deaths(folder)
         flock = Crowd(sys.executable, "benchmarks._lock_flock", 1)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-project = "Holdfast"
-author = "The Holdfast authors"
+project = "Standfast"
+author = "The Standfast authors"
 project_copyright = author
 release = version = _project["version"]
 
@@ -33,7 +33,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
-html_title = f"Holdfast {release}"
+html_title = f"Standfast {release}"
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
@@ -49,11 +49,11 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(.*\.)?[~_]?([A-Z]|[A-Z][A-Za-z]*T)"),  # type variables
 ]
 
-_FOR_BACKENDS = {"holdfast.stores.backend"}
+_FOR_BACKENDS = {"standfast.stores.backend"}
 
 # What a package shows though it does not load it: its parts are loaded when they are used.
 _SHOWN = {
-    "holdfast.workflows": (
+    "standfast.workflows": (
         "workflow",
         "step",
         "Workflow",
@@ -85,7 +85,7 @@ _SHOWN = {
         "Schedules",
         "ScheduleInfo",
     ),
-    "holdfast.flows": (
+    "standfast.flows": (
         "Flow",
         "Action",
         "ActionOptions",
@@ -125,10 +125,10 @@ def _define_annotations(name: str) -> None:
 
 def _public_modules() -> list[str]:
     """Return the modules that have a page: the top ones, the packages, and what authors of backends need."""
-    package = importlib.import_module("holdfast")
+    package = importlib.import_module("standfast")
     found = [
-        ("holdfast", True),
-        *((each.name, each.ispkg) for each in pkgutil.walk_packages(package.__path__, "holdfast.")),
+        ("standfast", True),
+        *((each.name, each.ispkg) for each in pkgutil.walk_packages(package.__path__, "standfast.")),
     ]
     for name, _ in [*found, *found]:
         _define_annotations(name)
@@ -165,7 +165,7 @@ def _entry(package: str, name: str) -> list[str]:
     )
     if not inspect.isclass(found):
         return [f".. auto{'function' if callable(found) else 'data'}:: {home}.{name}", ""]
-    above = [each.__name__ for each in found.__mro__[1:] if not each.__module__.startswith("holdfast")]
+    above = [each.__name__ for each in found.__mro__[1:] if not each.__module__.startswith("standfast")]
     return [f".. autoclass:: {home}.{name}", "   :members:", f"   :inherited-members: {', '.join(above)}", ""]
 
 
@@ -184,7 +184,7 @@ def _places(target: str, documented: Iterable[str]) -> list[str]:
     """Return where a name is documented that may be written short, or by the package that hands it on."""
     parts = target.split(".")
     for cut in range(len(parts)):
-        start = ".".join([*parts[:cut], ""]) if cut else "holdfast."
+        start = ".".join([*parts[:cut], ""]) if cut else "standfast."
         end = ".".join(["", *parts[cut:]])
         places = [place for place in documented if place.startswith(start) and place.endswith(end)]
         if places:
@@ -195,7 +195,7 @@ def _places(target: str, documented: Iterable[str]) -> list[str]:
 def _exists(target: str) -> bool:
     """Tell whether a name is there although it has no place in the reference."""
     package, _, name = target.rpartition(".")
-    inside = {each: module for each, module in sys.modules.items() if each.startswith("holdfast")}
+    inside = {each: module for each, module in sys.modules.items() if each.startswith("standfast")}
     modules = [inside[package]] if package in inside else [] if package else inside.values()
     return target in inside or any(hasattr(module, name) for module in modules)
 
@@ -203,7 +203,7 @@ def _exists(target: str) -> bool:
 def _follow_alias(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
 ) -> nodes.Element | None:
-    """Let ``holdfast.KeyFamily`` lead to ``holdfast.keys.KeyFamily``; show what is internal without a link."""
+    """Let ``standfast.KeyFamily`` lead to ``standfast.keys.KeyFamily``; show what is internal without a link."""
     if node.get("refdomain") != "py":
         return None
     domain = env.domains.python_domain
@@ -215,7 +215,7 @@ def _follow_alias(
 
 def _mean_async_names(app: Sphinx, doctree: nodes.document) -> None:
     """Let a bare ``Space`` or ``Run.result`` be the async one; its blocking twin has a page of its own."""
-    package, twins = importlib.import_module("holdfast"), importlib.import_module("holdfast.blocking").__all__
+    package, twins = importlib.import_module("standfast"), importlib.import_module("standfast.blocking").__all__
     if "blocking" in app.env.docname:
         return
     for node in doctree.findall(pending_xref):

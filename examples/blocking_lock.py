@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from holdfast import blocking
-from holdfast.errors import ReentryError
+from standfast import blocking
+from standfast.errors import ReentryError
 
 BALANCE = Path("balance.txt")
 
@@ -23,7 +23,7 @@ def deposit(space: blocking.Space) -> None:
 def main() -> None:
     """Let eight threads deposit at the same time."""
     BALANCE.write_text("0")
-    with blocking.open("sqlite:///holdfast.db") as space:
+    with blocking.open("sqlite:///standfast.db") as space:
         threads = [threading.Thread(target=deposit, args=(space,)) for _ in range(8)]
         for thread in threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""See Holdfast at work: ``make demo``.
+"""See Standfast at work: ``make demo``.
 
 Tasks of one process contend for keys, then several processes for the records of one SQLite file and for a durable
 mutex, and a workflow fulfils orders; some are killed, one is stopped for too long. Then a support chat is served to a
@@ -34,7 +34,7 @@ from demonstration.survival import play_survival
 from demonstration.takeover import play_takeover
 from demonstration.tasks import play_first_come, play_modes
 
-import holdfast as hf
+import standfast as sf
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -49,7 +49,7 @@ async def play(parts: Collection[str], screen: Screen, report: Report, folder: P
     if "tasks" in parts:
         await play_first_come(screen, report, pace)
         await play_modes(screen, report, pace)
-    async with hf.open(url, namespace="demo") as space:
+    async with sf.open(url, namespace="demo") as space:
         if "store" in parts:
             await play_processes(space, url, folder, screen, report, pace)
             await play_hints(space, url, screen, report, pace)
@@ -65,8 +65,8 @@ def show(chosen: argparse.Namespace) -> Report:
     """Play the demonstration and explain what was seen."""
     report, began, parts = Report(), time.monotonic(), chosen.only or PARTS
     silent, pace = chosen.json, 0.4 if chosen.quick else 0.7
-    with Screen(sys.stdout, silent=silent) as screen, tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        screen.say(f"{screen.paint('Holdfast at work', 'bold')}: real tasks, real processes, checked at the end")
+    with Screen(sys.stdout, silent=silent) as screen, tempfile.TemporaryDirectory(prefix="standfast-demo-") as folder:
+        screen.say(f"{screen.paint('Standfast at work', 'bold')}: real tasks, real processes, checked at the end")
         asyncio.run(play(parts, screen, report, Path(folder), pace))
         report.figures["seconds"] = time.monotonic() - began
         explain(report, screen)
@@ -78,7 +78,7 @@ def show(chosen: argparse.Namespace) -> Report:
 
 def main() -> int:
     """Run as a program."""
-    parser = argparse.ArgumentParser(description="See Holdfast at work.")
+    parser = argparse.ArgumentParser(description="See Standfast at work.")
     parser.add_argument("--quick", action="store_true", help="the same in a hurry")
     parser.add_argument("--json", action="store_true", help="no show, but a summary for machines")
     parser.add_argument("--serve", action="store_true", help="serve the support chat afterwards, until Ctrl-C")

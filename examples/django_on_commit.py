@@ -1,6 +1,6 @@
 """Workflows in a Django application: an order is written, and its run is started when that is committed.
 
-Django works without an event loop here, so it uses the names of ``holdfast.blocking``.
+Django works without an event loop here, so it uses the names of ``standfast.blocking``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
 
-import holdfast as hf
-from holdfast import blocking
+import standfast as sf
+from standfast import blocking
 
 settings.configure(
     ALLOWED_HOSTS=["testserver"],
@@ -39,19 +39,19 @@ class Order(models.Model):  # type: ignore[misc]  # Django has no types of its o
         return f"an order of {self.item}"
 
 
-@hf.step
+@sf.step
 def ship(item: str) -> str:
     """Do something outside of the database."""
     return f"{item} is on its way"
 
 
-@hf.workflow
-async def fulfil(ctx: hf.Context, item: str) -> str:
+@sf.workflow
+async def fulfil(ctx: sf.Context, item: str) -> str:
     """Ship an order."""
     return await ctx.step(ship, item)
 
 
-engine = blocking.Engine("sqlite:///holdfast.db", workflows=[fulfil])
+engine = blocking.Engine("sqlite:///standfast.db", workflows=[fulfil])
 
 
 def place_order(_: HttpRequest, item: str) -> HttpResponse:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-import holdfast as hf
+import standfast as sf
 
 URL = "sqlite:///locks.db"
 TOTAL = Path("total.txt")
@@ -19,7 +19,7 @@ def total() -> int:
 
 async def add(times: int) -> None:
     """Read, let others run, and write: without a lock most of it would be lost."""
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         for _ in range(times):
             async with space.mutex("total").hold(timeout="30s"):
                 seen = total()
@@ -29,7 +29,7 @@ async def add(times: int) -> None:
 
 async def hang() -> None:
     """Take the lock, say so, and never give it back."""
-    async with hf.open(URL) as space, space.mutex("total").hold() as hold:
+    async with sf.open(URL) as space, space.mutex("total").hold() as hold:
         print(hold.fence, flush=True)
         await asyncio.Event().wait()
 
@@ -48,7 +48,7 @@ async def main() -> None:
     holder.kill()
     print("exit codes of the others:", [await worker.wait() for worker in workers])
     print("they counted to", total())
-    async with hf.open(URL) as space, space.mutex("total").hold() as hold:
+    async with sf.open(URL) as space, space.mutex("total").hold() as hold:
         print("with a higher fence:", hold.fence > fence)
     await holder.wait()
 

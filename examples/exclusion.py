@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.errors import HoldTimeoutError, WouldWaitError
+import standfast as sf
+from standfast.errors import HoldTimeoutError, WouldWaitError
 
-REPOSITORY = hf.KeyFamily("repository")
-exclusion = hf.Exclusion()
+REPOSITORY = sf.KeyFamily("repository")
+exclusion = sf.Exclusion()
 
 
 async def publish(path: str, who: str) -> None:

@@ -8,20 +8,20 @@ from __future__ import annotations
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-import holdfast as hf
+import standfast as sf
 
-shop = hf.Flow("shop", concurrency=hf.Queue(key="user"))
+shop = sf.Flow("shop", concurrency=sf.Queue(key="user"))
 
 
 @shop.action
-async def buy(request: hf.Request, item: str) -> int:
+async def buy(request: sf.Request, item: str) -> int:
     """Put something into a basket. One user's requests are handled one after another."""
     request.session.append("basket", item)
     return len(await request.session.get("basket"))
 
 
-flows = hf.App("sqlite:///shop.db", flows=[shop])
-api = FastAPI(lifespan=hf.lifespan(flows))
+flows = sf.App("sqlite:///shop.db", flows=[shop])
+api = FastAPI(lifespan=sf.lifespan(flows))
 api.mount("/api", flows)
 
 
@@ -34,8 +34,8 @@ async def basket(user: str) -> dict[str, str]:
 @api.post("/gifts/{user}")
 async def gift(user: str) -> dict[str, int]:
     """Send a request from a route: it waits its turn among all others of the user."""
-    given = hf.Arrival(
-        flow="shop", action="buy", inputs={"item": "a bow"}, session=f"basket-{user}", principal=hf.Principal(user=user)
+    given = sf.Arrival(
+        flow="shop", action="buy", inputs={"item": "a bow"}, session=f"basket-{user}", principal=sf.Principal(user=user)
     )
     handle = await flows.dispatcher.dispatch(given)
     return {"items": await handle.result()}
@@ -45,7 +45,7 @@ def main() -> None:
     """Call it as a browser would."""
     with TestClient(api, base_url="http://localhost", client=("127.0.0.1", 50_000)) as client:
         print("FastAPI says:", client.get("/baskets/ann").json()["basket"])
-        bought = client.post("/api/flows/shop/buy", json={"item": "tea"}, headers={"Holdfast-Session": "basket-ann"})
+        bought = client.post("/api/flows/shop/buy", json={"item": "tea"}, headers={"Standfast-Session": "basket-ann"})
         print("bought:", bought.status_code, bought.json())
         print("with a gift:", client.post("/gifts/ann").json()["items"])
         print("refused with", client.post("/api/flows/shop/buy", json={"item": 3}).status_code)

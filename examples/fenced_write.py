@@ -6,9 +6,9 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-import holdfast as hf
-from holdfast.errors import StaleFenceError
-from holdfast.fencing import SqlFenceGuard
+import standfast as sf
+from standfast.errors import StaleFenceError
+from standfast.fencing import SqlFenceGuard
 
 GUARD = SqlFenceGuard()
 
@@ -27,7 +27,7 @@ async def main() -> None:
         database.execute("INSERT INTO invoices VALUES ('invoice-7', 0)")
         database.execute(GUARD.create_statement)
         database.commit()
-        async with hf.open("sqlite:///locks.db") as space:
+        async with sf.open("sqlite:///locks.db") as space:
             async with space.mutex("invoice-7").hold() as first:
                 write(database, 100, first.fence)
             async with space.mutex("invoice-7").hold() as second:

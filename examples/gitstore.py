@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import holdfast as hf
-from holdfast.local import Attempt, Backoff, Exclusion, attempt_under
+import standfast as sf
+from standfast.local import Attempt, Backoff, Exclusion, attempt_under
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from holdfast.local import Hold
+    from standfast.local import Hold
 
 T = TypeVar("T")
 
-OPERATION = hf.KeyFamily("gitstore-operation")
+OPERATION = sf.KeyFamily("gitstore-operation")
 
 # Nobody's configuration, aliases or hooks may change what happens here.
 _ISOLATED = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.errors import LockOrderError, ReentryError, WaitCycleError
-from holdfast.events import Event, LockOrderInverted
+import standfast as sf
+from standfast.errors import LockOrderError, ReentryError, WaitCycleError
+from standfast.events import Event, LockOrderInverted
 
-GATE = hf.KeyFamily("gate")
-ACTIVITY = hf.KeyFamily("activity", after=(GATE,))
-LEFT, RIGHT = hf.KeyFamily("left"), hf.KeyFamily("right")
+GATE = sf.KeyFamily("gate")
+ACTIVITY = sf.KeyFamily("activity", after=(GATE,))
+LEFT, RIGHT = sf.KeyFamily("left"), sf.KeyFamily("right")
 
 
 def report(event: Event) -> None:
@@ -19,10 +19,10 @@ def report(event: Event) -> None:
         print(f"contradiction: {event.wanted} on top of {event.held}, and elsewhere the other way round")
 
 
-exclusion = hf.Exclusion(hooks=[report])
+exclusion = sf.Exclusion(hooks=[report])
 
 
-async def both(first: hf.Key, second: hf.Key) -> str:
+async def both(first: sf.Key, second: sf.Key) -> str:
     """Take two keys, one on top of the other."""
     async with exclusion.hold(first):
         await asyncio.sleep(0)

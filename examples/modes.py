@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
+import standfast as sf
 
-GRAPH = hf.KeyFamily("graph", modes=("pull", "observe"), alone=("exclusive",))
-exclusion = hf.Exclusion()
+GRAPH = sf.KeyFamily("graph", modes=("pull", "observe"), alone=("exclusive",))
+exclusion = sf.Exclusion()
 
 
 async def work(name: str, mode: str) -> None:

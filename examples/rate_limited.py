@@ -6,7 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import holdfast as hf
+import standfast as sf
 
 URL = "sqlite:///rates.db"
 CAPACITY, INTERVAL = 2, 0.1
@@ -14,7 +14,7 @@ CAPACITY, INTERVAL = 2, 0.1
 
 async def send(requests: int) -> int:
     """Send requests as fast as the limit lets them; return how many went."""
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         vendor = space.rate_limiter("vendor", capacity=CAPACITY, interval=INTERVAL)
         for _ in range(requests):
             async with vendor.limited(timeout="30s"):

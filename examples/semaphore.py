@@ -6,7 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import holdfast as hf
+import standfast as sf
 
 URL = "sqlite:///vendor.db"
 PERMITS = 3
@@ -33,11 +33,11 @@ class Vendor:
 async def call(vendor: Vendor, requests: int) -> None:
     """Send requests all at once; those that find no permit stand in line."""
 
-    async def one(space: hf.Space) -> None:
+    async def one(space: sf.Space) -> None:
         async with space.semaphore("vendor", permits=PERMITS).hold(timeout="30s"):
             await vendor.serve()
 
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         await asyncio.gather(*(one(space) for _ in range(requests)))
 
 

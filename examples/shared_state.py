@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.errors import StaleWriteError
-from holdfast.locks import DurableMutex
+import standfast as sf
+from standfast.errors import StaleWriteError
+from standfast.locks import DurableMutex
 
 URL = "sqlite:///shared.db"
 LOCK = DurableMutex(lease="30s")
@@ -14,7 +14,7 @@ LOCK = DurableMutex(lease="30s")
 
 async def worker(name: str) -> None:
     """Count visits without a lock, and debit an account under one."""
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         slots = space.state
         await asyncio.gather(*(slots.shared("visits", type=int).increment() for _ in range(100)))
 
@@ -29,7 +29,7 @@ async def worker(name: str) -> None:
 async def main() -> None:
     """Let two workers at it, then show what a write after the hold comes to."""
     await asyncio.gather(worker("a"), worker("b"))
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         slots = space.state
         print(await slots.shared("visits").get(), "visits, none lost")
         print(await slots.shared("account-42").get(), "left on the account")

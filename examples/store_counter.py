@@ -6,18 +6,18 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import holdfast as hf
-from holdfast.stores import Decision, Put
+import standfast as sf
+from standfast.stores import Decision, Put
 
 if TYPE_CHECKING:
-    from holdfast.stores import Snapshot
+    from standfast.stores import Snapshot
 
 URL = "sqlite:///counter.db"
 
 
 async def count(times: int) -> int:
     """Count up, all at once; return the highest number that this loop was given."""
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         counter = space.key("counter", "visits")
 
         def one_more(seen: Snapshot) -> Decision[int]:

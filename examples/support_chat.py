@@ -2,7 +2,7 @@
 
 Run it to see a burst of messages played through it, or serve it and talk to it in a browser:
 
-    holdfast serve support_chat:app     # in this folder; then open http://127.0.0.1:8000/chat/support-chat/
+    standfast serve support_chat:app     # in this folder; then open http://127.0.0.1:8000/chat/support-chat/
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import holdfast as hf
+import standfast as sf
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 WORD_SECONDS = 0.02
 """How long the model thinks about a word."""
 
-support = hf.Flow("support-chat", description="Customers ask, and a model answers.")
+support = sf.Flow("support-chat", description="Customers ask, and a model answers.")
 
 
 @support.action
-async def append_message(request: hf.Request, text: str) -> None:
+async def append_message(request: sf.Request, text: str) -> None:
     """Keep what a customer wrote. Nobody waits for anybody here."""
     request.session.append("messages", {"role": "customer", "text": text})
 
 
-@support.action(concurrency=hf.Queue(max_waiting=20, timeout="2 minutes"))
-async def respond(request: hf.Request, text: str) -> str:
+@support.action(concurrency=sf.Queue(max_waiting=20, timeout="2 minutes"))
+async def respond(request: sf.Request, text: str) -> str:
     """Answer one message. The answers in a session are given one by one, in the order of the messages."""
     answer = ""
     async for word in model(text, await request.session.get("messages", [])):
@@ -47,18 +47,18 @@ async def model(question: str, messages: list[dict[str, Any]]) -> AsyncIterator[
         yield word
 
 
-app = hf.App("sqlite:///support_chat.db", flows=[support], chats=[hf.Chat(support)], name="support")
+app = sf.App("sqlite:///support_chat.db", flows=[support], chats=[sf.Chat(support)], name="support")
 
 
 async def main() -> None:
     """Play a burst of messages: all of them land before the first is answered."""
-    ada: dict[str, Any] = {"flow": support.kind, "session": "ada-1", "principal": hf.Principal("acme", "ada")}
+    ada: dict[str, Any] = {"flow": support.kind, "session": "ada-1", "principal": sf.Principal("acme", "ada")}
     async with app:
         answers = []
         for text in ("My parcel is late.", "Can I change the address?", "Never mind, it is here!"):
-            kept = await app.dispatcher.dispatch(hf.Arrival(action="append_message", inputs={"text": text}, **ada))
+            kept = await app.dispatcher.dispatch(sf.Arrival(action="append_message", inputs={"text": text}, **ada))
             await kept.result()
-            waits = hf.Arrival(action="respond", inputs={"text": text}, attended=False, **ada)
+            waits = sf.Arrival(action="respond", inputs={"text": text}, attended=False, **ada)
             answers.append(await app.dispatcher.dispatch(waits))
             print(f"Ada:     {text}")
         for answer in answers:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import holdfast as hf
-from holdfast.stores import Put
+import standfast as sf
+from standfast.stores import Put
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
+    from standfast.keys import RecordKey
 
 URL = "sqlite:///jobs.db"
 
 
-async def wait_for(space: hf.Space, key: RecordKey, wanted: bytes) -> None:
+async def wait_for(space: sf.Space, key: RecordKey, wanted: bytes) -> None:
     """Return when the record has the wanted value."""
     async with space.watch(key) as watch:
         while (record := (await space.read(key)).get(key)) is None or record.value != wanted:
@@ -23,7 +23,7 @@ async def wait_for(space: hf.Space, key: RecordKey, wanted: bytes) -> None:
 
 async def work() -> None:
     """Do a job in two steps, over a handle of its own."""
-    async with hf.open(URL) as space:
+    async with sf.open(URL) as space:
         job = space.key("job", "42")
         print("the worker begins")
         await space.commit(Put(job, b"running"))
@@ -33,7 +33,7 @@ async def work() -> None:
 
 async def main() -> None:
     """Wait for the job of somebody else."""
-    async with hf.open(URL) as space, asyncio.TaskGroup() as tasks:
+    async with sf.open(URL) as space, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(wait_for(space, space.key("job", "42"), b"done"))
         tasks.create_task(work())
         await waiting

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.errors import WorkflowConcurrencyLimitExceededError
+import standfast as sf
+from standfast.errors import WorkflowConcurrencyLimitExceededError
 
 order: list[str] = []
 
@@ -15,8 +15,8 @@ async def load(file: str) -> None:
     order.append(file)
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda customer, _file: customer, on_limit="queue", max_queued=1))
-async def load_file(ctx: hf.Context, customer: str, file: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, key=lambda customer, _file: customer, on_limit="queue", max_queued=1))
+async def load_file(ctx: sf.Context, customer: str, file: str) -> str:
     """Load a file when somebody says so."""
     del customer
     await ctx.wait_signal("go")
@@ -26,7 +26,7 @@ async def load_file(ctx: hf.Context, customer: str, file: str) -> str:
 
 async def main() -> None:
     """Start more than the limit allows."""
-    async with hf.Engine("memory://", workflows=[load_file]) as engine:
+    async with sf.Engine("memory://", workflows=[load_file]) as engine:
         first = await engine.start(load_file, "ann", "may.csv")
         second = await engine.start(load_file, "ann", "june.csv")
         other = await engine.start(load_file, "bob", "may.csv")

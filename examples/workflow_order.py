@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import holdfast as hf
+import standfast as sf
 
 PACKED_BY = "packed by the second process"
 
 
-@hf.step
+@sf.step
 async def charge(order: str) -> str:
     """Say that the customer pays; this must be seen once."""
     print(f"{order} is charged", flush=True)
     return f"receipt for {order}"
 
 
-@hf.step
+@sf.step
 async def pack(order: str) -> str:
     """Pack; the first process never gets to the end of it."""
-    print(f"{order} is being packed, key {hf.current_step().idempotency_key}", flush=True)
+    print(f"{order} is being packed, key {sf.current_step().idempotency_key}", flush=True)
     if sys.argv[1:] == ["first"]:
         await asyncio.Event().wait()
     return PACKED_BY
 
 
-@hf.workflow
-async def fulfil(ctx: hf.Context, order: str) -> str:
+@sf.workflow
+async def fulfil(ctx: sf.Context, order: str) -> str:
     """What happens to an order, in which order."""
     receipt = await ctx.step(charge, order)
     return f"{receipt}, {await ctx.step(pack, order)}"
@@ -35,7 +35,7 @@ async def fulfil(ctx: hf.Context, order: str) -> str:
 
 async def drive() -> None:
     """Start the order, or find it where it is, and see it through."""
-    async with hf.Engine("sqlite:///orders.db", workflows=[fulfil]) as engine:
+    async with sf.Engine("sqlite:///orders.db", workflows=[fulfil]) as engine:
         run = await engine.start(fulfil, "tea", id="order-7")
         print(await run.result(), flush=True)
 

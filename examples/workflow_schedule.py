@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.testing.workflows import WorkflowEnvironment
+import standfast as sf
+from standfast.testing.workflows import WorkflowEnvironment
 
 sent: list[str] = []
 
@@ -15,8 +15,8 @@ async def send(day: str) -> None:
     sent.append(day)
 
 
-@hf.workflow
-async def report(ctx: hf.Context) -> None:
+@sf.workflow
+async def report(ctx: sf.Context) -> None:
     """Send the report of the day."""
     await ctx.step(send, (await ctx.now()).strftime("%A"))
 
@@ -24,7 +24,7 @@ async def report(ctx: hf.Context) -> None:
 async def main() -> None:
     """Let two weeks pass."""
     async with WorkflowEnvironment(workflows=[report]) as env:
-        daily = hf.Schedule(report, id="daily", cron="0 9 * * mon-fri", zone="Europe/Berlin")
+        daily = sf.Schedule(report, id="daily", cron="0 9 * * mon-fri", zone="Europe/Berlin")
         await env.client.schedules.create(daily)
         await env.advance("14 days")
 

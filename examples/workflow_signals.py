@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.errors import UpdateValidationError
+import standfast as sf
+from standfast.errors import UpdateValidationError
 
 
 async def publish(title: str) -> str:
@@ -13,8 +13,8 @@ async def publish(title: str) -> str:
     return f"{title} is published"
 
 
-@hf.workflow
-async def review(ctx: hf.Context, title: str) -> str:
+@sf.workflow
+async def review(ctx: sf.Context, title: str) -> str:
     """Wait for as many verdicts as are asked for."""
     wanted = 2
     verdicts: list[str] = []
@@ -37,7 +37,7 @@ async def review(ctx: hf.Context, title: str) -> str:
 
 async def main() -> None:
     """Talk to a run from outside."""
-    async with hf.Engine("memory://", workflows=[review]) as engine:
+    async with sf.Engine("memory://", workflows=[review]) as engine:
         run = await engine.start(review, "On locks", id="review-1")
         try:
             await run.update("want", 0)

@@ -1,1 +1,1 @@
-"""The tests of Holdfast; see CONTRIBUTING.md for what lives where."""
+"""The tests of Standfast; see CONTRIBUTING.md for what lives where."""

@@ -33,13 +33,13 @@ FEW = 100
 
 # A shared two-core machine stalls now and then: that is no property of the code.
 settings.register_profile(
-    "holdfast",
+    "standfast",
     deadline=None,
     max_examples=size(full=2000, quick=100),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("holdfast")
+settings.load_profile("standfast")
 
 
 def pytest_configure() -> None:
@@ -142,7 +142,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def seed() -> int:
-    """A fresh seed, printed when the test fails; ``HOLDFAST_SEED=n`` repeats a run."""
-    chosen = int(os.environ.get("HOLDFAST_SEED") or random.randrange(2**32))
-    print(f"HOLDFAST_SEED={chosen}")
+    """A fresh seed, printed when the test fails; ``STANDFAST_SEED=n`` repeats a run."""
+    chosen = int(os.environ.get("STANDFAST_SEED") or random.randrange(2**32))
+    print(f"STANDFAST_SEED={chosen}")
     return chosen

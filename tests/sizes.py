@@ -1,6 +1,6 @@
 """How much the repeating tests do: the one place that decides.
 
-``make test`` gives each of them a time box; ``make prove`` (``HOLDFAST_PROVE=1``) lets them run to
+``make test`` gives each of them a time box; ``make prove`` (``STANDFAST_PROVE=1``) lets them run to
 their full size. What each of them really did is printed after the last test.
 
     @pytest.mark.heavy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHARE = 0.2
 """How much of its time box a repeating test gets in ``make test``: all of them, and the servers, share 15 minutes."""
 
-PROVE = os.environ.get("HOLDFAST_PROVE", "") not in ("", "0")
+PROVE = os.environ.get("STANDFAST_PROVE", "") not in ("", "0")
 """Whether this run is ``make prove``: full sizes, no time boxes."""
 
 

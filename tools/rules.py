@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Rule = Callable[[Path, ast.AST], str | None]
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = Path("src/holdfast")
+SOURCE = Path("src/standfast")
 FUNCTION_CAP, MODULE_CAP, MEDIAN_CAP, P90_CAP = 50, 400, 8, 25
 REASON_LETTERS = 8
 
@@ -94,7 +94,7 @@ def starts_a_thread(path: Path, node: ast.AST) -> str | None:
     """Threads are started in one module."""
     if not inside(path, ".") or inside(path, "offload.py"):
         return None
-    return f"{called(node)} starts a thread: go through holdfast.offload" if called(node) in THREAD_STARTERS else None
+    return f"{called(node)} starts a thread: go through standfast.offload" if called(node) in THREAD_STARTERS else None
 
 
 def reads_time(path: Path, node: ast.AST) -> str | None:
@@ -103,11 +103,11 @@ def reads_time(path: Path, node: ast.AST) -> str | None:
         return None
     match node:
         case ast.Attribute(value=ast.Name(id="time"), attr=name) if name in CLOCK_READERS:
-            return f"time.{name} reads a clock: go through holdfast.clock"
+            return f"time.{name} reads a clock: go through standfast.clock"
         case ast.Attribute(attr="now" | "utcnow" | "today", value=ast.Name(id="datetime" | "date")):
-            return "reads the wall clock: go through holdfast.clock"
+            return "reads the wall clock: go through standfast.clock"
         case ast.ImportFrom(module="time"):
-            return "imports from time: go through holdfast.clock"
+            return "imports from time: go through standfast.clock"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Write what a release is made of, as a CycloneDX bill of materials: ``python tools/sbom.py > holdfast.cdx.json``.
+"""Write what a release is made of, as a CycloneDX bill of materials: ``python tools/sbom.py > standfast.cdx.json``.
 
 It lists the run-time dependencies as they are pinned, with the hashes of every file that may be installed. It names no
 registry and no time, so that the same tree gives the same bytes.

@@ -1,7 +1,7 @@
 """The shared records of the third scene: accounts, receipts, and a ledger that lies outside the store.
 
 Every transfer changes two accounts and leaves a receipt, all in one commit. A process writes a transfer down in its
-ledger, a plain file, only after Holdfast has said that it is durable. So the ledger knows what was promised.
+ledger, a plain file, only after Standfast has said that it is durable. So the ledger knows what was promised.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from holdfast.stores import Commit, Decision, Put
+from standfast.stores import Commit, Decision, Put
 
 if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from holdfast import Space
-    from holdfast.keys import RecordKey
-    from holdfast.stores import Record, Snapshot
+    from standfast import Space
+    from standfast.keys import RecordKey
+    from standfast.stores import Record, Snapshot
 
 ACCOUNTS: Final = 50
 OPENING_BALANCE: Final = 20_000

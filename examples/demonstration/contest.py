@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from demonstration.fenced import MUTEX, FencedLedger
 from demonstration.processes import PATIENCE, end, start
 from demonstration.timeline import Timeline, Track
-from holdfast.stores import Put
+from standfast.stores import Put
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from demonstration.screen import Screen
-    from holdfast import Space
+    from standfast import Space
 
 FRAMES_A_SECOND: Final = 20
 SHOWN: Final = 10**8  # so much of a fence is shown

@@ -7,10 +7,10 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Final
 
-import holdfast as hf
+import standfast as sf
 from demonstration.talking import reach, say
-from holdfast.errors import LeaseLostError, StaleFenceError
-from holdfast.fencing import SqlFenceGuard
+from standfast.errors import LeaseLostError, StaleFenceError
+from standfast.fencing import SqlFenceGuard
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,7 +78,7 @@ def keep_writing(ledger: str, name: str, fence: int, seconds: float) -> bool:
 
 async def contend(url: str, name: str, ledger: str, lease: float, seconds: float) -> None:
     """Be a process that waits for its cue, then for the mutex, and writes while it holds it."""
-    async with hf.open(url, namespace="demo", lease=lease) as space:
+    async with sf.open(url, namespace="demo", lease=lease) as space:
         say(ready=True)
         await reach(space, space.key("cue", name), b"ask")
         try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """A promise of Holdfast, checked against what has just happened."""
+    """A promise of Standfast, checked against what has just happened."""
 
     promise: str
     seen: str

@@ -12,7 +12,7 @@ from demonstration.screen import padded
 if TYPE_CHECKING:
     from demonstration.findings import Report
     from demonstration.screen import Screen
-    from holdfast import Space
+    from standfast import Space
 
 SHOWN: Final = 40
 LONGEST: Final = 5.0  # seconds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-import holdfast as hf
+import standfast as sf
 from demonstration.talking import say
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ def entries(ledger: Path) -> list[Entry]:
     return [msgspec.json.decode(line, type=Entry) for line in lines]
 
 
-@hf.workflow
-async def fulfil(ctx: hf.Context, order: Order) -> list[str]:
+@sf.workflow
+async def fulfil(ctx: sf.Context, order: Order) -> list[str]:
     """Reserve, charge, pack and ship: each once, whatever dies meanwhile."""
     return [await ctx.step(step, do, order, step) for step in STEPS]
 
 
 async def drive(url: str, lease: float) -> None:
     """Be a worker until somebody ends it."""
-    async with hf.Engine(url, namespace="demo", workflows=[fulfil], lease=lease):
+    async with sf.Engine(url, namespace="demo", workflows=[fulfil], lease=lease):
         say(ready=True)
         await asyncio.Event().wait()

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from demonstration.bank import ACCOUNTS, OPENING_BALANCE, TOTAL, Bank, read_ledger
 from demonstration.screen import padded
 from demonstration.worker import TASKS
-from holdfast.stores import Put
+from standfast.stores import Put
 
 if TYPE_CHECKING:
     from demonstration.bank import Transfer
     from demonstration.findings import Report
     from demonstration.screen import Screen
-    from holdfast import Space
+    from standfast import Space
 
 DEMO: Final = Path(__file__).resolve().parent.parent / "demo.py"
 PATIENCE: Final = 20.0

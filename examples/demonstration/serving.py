@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 EXAMPLES: Final = Path(__file__).resolve().parent.parent
-STORE: Final = "HOLDFAST_DEMO_STORE"
-LEDGER: Final = "HOLDFAST_DEMO_LEDGER"
+STORE: Final = "STANDFAST_DEMO_STORE"
+LEDGER: Final = "STANDFAST_DEMO_LEDGER"
 SECRET: Final = "whsec_ZGVtb25zdHJhdGlvbi1vbmx5LTAxMjM0NTY3ODk="  # noqa: S105 -- of a carrier that does not exist
 CHAT: Final = "/chat/support-chat"
 
@@ -54,12 +54,12 @@ class Served:
             named = {name.replace("_", "-"): value for name, value in headers.items() if value}
             connection.request(method, path, body or None, {"Content-Type": "application/json", **named})
             answer = connection.getresponse()
-            return Answer(answer.status, json.loads(answer.read()), answer.headers.get("Holdfast-Session", ""))
+            return Answer(answer.status, json.loads(answer.read()), answer.headers.get("Standfast-Session", ""))
 
     async def say(self, text: str, session: str) -> Answer:
         """Write something into the chat; without a session a new one begins."""
         said = json.dumps({"text": text}).encode()
-        return await self.call("POST", f"{CHAT}/messages", said, Holdfast_Session=session)
+        return await self.call("POST", f"{CHAT}/messages", said, Standfast_Session=session)
 
     async def deliver(self, delivery: str, parcel: str) -> Answer:
         """Tell what happened to a parcel, as the carrier signs it."""
@@ -80,7 +80,7 @@ class Served:
 async def served(folder: Path) -> AsyncIterator[Served]:
     """Serve the support chat on a SQLite file in a folder, on a free port of this machine."""
     environment = os.environ | {STORE: f"sqlite:///{folder / 'chat.db'}", LEDGER: str(folder / "carrier.log")}
-    command = [sys.executable, "-m", "holdfast", "serve", "demonstration.desk:app", "--port", "0", "--grace", "1s"]
+    command = [sys.executable, "-m", "standfast", "serve", "demonstration.desk:app", "--port", "0", "--grace", "1s"]
     process = await asyncio.create_subprocess_exec(
         *command, "--app-dir", str(EXAMPLES), env=environment, stdout=asyncio.subprocess.PIPE, start_new_session=True
     )

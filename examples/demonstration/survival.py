@@ -7,7 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-import holdfast as hf
+import standfast as sf
 from demonstration.orders import STEPS, Entry, Order, entries, fulfil
 from demonstration.processes import PATIENCE, end, start
 from demonstration.screen import padded
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from demonstration.findings import Report
     from demonstration.screen import Screen
-    from holdfast.workflows.handle import Run
+    from standfast.workflows.handle import Run
 
 ORDERS: Final = ("order-1", "order-2", "order-3")
 NAMES: Final = "AB"
@@ -30,7 +30,7 @@ FRAMES_A_SECOND: Final = 20
 class Scene:
     """Three orders, two workers, and a ledger outside the store that says who did what."""
 
-    def __init__(self, engine: hf.Engine, ledger: Path, screen: Screen, pace: float) -> None:
+    def __init__(self, engine: sf.Engine, ledger: Path, screen: Screen, pace: float) -> None:
         self.engine, self.ledger, self.screen, self.pace = engine, ledger, screen, pace
         self.workers: list[Process] = []
         self.runs: list[Run[list[str]]] = []
@@ -101,7 +101,7 @@ class Scene:
 async def play_survival(url: str, folder: Path, screen: Screen, report: Report, pace: float) -> None:
     """Play the scene and compare what happened with what was promised."""
     screen.say("", screen.paint("6  Three orders run as workflows; a worker is killed in the middle of a step", "bold"))
-    async with hf.Engine(url, namespace="demo", workflows=[fulfil], drive=False) as engine:
+    async with sf.Engine(url, namespace="demo", workflows=[fulfil], drive=False) as engine:
         scene = Scene(engine, folder / "orders.log", screen, pace)
         drawing = asyncio.create_task(scene.watch())
         try:

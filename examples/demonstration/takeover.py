@@ -10,12 +10,12 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-import holdfast as hf
+import standfast as sf
 from demonstration.contest import Contest
 from demonstration.fenced import FencedLedger
 from demonstration.processes import PATIENCE
-from holdfast.errors import StoreBusyError
-from holdfast.stores import Put
+from standfast.errors import StoreBusyError
+from standfast.stores import Put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from demonstration.contest import Contender
     from demonstration.findings import Report
     from demonstration.screen import Screen
-    from holdfast import Space
+    from standfast import Space
 
 UNTIL_STOPPED: Final = 20.0  # seconds; longer than the scene takes
 AT_ONCE: Final = 1.0  # seconds; it is about 0.05 if the machine has time
@@ -34,7 +34,7 @@ async def play_takeover(space: Space, url: str, folder: Path, screen: Screen, re
     """Five processes want one durable mutex."""
     screen.say("", screen.paint("5  Five processes want one durable mutex; one is killed, one sleeps too long", "bold"))
     path = str(folder / "ledger.db")
-    async with hf.open(f"{url}?busy=100ms", namespace="demo") as probe:
+    async with sf.open(f"{url}?busy=100ms", namespace="demo") as probe:
         with FencedLedger(path) as ledger:
             contest = Contest(space, probe, url, path, ledger, screen, pace, lease=max(1.0, 1.5 * pace))
             try:

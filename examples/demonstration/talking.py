@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast import Space
-    from holdfast.keys import RecordKey
+    from standfast import Space
+    from standfast.keys import RecordKey
 
 
 def say(**facts: object) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-import holdfast as hf
+import standfast as sf
 from demonstration.screen import padded
 from demonstration.timeline import MODE_COLOURS, Timeline, Track
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from demonstration.findings import Report
     from demonstration.screen import Screen
 
-REPOSITORY: Final = hf.KeyFamily("repository")
-GRAPH: Final = hf.KeyFamily("graph", modes=("pull", "observe"), alone=("exclusive",))
+REPOSITORY: Final = sf.KeyFamily("repository")
+GRAPH: Final = sf.KeyFamily("graph", modes=("pull", "observe"), alone=("exclusive",))
 FRAMES_A_SECOND: Final = 20
 
 
@@ -40,11 +40,11 @@ class Scene:
     """Tasks on one key, and what became of them."""
 
     title: str
-    key: hf.Key
+    key: sf.Key
     parts: list[Part]
     screen: Screen
     pace: float
-    exclusion: hf.Exclusion = field(default_factory=hf.Exclusion)
+    exclusion: sf.Exclusion = field(default_factory=sf.Exclusion)
     entered: list[str] = field(default_factory=list)
     together: set[frozenset[str]] = field(default_factory=set)
     inside: list[str] = field(default_factory=list)

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import holdfast as hf
+import standfast as sf
 from demonstration.bank import Bank, Ledger, any_transfer
 from demonstration.fenced import contend
 from demonstration.orders import drive
 from demonstration.talking import reach, say
-from holdfast.stores import Commit, Put
+from standfast.stores import Commit, Put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -29,7 +29,7 @@ LONGEST_LIFE: Final = 60.0  # seconds, should nobody be left to tell it to stop
 class Worker:
     """Transfers money with a few tasks at a time."""
 
-    def __init__(self, space: hf.Space, name: str, ledger: Ledger) -> None:
+    def __init__(self, space: sf.Space, name: str, ledger: Ledger) -> None:
         self._bank, self._name, self._ledger = Bank(space), name, ledger
         self._chance = random.Random(name)  # noqa: S311 -- play money
         self._numbers = itertools.count(1)
@@ -66,7 +66,7 @@ class Worker:
 
 async def transfer(url: str, name: str, ledger: str) -> None:
     """Be a process that transfers money between the phases ``go`` and ``stop``."""
-    async with hf.open(url, namespace="demo") as space:
+    async with sf.open(url, namespace="demo") as space:
         phase = space.key("phase")
         worker = Worker(space, name, Ledger(Path(ledger)))
         say(ready=True)
@@ -79,7 +79,7 @@ async def transfer(url: str, name: str, ledger: str) -> None:
 
 async def ring(url: str, times: int) -> None:
     """Be a process that commits now and then, each time with the moment at which it asked."""
-    async with hf.open(url, namespace="demo") as space:
+    async with sf.open(url, namespace="demo") as space:
         key, version = space.key("bell"), 0
         await reach(space, space.key("phase"), b"ring")
         for _ in range(times):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.errors import HoldfastError
+import standfast
+from standfast import errors
+from standfast.errors import StandfastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ERRORS: list[type[HoldfastError]] = [getattr(errors, name) for name in errors.__all__]
+ERRORS: list[type[StandfastError]] = [getattr(errors, name) for name in errors.__all__]
 SAMPLES: dict[object, object] = {
     str: "x",
     int: 3,
@@ -29,14 +29,14 @@ SAMPLES: dict[object, object] = {
     int | None: None,
     tuple[str, ...]: ("a", "b"),
 }
-HOW: dict[str, Callable[[HoldfastError], HoldfastError]] = {
+HOW: dict[str, Callable[[StandfastError], StandfastError]] = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),  # noqa: S301 -- our own bytes
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
 }
 
 
-def facts(kind: type[HoldfastError]) -> dict[str, object]:
+def facts(kind: type[StandfastError]) -> dict[str, object]:
     """Return the names of an error's arguments, each with an example made from its type."""
     if kind.__init__ is Exception.__init__:
         return {}
@@ -44,19 +44,19 @@ def facts(kind: type[HoldfastError]) -> dict[str, object]:
     return {name: SAMPLES[hints[name]] for name in inspect.signature(kind).parameters}
 
 
-def example(kind: type[HoldfastError]) -> HoldfastError:
+def example(kind: type[StandfastError]) -> StandfastError:
     """Make an error of this kind."""
     return kind(*facts(kind).values())
 
 
 def modules() -> list[str]:
     """Return the modules of the package."""
-    return [info.name for info in pkgutil.walk_packages(holdfast.__path__, "holdfast.")]
+    return [info.name for info in pkgutil.walk_packages(standfast.__path__, "standfast.")]
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("how", HOW)
-def test_an_error_travels_with_its_facts(kind: type[HoldfastError], how: str) -> None:
+def test_an_error_travels_with_its_facts(kind: type[StandfastError], how: str) -> None:
     """An error that comes back from another process is the same error."""
     error = example(kind)
     travelled = HOW[how](error)
@@ -65,16 +65,16 @@ def test_an_error_travels_with_its_facts(kind: type[HoldfastError], how: str) ->
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_every_argument_of_an_error_is_a_fact(kind: type[HoldfastError]) -> None:
+def test_every_argument_of_an_error_is_a_fact(kind: type[StandfastError]) -> None:
     """What an error was made from can be read from it by name."""
     error = example(kind)
     assert {name: getattr(error, name) for name in facts(kind)} == facts(kind)
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_every_error_has_one_root_and_says_what_to_do(kind: type[HoldfastError]) -> None:
-    """``except HoldfastError`` catches it, its name ends in Error, and its own docstring is more than a title."""
-    assert issubclass(kind, HoldfastError)
+def test_every_error_has_one_root_and_says_what_to_do(kind: type[StandfastError]) -> None:
+    """``except StandfastError`` catches it, its name ends in Error, and its own docstring is more than a title."""
+    assert issubclass(kind, StandfastError)
     assert kind.__name__.endswith("Error")
     assert kind.__doc__ is not None
     assert len(kind.__doc__.split()) >= 8
@@ -92,15 +92,15 @@ def test_every_error_of_the_package_is_in_the_one_module() -> None:
 
     Nor is what only undoes a decision inside of a store, or tells its parts of a request, and is caught there.
     """
-    ours = [name for name in modules() if not name.startswith("holdfast.testing.conformance")]
+    ours = [name for name in modules() if not name.startswith("standfast.testing.conformance")]
     kinds = {kind for name in ours for kind in vars(import_module(name)).values() if isinstance(kind, type)}
     raised = {kind for kind in kinds if issubclass(kind, Exception) and not issubclass(kind, Warning)}
-    seen = {kind for kind in raised if kind.__module__.startswith("holdfast") and not kind.__name__.startswith("_")}
+    seen = {kind for kind in raised if kind.__module__.startswith("standfast") and not kind.__name__.startswith("_")}
     assert {kind for kind in seen if kind.__name__ not in NEVER_LEAVE} == set(ERRORS)
 
 
 def test_bad_input_is_also_a_builtin_error() -> None:
-    """Who does not know Holdfast's names can still catch what is wrong with a value or a type."""
+    """Who does not know Standfast's names can still catch what is wrong with a value or a type."""
     invalid = [kind for kind in ERRORS if kind.__name__.startswith("Invalid")]
     assert all(issubclass(kind, ValueError) for kind in invalid)
     assert issubclass(errors.NotAKeyError, TypeError)

@@ -1,6 +1,6 @@
 """What is public is meant to be: true exports, closed classes, documented and annotated calls.
 
-Public is what a package lists in ``__all__``, and what the modules right under ``holdfast`` define.
+Public is what a package lists in ``__all__``, and what the modules right under ``standfast`` define.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, is_typeddict
 import pytest
 from msgspec import Struct
 
-import holdfast
+import standfast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAMES = ["holdfast", *(info.name for info in pkgutil.walk_packages(holdfast.__path__, "holdfast."))]
+NAMES = ["standfast", *(info.name for info in pkgutil.walk_packages(standfast.__path__, "standfast."))]
 MODULES = {name: import_module(name) for name in NAMES}
 PACKAGES = {name: module for name, module in MODULES.items() if hasattr(module, "__all__")}
 # Test classes are made to be subclassed: that is how a store shows that it keeps the contract. A space is a scope with
 # everything that is built on it; the two are apart because imports point down. Locks by hand are documented where they
 # are alike.
 MADE_TO_BE_SUBCLASSED = (
-    "holdfast.testing.conformance",
-    "holdfast.scope.Scope",
-    "holdfast.locks.state.by_hand.LockByHand",
+    "standfast.testing.conformance",
+    "standfast.scope.Scope",
+    "standfast.locks.state.by_hand.LockByHand",
 )
 
 
@@ -54,7 +54,9 @@ def calls() -> Iterator[tuple[str, Any]]:
         if inspect.isfunction(value):
             yield name, value
         for member in vars(value) if inspect.isclass(value) else ():
-            foreign = any(hasattr(base, member) for base in value.__mro__ if not base.__module__.startswith("holdfast"))
+            foreign = any(
+                hasattr(base, member) for base in value.__mro__ if not base.__module__.startswith("standfast")
+            )
             if not member.startswith("_") and not foreign and inspect.isroutine(getattr(value, member)):
                 yield f"{name}.{member}", getattr(value, member)
 
@@ -77,15 +79,15 @@ def test_a_package_exports_exactly_what_it_says(name: str) -> None:
     homes = {value.__module__ for value in listed.values() if inspect.isclass(value) or inspect.isfunction(value)}
     own = {key for key, value in vars(package).items() if getattr(value, "__module__", "") == name}
     assert len(listed) == len(package.__all__)
-    assert [home for home in homes if not home.startswith("holdfast")] == []
+    assert [home for home in homes if not home.startswith("standfast")] == []
     assert {key for key in own if not key.startswith("_")} <= listed.keys()
 
 
 def test_the_names_of_the_front_page_can_be_listed_and_loaded() -> None:
-    """What ``import holdfast as hf`` offers is found by ``dir`` and by attribute, and nothing else is."""
-    assert set(holdfast.__all__) <= set(dir(holdfast))
+    """What ``import standfast as sf`` offers is found by ``dir`` and by attribute, and nothing else is."""
+    assert set(standfast.__all__) <= set(dir(standfast))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        holdfast.nothing  # noqa: B018  # type: ignore[attr-defined]  # what is tested
+        standfast.nothing  # noqa: B018  # type: ignore[attr-defined]  # what is tested
 
 
 def test_public_classes_are_closed() -> None:
@@ -115,5 +117,5 @@ def test_everything_public_is_annotated() -> None:
 def test_there_is_something_to_check() -> None:
     """The tests above see the classes and calls that users know."""
     names = [name for name, _ in calls()]
-    assert {"holdfast.keys.KeyFamily", "holdfast.space.Space", "holdfast.codec.Codec"} <= classes().keys()
-    assert {"holdfast.durations.seconds", "holdfast.scope.Scope.commit", "holdfast.codec.Codec.encode"} <= set(names)
+    assert {"standfast.keys.KeyFamily", "standfast.space.Space", "standfast.codec.Codec"} <= classes().keys()
+    assert {"standfast.durations.seconds", "standfast.scope.Scope.commit", "standfast.codec.Codec.encode"} <= set(names)

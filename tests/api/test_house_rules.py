@@ -9,7 +9,7 @@ import pytest
 
 from tools import rules
 
-INSIDE = Path("src/holdfast/stores/sqlite.py")
+INSIDE = Path("src/standfast/stores/sqlite.py")
 
 
 def broken(code: str, path: Path = INSIDE) -> list[str]:
@@ -54,8 +54,8 @@ def test_a_line_that_says_why_may_break_a_rule() -> None:
 
 def test_the_one_module_may_do_its_work() -> None:
     """The clock module reads time; the offload module starts threads."""
-    assert broken("now = time.time()", Path("src/holdfast/clock.py")) == []
-    assert broken("threading.Thread()", Path("src/holdfast/offload.py")) == []
+    assert broken("now = time.time()", Path("src/standfast/clock.py")) == []
+    assert broken("threading.Thread()", Path("src/standfast/offload.py")) == []
 
 
 @pytest.mark.parametrize(

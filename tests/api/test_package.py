@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("dist"))
 
 
-@pytest.mark.parametrize(("load", "most"), [("import holdfast", 50), ("from holdfast import *", 250)])
+@pytest.mark.parametrize(("load", "most"), [("import standfast", 50), ("from standfast import *", 250)])
 def test_the_import_is_quick(tmp_path: Path, load: str, most: float) -> None:
     """The package, once compiled, loads in 50 ms of work, and with all its public names in 250, whatever else runs."""
     code = f"from time import process_time as t; a = t(); {load}; print((t() - a) * 1000)"
@@ -50,7 +50,7 @@ def test_the_import_is_quick(tmp_path: Path, load: str, most: float) -> None:
 @pytest.mark.parametrize("module", DRIVERS + TEST_TOOLS)
 def test_the_import_pulls_in_no_driver_and_no_test_tool(module: str) -> None:
     """A driver is imported only when a URL that needs it is opened; test tools never."""
-    assert ask(f"import sys; from holdfast import *; print({module!r} in sys.modules)") == "False"
+    assert ask(f"import sys; from standfast import *; print({module!r} in sys.modules)") == "False"
 
 
 def test_the_wheel_has_every_module_and_the_typing_marker(built: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_wheel_has_every_module_and_the_typing_marker(built: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = {path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert names == {path.relative_to(SOURCE).as_posix() for path in files}
-    assert "holdfast/py.typed" in names
+    assert "standfast/py.typed" in names
 
 
 def test_the_sdist_can_be_built_and_tested_from(built: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_sdist_can_be_built_and_tested_from(built: Path) -> None:
 def test_the_wheel_works_on_its_own(built: Path) -> None:
     """The package imports from the wheel, without the source tree."""
     [wheel] = built.glob("*.whl")
-    place = ask("import holdfast; print(holdfast.__file__)", PYTHONPATH=str(wheel))
+    place = ask("import standfast; print(standfast.__file__)", PYTHONPATH=str(wheel))
     assert Path(place).is_relative_to(wheel)
 
 

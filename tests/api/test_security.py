@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import HoldfastError
+import standfast as sf
+from standfast.errors import StandfastError
 from tools import rules
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "holdfast"
+SOURCE = ROOT / "src" / "standfast"
 
 # Scripts that servers run. A changed one is a changed format: think of the stores that exist before you change a line.
 SCRIPTS = {
@@ -115,7 +115,7 @@ def canaries(marker: Path) -> list[bytes]:
         '{"py/reduce":[{"py/function":"builtins.open"},{"py/tuple":CALL}]}',
         '{"__reduce__":["builtins.open",CALL]}',
         '{"type":"builtins.open","args":CALL}',
-        '{"type":"holdfast.space.open","url":"sqlite:///MARKER"}',
+        '{"type":"standfast.space.open","url":"sqlite:///MARKER"}',
         '{"__class__":"pathlib.Path","__init__":CALL}',
         '{"lc":2,"type":"constructor","id":["builtins","open"],"args":CALL}',
         '{"__pydantic_serialized__":true,"cls":"os.system","value":"touch MARKER"}',
@@ -129,8 +129,8 @@ def canaries(marker: Path) -> list[bytes]:
 
 DECODE = """
 import ast, pathlib, typing
-from holdfast.codec import Codec, PLAIN
-from holdfast.errors import DecodeError
+from standfast.codec import Codec, PLAIN
+from standfast.errors import DecodeError
 from msgspec import Struct
 
 class Record(Struct, tag="record"):
@@ -175,11 +175,11 @@ def test_the_canaries_sing(tmp_path: Path) -> None:
 
 STORE = """
 import ast, asyncio, pathlib
-import holdfast as hf
-from holdfast.stores import Put
+import standfast as sf
+from standfast.stores import Put
 
 async def main(url, payloads):
-    async with hf.open(url) as space:
+    async with sf.open(url) as space:
         await space.read(space.key("warm", "up"))
         sys.addaudithook(listen)
         for number, payload in enumerate(payloads):
@@ -212,11 +212,11 @@ import importlib, pkgutil, threading
 import asyncio, hashlib, logging, msgspec  # what the package imports is not on trial
 import aiobotocore.session, aiohttp, asyncmy, asyncpg, pymongo, redis  # nor are the drivers of servers
 sys.addaudithook(listen)
-import holdfast
-for name in holdfast.__all__:
-    getattr(holdfast, name)
-for info in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
-    if not info.name.startswith("holdfast.testing.conformance"):
+import standfast
+for name in standfast.__all__:
+    getattr(standfast, name)
+for info in pkgutil.walk_packages(standfast.__path__, "standfast."):
+    if not info.name.startswith("standfast.testing.conformance"):
         importlib.import_module(info.name)
 print(heard, threading.active_count())
 """
@@ -248,8 +248,8 @@ ADDRESSES = [
 async def test_a_url_that_cannot_be_opened_shows_no_secret(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Message, repr, facts, traceback and log of the error are free of passwords."""
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(HoldfastError) as caught:
-        async with hf.open(url):
+    with pytest.raises(StandfastError) as caught:
+        async with sf.open(url):
             pass
     error = caught.value
     lines = [line for line in traceback.format_exception(error) if not line.lstrip().startswith("File")]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.services import require
 
-VARIABLE = "HOLDFAST_REQUIRE_SERVICES"
+VARIABLE = "STANDFAST_REQUIRE_SERVICES"
 
 
 def test_what_is_there_is_used() -> None:

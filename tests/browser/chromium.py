@@ -69,7 +69,7 @@ def surroundings(home: str) -> dict[str, str]:
 @contextmanager
 def started() -> Iterator[str]:
     """Start a browser that knows nothing, and end it. Its address is where commands are sent to."""
-    command, home = program(), tempfile.mkdtemp(prefix="holdfast-browser-")
+    command, home = program(), tempfile.mkdtemp(prefix="standfast-browser-")
     arguments = [*DIES_WITH_PARENT, str(command), *FLAGS, f"--user-data-dir={home}"]
     process = subprocess.Popen(arguments, env=surroundings(home), stderr=subprocess.PIPE)
     try:

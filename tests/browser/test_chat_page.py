@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.transports.app import App
-from holdfast.transports.chat.declaring import Chat
+import standfast as sf
+from standfast.transports.app import App
+from standfast.transports.chat.declaring import Chat
 from tests.browser.chromium import started, window
 from tests.browser.serving import served
 
@@ -33,16 +33,16 @@ class Echo:
     def __init__(self, policy: Any = "queue") -> None:
         self.go = asyncio.Semaphore(0)
         self.kept: list[str] = []
-        self.flow = hf.Flow("echo", description="Says it again.")
+        self.flow = sf.Flow("echo", description="Says it again.")
         self.flow.action(name="append_message")(self._append)
         self.flow.action(name="respond", concurrency=policy)(self._respond)
         self.app = App("memory://", flows=[self.flow], chats=[Chat(self.flow)], grace=0)
 
-    async def _append(self, request: hf.Request, text: str) -> None:
+    async def _append(self, request: sf.Request, text: str) -> None:
         del request
         self.kept.append(text)
 
-    async def _respond(self, request: hf.Request, text: str) -> None:
+    async def _respond(self, request: sf.Request, text: str) -> None:
         for word in (*WORDS, text):
             await self.go.acquire()
             request.emit(word)

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from msgspec import structs
 
-from holdfast.errors import (
+from standfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import Ask, Beside, Manner
-from holdfast.flows.arbiters.sole import SITE
-from holdfast.flows.policies import Join, Latest, Queue, Reject, Restart
-from holdfast.locks.driving.turning_out import turn_out
-from holdfast.space import lines_of
-from holdfast.stores.protocol import Put
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import Ask, Beside, Manner
+from standfast.flows.arbiters.sole import SITE
+from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
+from standfast.locks.driving.turning_out import turn_out
+from standfast.space import lines_of
+from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
-    from holdfast.flows.arbiters.protocol import Arbiter, Turn
-    from holdfast.keys import RecordKey
-    from holdfast.space import Space
-    from holdfast.stores.protocol import Change, Snapshot
+    from standfast.flows.arbiters.protocol import Arbiter, Turn
+    from standfast.keys import RecordKey
+    from standfast.space import Space
+    from standfast.stores.protocol import Change, Snapshot
 
     Pair: TypeAlias = tuple[Arbiter, Arbiter]
 

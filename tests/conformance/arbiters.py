@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import (
+from standfast.clock import Instant
+from standfast.errors import (
     QueueFullError,
     QueueTimeoutError,
     RequestCancelledError,
@@ -17,9 +17,9 @@ from holdfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import JoinsError, Stop
-from holdfast.flows.policies import Queue
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import JoinsError, Stop
+from standfast.flows.policies import Queue
 from tests.conformance.arbiter_visits import (
     HASTY,
     JOIN,
@@ -35,8 +35,8 @@ from tests.conformance.arbiter_visits import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.flows.arbiters.protocol import Arbiter
-    from holdfast.space import Space
+    from standfast.flows.arbiters.protocol import Arbiter
+    from standfast.space import Space
 
     Pair: TypeAlias = tuple[Arbiter, Arbiter]
 

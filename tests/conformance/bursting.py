@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import RequestSupersededError
+from standfast.errors import RequestSupersededError
 from tests.conformance.dispatch_stage import SOON, arrival, result, until_one_waits
 
 if TYPE_CHECKING:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.conformance.dispatch_stage import ANN, SOON, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.policies import Policy
+    from standfast.flows.policies import Policy
     from tests.conformance.dispatching import Pair
 
 POLICIES: Final[dict[str, Policy]] = {
-    "side_by_side": hf.Allow(),
-    "last_of": hf.Debounce("250ms", collapse="last"),
-    "all_of": hf.Debounce("250ms", collapse="all"),
-    "first_at_once": hf.Debounce("500ms", edge="leading", collapse="last"),
-    "first_and_all": hf.Debounce("500ms", edge="leading", collapse="all"),
+    "side_by_side": sf.Allow(),
+    "last_of": sf.Debounce("250ms", collapse="last"),
+    "all_of": sf.Debounce("250ms", collapse="all"),
+    "first_at_once": sf.Debounce("500ms", edge="leading", collapse="last"),
+    "first_and_all": sf.Debounce("500ms", edge="leading", collapse="all"),
 }
 
 
@@ -29,9 +29,9 @@ class Desk:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[Any]]] = []
         self.now = self.most = 0
-        self.flow = hf.Flow("desk")
+        self.flow = sf.Flow("desk")
 
-        async def work(request: hf.Request, name: str) -> str:
+        async def work(request: sf.Request, name: str) -> str:
             self.calls.append((name, [each["name"] for each in request.inputs]))
             self.now += 1
             self.most = max(self.most, self.now)
@@ -44,15 +44,15 @@ class Desk:
         for action, policy in POLICIES.items():
             self.flow.action(name=action, concurrency=policy)(work)
 
-        @self.flow.action(concurrency=hf.Batch(3, "250ms"))
-        async def batched(request: hf.Request, name: list[str]) -> str:
+        @self.flow.action(concurrency=sf.Batch(3, "250ms"))
+        async def batched(request: sf.Request, name: list[str]) -> str:
             self.calls.append(("+".join(name), [each["name"] for each in request.inputs]))
             return "+".join(name)
 
 
-def sent(action: str, name: str) -> hf.Arrival:
+def sent(action: str, name: str) -> sf.Arrival:
     """Return a request of ann's in her one session."""
-    return hf.Arrival(flow="desk", action=action, inputs={"name": name}, principal=ANN, session="s-1")
+    return sf.Arrival(flow="desk", action=action, inputs={"name": name}, principal=ANN, session="s-1")
 
 
 class CollectingContract:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.conformance import StoreConformance
+from standfast.testing.conformance import StoreConformance
 from tests.sizes import PROVE, Tally, tallies
 
 if TYPE_CHECKING:

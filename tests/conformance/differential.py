@@ -11,15 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, GroupedStore, Put
-from holdfast.stores.backend import CommitRider, UpdateRider
-from holdfast.testing import StoreModel, VirtualClock
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, GroupedStore, Put
+from standfast.stores.backend import CommitRider, UpdateRider
+from standfast.testing import StoreModel, VirtualClock
 from tests.sizes import size
 
 if TYPE_CHECKING:
-    from holdfast.stores import Change, Snapshot
+    from standfast.stores import Change, Snapshot
 
 Open: TypeAlias = Callable[[], Awaitable[GroupedStore]]
 """Opens a handle on the data of one program."""

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import pytest
 
-import holdfast as hf
-from holdfast.flows.dispatch import Dispatcher
-from holdfast.flows.records import SESSIONS, session_key
+import standfast as sf
+from standfast.flows.dispatch import Dispatcher
+from standfast.flows.records import SESSIONS, session_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.policies import Policy
-    from holdfast.flows.request import Event
+    from standfast.flows.handle import Handle
+    from standfast.flows.policies import Policy
+    from standfast.flows.request import Event
 
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""
 
-ANN: Final = hf.Principal("acme", "ann")
+ANN: Final = sf.Principal("acme", "ann")
 
 DURABLE: Final = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
 
@@ -32,35 +32,35 @@ Pair: TypeAlias = tuple[Dispatcher, Dispatcher]
 
 
 POLICIES: Final[dict[str, Policy]] = {
-    "free": hf.Allow(),
-    "queued": hf.Queue(max_waiting=3),
-    "hasty": hf.Queue(timeout="60ms"),
-    "patient": hf.Queue(timeout=None),
-    "rejected": hf.Reject(),
-    "restarted": hf.Restart(grace="10s"),
-    "joined": hf.Join(),
-    "latest": hf.Latest(),
-    "debounced": hf.Debounce("250ms", collapse="all"),
-    "capped": hf.Debounce("200ms", max_wait="300ms"),
-    "leading": hf.Debounce("500ms", edge="leading"),
+    "free": sf.Allow(),
+    "queued": sf.Queue(max_waiting=3),
+    "hasty": sf.Queue(timeout="60ms"),
+    "patient": sf.Queue(timeout=None),
+    "rejected": sf.Reject(),
+    "restarted": sf.Restart(grace="10s"),
+    "joined": sf.Join(),
+    "latest": sf.Latest(),
+    "debounced": sf.Debounce("250ms", collapse="all"),
+    "capped": sf.Debounce("200ms", max_wait="300ms"),
+    "leading": sf.Debounce("500ms", edge="leading"),
 }
 """The actions that work as a test says, by the policy that they have."""
 
 LIMITED: Final[dict[str, dict[str, Any]]] = {
-    "limited": {"limits": hf.ActionLimit(1)},
-    "limited_queue": {"concurrency": "queue", "limits": hf.ActionLimit(1)},
-    "limited_restart": {"concurrency": hf.Restart(grace="10s"), "limits": hf.ActionLimit(1)},
-    "limited_latest": {"concurrency": "latest", "limits": hf.ActionLimit(1)},
-    "limited_batch": {"concurrency": hf.Debounce("10ms"), "limits": hf.ActionLimit(1)},
-    "limited_by_user": {"limits": hf.ActionLimit(1, key="user")},
-    "limited_shortly": {"limits": hf.ActionLimit(1, ttl="60ms")},
-    "limited_strictly": {"limits": hf.ActionLimit(1, on_limit="reject")},
-    "limited_room": {"limits": hf.ActionLimit(1, max_queued=1)},
-    "shares_one": {"limits": hf.ActionLimit(1, name="gpu")},
-    "shares_two": {"limits": [hf.ActionLimit(1, name="gpu"), hf.ActionLimit(5)], "priority": 5},
-    "one_then_two": {"limits": [hf.ActionLimit(1, name="one"), hf.ActionLimit(1, name="two")]},
-    "two_then_one": {"limits": [hf.ActionLimit(1, name="two"), hf.ActionLimit(1, name="one")]},
-    "rated": {"limits": hf.Rate(2, "1 hour", key="user")},
+    "limited": {"limits": sf.ActionLimit(1)},
+    "limited_queue": {"concurrency": "queue", "limits": sf.ActionLimit(1)},
+    "limited_restart": {"concurrency": sf.Restart(grace="10s"), "limits": sf.ActionLimit(1)},
+    "limited_latest": {"concurrency": "latest", "limits": sf.ActionLimit(1)},
+    "limited_batch": {"concurrency": sf.Debounce("10ms"), "limits": sf.ActionLimit(1)},
+    "limited_by_user": {"limits": sf.ActionLimit(1, key="user")},
+    "limited_shortly": {"limits": sf.ActionLimit(1, ttl="60ms")},
+    "limited_strictly": {"limits": sf.ActionLimit(1, on_limit="reject")},
+    "limited_room": {"limits": sf.ActionLimit(1, max_queued=1)},
+    "shares_one": {"limits": sf.ActionLimit(1, name="gpu")},
+    "shares_two": {"limits": [sf.ActionLimit(1, name="gpu"), sf.ActionLimit(5)], "priority": 5},
+    "one_then_two": {"limits": [sf.ActionLimit(1, name="one"), sf.ActionLimit(1, name="two")]},
+    "two_then_one": {"limits": [sf.ActionLimit(1, name="two"), sf.ActionLimit(1, name="one")]},
+    "rated": {"limits": sf.Rate(2, "1 hour", key="user")},
 }
 """The actions that have limits, and how they are declared."""
 
@@ -86,13 +86,13 @@ class Stage:
         self._news: Final[defaultdict[str, asyncio.Event]] = defaultdict(asyncio.Event)
         self.failures: Final[dict[str, int]] = {}
         self.calls: Final[list[str]] = []
-        self.nest: Callable[[hf.Request, str], Awaitable[str]] = self._work
+        self.nest: Callable[[sf.Request, str], Awaitable[str]] = self._work
         self.flow: Final = self._flow()
 
-    def _flow(self) -> hf.Flow:
-        flow = hf.Flow("chat")
+    def _flow(self) -> sf.Flow:
+        flow = sf.Flow("chat")
 
-        async def work(request: hf.Request, name: str) -> str:
+        async def work(request: sf.Request, name: str) -> str:
             return await self._work(request, name)
 
         for action, policy in POLICIES.items():
@@ -100,24 +100,24 @@ class Stage:
         for action, options in LIMITED.items():
             flow.action(name=action, **options)(work)
 
-        @flow.action(concurrency=hf.Batch(3, "10s"))
-        async def batched(request: hf.Request, names: list[str]) -> list[str]:
+        @flow.action(concurrency=sf.Batch(3, "10s"))
+        async def batched(request: sf.Request, names: list[str]) -> list[str]:
             await self._work(request, "+".join(names))
             return names
 
-        @flow.action(concurrency="queue", retry=hf.Retry(attempts=3, delay=0.01))
-        async def retried(request: hf.Request, name: str) -> str:
+        @flow.action(concurrency="queue", retry=sf.Retry(attempts=3, delay=0.01))
+        async def retried(request: sf.Request, name: str) -> str:
             await request.run_once("charge", self._charge, name)
             return await self._work(request, name)
 
         flow.action(name="kept", concurrency="queue", durable=True)(work)
 
         @flow.action(concurrency="queue")
-        async def nested(request: hf.Request, name: str) -> str:
+        async def nested(request: sf.Request, name: str) -> str:
             return await self.nest(request, name)
 
-        @flow.action(limits=hf.ActionLimit(1, name="gpu"))
-        async def nested_in_limit(request: hf.Request, name: str) -> str:
+        @flow.action(limits=sf.ActionLimit(1, name="gpu"))
+        async def nested_in_limit(request: sf.Request, name: str) -> str:
             return await self.nest(request, name)
 
         return flow
@@ -126,7 +126,7 @@ class Stage:
         self.calls.append(name)
         return name
 
-    async def _work(self, request: hf.Request, name: str) -> str:
+    async def _work(self, request: sf.Request, name: str) -> str:
         self.begun.append(name)
         self.seen[name] = request.inputs
         self._now += 1
@@ -170,12 +170,12 @@ class Stage:
             await self._news[f"ended {name}"].wait()
 
 
-def arrival(action: str, name: str, *, durable: bool = False, **more: Any) -> hf.Arrival:
+def arrival(action: str, name: str, *, durable: bool = False, **more: Any) -> sf.Arrival:
     """Return a request of ann's in her one session."""
     inputs = more.pop("inputs", {"names" if action == "batched" else "name": name})
     more.setdefault("session", "s-1")
     more.setdefault("principal", ANN)
-    return hf.Arrival(flow="chat", action=action, inputs=inputs, attended=not durable, **more)
+    return sf.Arrival(flow="chat", action=action, inputs=inputs, attended=not durable, **more)
 
 
 async def result(handle: Handle) -> Any:

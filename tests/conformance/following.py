@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestFailedError, RequestNotFoundError
+import standfast as sf
+from standfast.errors import RequestFailedError, RequestNotFoundError
 from tests.conformance.dispatch_stage import ANN, DURABLE, SOON, all_of, arrival, names_of, result
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class FollowContract:
         """Whatever is asked about it is answered as if it had never been."""
         stage.hold("a")
         handle = await pair[0].dispatch(arrival("queued", "a"))
-        other, absent = hf.Principal("evil", "ann"), f"{handle.id[:-4]}0000"
+        other, absent = sf.Principal("evil", "ann"), f"{handle.id[:-4]}0000"
         told: list[str] = []
         for principal, name in ((other, handle.id), (ANN, absent)):
             for asked in (pair[0].find, pair[1].info, pair[1].explain, pair[0].cancel):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     QueueFullError,
     QueueTimeoutError,
     RateExceededError,
@@ -22,7 +22,7 @@ from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 if TYPE_CHECKING:
     from tests.conformance.dispatching import Pair
 
-BOB = hf.Principal("acme", "bob")
+BOB = sf.Principal("acme", "bob")
 DURABLE = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
 
 
@@ -217,7 +217,7 @@ class LimitContract:
         """It is refused at once, since neither could ever go on."""
         refused: list[BaseException] = []
 
-        async def nest(_request: hf.Request, name: str) -> str:
+        async def nest(_request: sf.Request, name: str) -> str:
             try:
                 await pair[0].dispatch(arrival("shares_one", name, session="inner"))
             except WaitsForItselfError as problem:

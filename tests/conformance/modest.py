@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.protocol import Capabilities
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.protocol import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Applied, Batch, Ear
-    from holdfast.stores.protocol import Snapshot, Wake
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.protocol import Snapshot, Wake
 
 MODEST: Final = Capabilities(
     backend="modest",

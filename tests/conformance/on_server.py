@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from holdfast.stores.opening import open_store
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
     Open: TypeAlias = Callable[[], Awaitable[GroupedStore]]
 

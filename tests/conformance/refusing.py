@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError
+from standfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError
 from tests.conformance.dispatch_stage import ANN, arrival, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.handle import Handle
+    from standfast.flows.handle import Handle
     from tests.conformance.dispatch_stage import Stage
     from tests.conformance.dispatching import Pair
 

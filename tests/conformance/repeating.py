@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import IdempotencyInFlightError, IdempotencyMismatchError, RequestCancelledError
+import standfast as sf
+from standfast.errors import IdempotencyInFlightError, IdempotencyMismatchError, RequestCancelledError
 from tests.conformance.dispatch_stage import DURABLE, arrival, result
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RepeatContract:
         await result(await pair[0].dispatch(arrival("queued", "a", idempotency_key="k")))
         with pytest.raises(IdempotencyMismatchError):
             await pair[1].dispatch(arrival("queued", "b", idempotency_key="k"))
-        other = arrival("queued", "c", idempotency_key="k", principal=hf.Principal("acme", "bob"))
+        other = arrival("queued", "c", idempotency_key="k", principal=sf.Principal("acme", "bob"))
 
         assert await result(await pair[1].dispatch(other)) == "did c"
 

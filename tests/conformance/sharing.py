@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestCancelledError, RequestSharedError
+import standfast as sf
+from standfast.errors import RequestCancelledError, RequestSharedError
 from tests.conformance.dispatch_stage import ANN, Stage, arrival, result
 
 if TYPE_CHECKING:
     from tests.conformance.dispatching import Pair
 
-BOB = hf.Principal("acme", "bob")
-BOSS = hf.Principal("acme", "boss", frozenset({"operator"}))
+BOB = sf.Principal("acme", "bob")
+BOSS = sf.Principal("acme", "boss", frozenset({"operator"}))
 SHARED = pytest.mark.parametrize("action", ["debounced", "batched", "joined"])
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import ArbiterUnavailableError, RequestCancelledError, WaitsForItselfError
+from standfast.errors import ArbiterUnavailableError, RequestCancelledError, WaitsForItselfError
 from tests.conformance.dispatch_stage import ANN, DURABLE, SOON, all_of, arrival, result
 
 if TYPE_CHECKING:
-    import holdfast as hf
+    import standfast as sf
     from tests.conformance.dispatch_stage import Pair, Stage
 
 
@@ -80,7 +80,7 @@ class StopContract:
         """Whether it is sent by the one that has the key, or a transport says so."""
         found: list[type[BaseException]] = []
 
-        async def nest(request: hf.Request, name: str) -> str:
+        async def nest(request: sf.Request, name: str) -> str:
             with pytest.raises(WaitsForItselfError) as refused:
                 await pair[1].dispatch(arrival("queued", "inner"))
             found.append(refused.type)

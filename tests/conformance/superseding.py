@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestSupersededError
-from holdfast.events import RequestsOverlap
+import standfast as sf
+from standfast.errors import RequestSupersededError
+from standfast.events import RequestsOverlap
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result, until_set
 from tests.conformance.dispatching import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.events import Event
-    from holdfast.flows.handle import Handle
+    from standfast.events import Event
+    from standfast.flows.handle import Handle
     from tests.conformance.dispatching import Pair
 
 DURABLE = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
@@ -31,10 +31,10 @@ class Mule:
         self.begun: list[str] = []
         self.news = asyncio.Event()
         self.may_end = asyncio.Event()
-        self.flow = hf.Flow("mule")
+        self.flow = sf.Flow("mule")
 
-        @self.flow.action(concurrency=hf.Restart(grace="20ms"))
-        async def work(request: hf.Request, name: str) -> str:
+        @self.flow.action(concurrency=sf.Restart(grace="20ms"))
+        async def work(request: sf.Request, name: str) -> str:
             self.begun.append(name)
             request.session.append("names", name)
             self.news.set()
@@ -42,10 +42,10 @@ class Mule:
                 await until_set(self.may_end)
             return f"did {name}"
 
-    def arrival(self, name: str, *, durable: bool) -> hf.Arrival:
+    def arrival(self, name: str, *, durable: bool) -> sf.Arrival:
         """Return a request for it."""
         sent = arrival("work", name, durable=durable)
-        return hf.Arrival(
+        return sf.Arrival(
             flow="mule",
             action="work",
             inputs=sent.inputs,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError, RequestSupersededError
+from standfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError, RequestSupersededError
 from tests.conformance.dispatch_stage import ANN, DURABLE, SOON, arrival, names_of, result, until_free
 
 if TYPE_CHECKING:

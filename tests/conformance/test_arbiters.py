@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.space import Space
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.opening import open_store
+import standfast as sf
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.space import Space
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.opening import open_store
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.arbiters import ArbiterContract
 from tests.conformance.places import OnPostgresql, OnRedis, OnSqlite
@@ -30,7 +30,7 @@ class TestLocalArbiter(ArbiterContract):
     @pytest.fixture
     async def space(self) -> AsyncIterator[Space]:
         """A space in memory."""
-        async with hf.open("memory://", namespace=fresh_name()) as space:
+        async with sf.open("memory://", namespace=fresh_name()) as space:
             yield space
 
     @pytest.fixture

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.sqlite import Options, open_sqlite
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.sqlite import Options, open_sqlite
 from tests.conformance.differential import compare_with_the_model
 from tests.conformance.modest import MODEST, ModestBackend
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.testing import VirtualClock
+    from standfast.testing import VirtualClock
     from tests.conformance.differential import Open
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.flows.dispatch import Dispatcher
+import standfast as sf
+from standfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatching import DispatchContract
 from tests.conformance.limiting import LimitContract
@@ -38,7 +38,7 @@ class Shared(DispatchContract, LimitContract, SharingContract):
     async def pair(self, stage: Stage, url: str) -> AsyncIterator[Pair]:
         """One on each opening of the store."""
         namespace = fresh_name()
-        one, two = (Dispatcher(hf.Engine(url, namespace=namespace), [stage.flow]) for _ in range(2))
+        one, two = (Dispatcher(sf.Engine(url, namespace=namespace), [stage.flow]) for _ in range(2))
         async with one, two:
             yield one, two
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory
-from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory
+from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.modest import MODEST, ModestBackend
 from tests.sizes import PROVE
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.flows.dispatch import Dispatcher
+import standfast as sf
+from standfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.collecting import CollectingContract, Desk
 from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class _Policies(SupersedingContract, CollectingContract, RefusingContract):
     @pytest.fixture
-    def flows(self, stage: Stage, mule: Mule, desk: Desk) -> list[hf.Flow]:
+    def flows(self, stage: Stage, mule: Mule, desk: Desk) -> list[sf.Flow]:
         """All that is served."""
         return [stage.flow, mule.flow, desk.flow]
 
@@ -32,9 +32,9 @@ class TestLocal(_Policies):
     """The sole server."""
 
     @pytest.fixture
-    async def pair(self, flows: list[hf.Flow], mule: Mule) -> AsyncIterator[Pair]:
+    async def pair(self, flows: list[sf.Flow], mule: Mule) -> AsyncIterator[Pair]:
         """The same one twice."""
-        engine = hf.Engine("memory://", hooks=[mule.told.append])
+        engine = sf.Engine("memory://", hooks=[mule.told.append])
         async with Dispatcher(engine, flows, arbiter="local") as dispatcher:
             yield dispatcher, dispatcher
 
@@ -43,10 +43,10 @@ class Shared(_Policies):
     """Two servers on one store."""
 
     @pytest.fixture
-    async def pair(self, flows: list[hf.Flow], mule: Mule, url: str) -> AsyncIterator[Pair]:
+    async def pair(self, flows: list[sf.Flow], mule: Mule, url: str) -> AsyncIterator[Pair]:
         """One on each opening of the store."""
         namespace = fresh_name()
-        engines = (hf.Engine(url, namespace=namespace, hooks=[mule.told.append]) for _ in range(2))
+        engines = (sf.Engine(url, namespace=namespace, hooks=[mule.told.append]) for _ in range(2))
         one, two = (Dispatcher(engine, flows) for engine in engines)
         async with one, two:
             yield one, two

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.opening import open_store
-from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from standfast.stores.opening import open_store
+from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
 from tests.conformance.on_server import OnServer
 

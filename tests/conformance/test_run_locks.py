@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import SYSTEM_CLOCK
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.sqlite import open_sqlite
-from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import RunLockConformance
+from standfast.clock import SYSTEM_CLOCK
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.sqlite import open_sqlite
+from standfast.testing import VirtualClock
+from standfast.testing.conformance import RunLockConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.sealing import Keyring, SealedStore
-from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import StoreConformance
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.sealing import Keyring, SealedStore
+from standfast.testing import VirtualClock
+from standfast.testing.conformance import StoreConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import SYSTEM_CLOCK
-from holdfast.stores.sqlite import Options, open_sqlite
-from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import StoreConformance
+from standfast.clock import SYSTEM_CLOCK
+from standfast.stores.sqlite import Options, open_sqlite
+from standfast.testing import VirtualClock
+from standfast.testing.conformance import StoreConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
     Open = Callable[[], Awaitable[GroupedStore]]
 

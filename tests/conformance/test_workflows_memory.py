@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import WorkflowConformance
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.testing import VirtualClock
+from standfast.testing.conformance import WorkflowConformance
 from tests.conformance.modest import MODEST, ModestBackend
 
 if TYPE_CHECKING:

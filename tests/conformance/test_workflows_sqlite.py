@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores.sqlite import open_sqlite
-from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import WorkflowConformance
+from standfast.stores.sqlite import open_sqlite
+from standfast.testing import VirtualClock
+from standfast.testing.conformance import WorkflowConformance
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 class TestSqliteWorkflows(WorkflowConformance):

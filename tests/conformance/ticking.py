@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestCancelledError, RequestRejectedError, WorkflowConcurrencyLimitExceededError
-from holdfast.flows.dispatch import Dispatcher
+import standfast as sf
+from standfast.errors import RequestCancelledError, RequestRejectedError, WorkflowConcurrencyLimitExceededError
+from standfast.flows.dispatch import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.opening import ArbiterKind
-    from holdfast.flows.scheduling import OnOverlap
+    from standfast.flows.handle import Handle
+    from standfast.flows.opening import ArbiterKind
+    from standfast.flows.scheduling import OnOverlap
 
 Pair: TypeAlias = tuple[Dispatcher, Dispatcher]
 
@@ -44,7 +44,7 @@ class TickContract:
         )
         namespace, many = fresh_name(), 2 if self.kind == "shared" else 1
         made = [
-            Dispatcher(hf.Engine(url, namespace=namespace), [stage.flow], arbiter=self.kind, schedules=[tick])
+            Dispatcher(sf.Engine(url, namespace=namespace), [stage.flow], arbiter=self.kind, schedules=[tick])
             for _ in range(many)
         ]
         async with made[0], made[-1] if many > 1 else _nothing():

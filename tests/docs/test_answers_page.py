@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import errors
+from standfast import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 ANSWERS, FLOWS = ((REFERENCE / name).read_text(encoding="utf-8") for name in ("answers.md", "flows.md"))
 ROW = re.compile(r"^\| (?P<status>\d{3}) \| .+ \| ?(?P<errors>.*?) ?\|$", re.MULTILINE)
-NAMED = re.compile(r"`~holdfast\.errors\.(\w+)`")
+NAMED = re.compile(r"`~standfast\.errors\.(\w+)`")
 LISTED = re.compile(r"^\| `(?P<error>\w+Error)` \| (?P<status>\d{3}) \|", re.MULTILINE)
 AT_HOME = {"InvalidFlowError", "NotTheSoleServerError"}
 """What only whoever declares or starts an application is told."""

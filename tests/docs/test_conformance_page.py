@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
+from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
 SUITES: dict[str, tuple[type, str]] = {

@@ -51,7 +51,7 @@ def commands(text: str) -> list[Command]:
 
 def module(text: str) -> tuple[str, str]:
     """Return the name and the code of the module that a page serves: its first block, and the application."""
-    name = re.search(r"holdfast serve (\w+):app", text)
+    name = re.search(r"standfast serve (\w+):app", text)
     assert name is not None, "the page does not say how it is served"
     first, *others = [each.code for each in blocks(text)]
     application = next((code for code in others if code.startswith("app = ")), "") if "\napp = " not in first else ""
@@ -66,7 +66,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     """Where the application of a page is served, in an empty folder."""
     name, code = module(request.getfixturevalue("page").read_text(encoding="utf-8"))
     (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
-    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.delenv("STANDFAST_STORE", raising=False)
     program = Program("", "serve", f"{name}:app", "--port", "0", cwd=tmp_path)
     found = re.search(r"at (http://\S+) \(process", program.hear())
     assert found is not None

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
+import standfast
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODULES = sorted(info.name for info in pkgutil.walk_packages(holdfast.__path__, "holdfast."))
+MODULES = sorted(info.name for info in pkgutil.walk_packages(standfast.__path__, "standfast."))
 CHECKER = doctest.OutputChecker()
 
 
@@ -42,7 +42,7 @@ def printed(source: str, names: dict[str, Any], runner: asyncio.Runner) -> str:
 def wrong_examples(test: doctest.DocTest) -> list[str]:
     """Return what the examples of one docstring get wrong."""
     wrong: list[str] = []
-    names = dict(test.globs) | {"hf": holdfast, "asyncio": asyncio, "__name__": "__main__"}
+    names = dict(test.globs) | {"sf": standfast, "asyncio": asyncio, "__name__": "__main__"}
     with asyncio.Runner() as runner:
         for example in test.examples:
             answer = printed(example.source, names, runner)

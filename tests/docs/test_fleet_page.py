@@ -20,7 +20,7 @@ def test_the_same_application_runs_on_a_server_with_three_workers(postgresql_url
     page = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "docs" / "page.py"), str(PAGE)],
         cwd=tmp_path,
-        env={**os.environ, "HOLDFAST_FLEET": url, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "STANDFAST_FLEET": url, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         timeout=150,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
+from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.arbiters import ArbiterContract
 from tests.conformance.collecting import CollectingContract
 from tests.conformance.dispatching import DispatchContract

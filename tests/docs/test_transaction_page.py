@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.ids import new_id
+from standfast.ids import new_id
 from tests.docs.page import blocks, run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "share-a-transaction.md"

@@ -26,7 +26,7 @@ PATIENCE = 40.0
 @asynccontextmanager
 async def serving(port: int, folder: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Serve the example, and kill it at the end."""
-    command = [sys.executable, "-m", "holdfast", "serve", "support_chat:app", "--app-dir", str(EXAMPLES)]
+    command = [sys.executable, "-m", "standfast", "serve", "support_chat:app", "--app-dir", str(EXAMPLES)]
     started = await asyncio.create_subprocess_exec(
         *DIES_WITH_PARENT, *command, "--port", str(port), "--quiet", cwd=folder, env=os.environ
     )

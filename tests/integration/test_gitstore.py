@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.gitstore import GitError, GitStore, PushError, Tree, git
-from holdfast.local import Backoff, Exclusion
+from standfast.local import Backoff, Exclusion
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra import line as algebra
-from holdfast.locks.algebra.entries import Attended, Entry, Until
-from holdfast.locks.algebra.line import Line, Rules
+from standfast.clock import Instant
+from standfast.locks.algebra import line as algebra
+from standfast.locks.algebra.entries import Attended, Entry, Until
+from standfast.locks.algebra.line import Line, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.locks.algebra.entries import Holder
+    from standfast.locks.algebra.entries import Holder
 
 
 T = TypeVar("T")

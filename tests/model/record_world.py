@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.locks.algebra import record as by_hand
-from holdfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
+from standfast.clock import MICROSECONDS, Instant
+from standfast.locks.algebra import record as by_hand
+from standfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
 from tests.model.line_world import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.locks.algebra.record import LockPosition, Renewal
+    from standfast.locks.algebra.record import LockPosition, Renewal
 
 
 STALE = -1

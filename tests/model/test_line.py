@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from holdfast.testing.explorer import Exploration, explore
+from standfast.testing.explorer import Exploration, explore
 from tests.model.line_mutants import MUTANTS
 from tests.model.line_properties import PROPERTIES
 from tests.model.line_world import Actor, Algebra, Model, Setup, canonical

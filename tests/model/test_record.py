@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from holdfast.locks.algebra import record as by_hand
-from holdfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
-from holdfast.testing.explorer import Exploration, explore
+from standfast.locks.algebra import record as by_hand
+from standfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
+from standfast.testing.explorer import Exploration, explore
 from tests.model.record_world import RECORD_PROPERTIES, ByHand, RecordModel, canonical_record
 from tests.sizes import size
 

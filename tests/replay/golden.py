@@ -9,12 +9,12 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
-from holdfast.errors import HoldTimeoutError, RunFailedError, SignalTimeoutError
-from holdfast.testing.workflows import WorkflowEnvironment, save_history
+import standfast as sf
+from standfast.errors import HoldTimeoutError, RunFailedError, SignalTimeoutError
+from standfast.testing.workflows import WorkflowEnvironment, save_history
 
 if TYPE_CHECKING:
-    from holdfast.workflows.declaring.definition import Workflow
+    from standfast.workflows.declaring.definition import Workflow
 
 FOLDER: Final = Path(__file__).parent / "histories"
 
@@ -29,22 +29,22 @@ async def refuse(about: str) -> None:
     raise ValueError(about)
 
 
-@hf.step(retry=hf.Retry(attempts=2, delay=30.0))
+@sf.step(retry=sf.Retry(attempts=2, delay=30.0))
 async def second_time(number: int) -> int:
     """Fail once."""
-    if hf.current_step().attempt == 1:
+    if sf.current_step().attempt == 1:
         raise ConnectionError("not yet")
     return number
 
 
-@hf.step(semantics="at_most_once")
+@sf.step(semantics="at_most_once")
 async def only_once(number: int) -> int:
     """Be run at most once."""
     return number
 
 
-@hf.workflow(name="golden.steps")
-async def steps(ctx: hf.Context, rounds: int) -> int:
+@sf.workflow(name="golden.steps")
+async def steps(ctx: sf.Context, rounds: int) -> int:
     """Take steps in a loop."""
     total = 1
     for _ in range(rounds):
@@ -52,8 +52,8 @@ async def steps(ctx: hf.Context, rounds: int) -> int:
     return await ctx.step("last", double, total)
 
 
-@hf.workflow(name="golden.failures")
-async def failures(ctx: hf.Context) -> str:
+@sf.workflow(name="golden.failures")
+async def failures(ctx: sf.Context) -> str:
     """Catch a failure, retry a step, and fail in the end."""
     try:
         await ctx.step(refuse, "first")
@@ -63,29 +63,29 @@ async def failures(ctx: hf.Context) -> str:
     raise ValueError("last")
 
 
-@hf.workflow(name="golden.once")
-async def once(ctx: hf.Context) -> int:
+@sf.workflow(name="golden.once")
+async def once(ctx: sf.Context) -> int:
     """Take a step that is run at most once."""
     return await ctx.step(only_once, 3)
 
 
-@hf.workflow(name="golden.sleeping")
-async def sleeping(ctx: hf.Context) -> int:
+@sf.workflow(name="golden.sleeping")
+async def sleeping(ctx: sf.Context) -> int:
     """Sleep between steps."""
     await ctx.sleep("1 day")
     return await ctx.step(double, 4)
 
 
-@hf.workflow(name="golden.chance")
-async def chance(ctx: hf.Context) -> str:
+@sf.workflow(name="golden.chance")
+async def chance(ctx: sf.Context) -> str:
     """Read the time, and throw dice."""
     now, number, name = await ctx.now(), (await ctx.random()).randrange(1_000_000), await ctx.uuid()
     await ctx.step(double, number)
     return f"{now.isoformat()} {number} {name}"
 
 
-@hf.workflow(name="golden.signals")
-async def signals(ctx: hf.Context) -> list[Any]:
+@sf.workflow(name="golden.signals")
+async def signals(ctx: sf.Context) -> list[Any]:
     """Take a signal, one in time, and miss one."""
     found = [await ctx.wait_signal("go"), await ctx.wait_signal("go", timeout="1 hour")]
     try:
@@ -95,8 +95,8 @@ async def signals(ctx: hf.Context) -> list[Any]:
     return found
 
 
-@hf.workflow(name="golden.updates")
-async def updates(ctx: hf.Context) -> list[str]:
+@sf.workflow(name="golden.updates")
+async def updates(ctx: sf.Context) -> list[str]:
     """Take updates until there are two, and wait for a third in vain."""
     seen: list[str] = []
     ctx.on_update("say", seen.append)
@@ -106,8 +106,8 @@ async def updates(ctx: hf.Context) -> list[str]:
     return seen
 
 
-@hf.workflow(name="golden.gather")
-async def gather(ctx: hf.Context) -> list[Any]:
+@sf.workflow(name="golden.gather")
+async def gather(ctx: sf.Context) -> list[Any]:
     """Run branches side by side, nested, sharing a list."""
     seen: list[int] = []
 
@@ -121,8 +121,8 @@ async def gather(ctx: hf.Context) -> list[Any]:
     return [inner, seen]
 
 
-@hf.workflow(name="golden.race")
-async def race(ctx: hf.Context) -> list[Any]:
+@sf.workflow(name="golden.race")
+async def race(ctx: sf.Context) -> list[Any]:
     """Let the first of several win; the loser cleans up."""
 
     async def loser() -> None:
@@ -134,8 +134,8 @@ async def race(ctx: hf.Context) -> list[Any]:
     return list(await ctx.race(loser(), ctx.sleep("1 hour")))
 
 
-@hf.workflow(name="golden.failing_branch")
-async def failing_branch(ctx: hf.Context) -> str:
+@sf.workflow(name="golden.failing_branch")
+async def failing_branch(ctx: sf.Context) -> str:
     """Let one branch fail, so that the others are cancelled."""
     try:
         await ctx.gather(ctx.sleep("1 day"), ctx.step(refuse, "one"), ctx.wait_signal("never"))
@@ -144,14 +144,14 @@ async def failing_branch(ctx: hf.Context) -> str:
     return "never"
 
 
-@hf.workflow(name="golden.child")
-async def child(ctx: hf.Context) -> int:
+@sf.workflow(name="golden.child")
+async def child(ctx: sf.Context) -> int:
     """Run another workflow."""
     return await ctx.child(steps, 2)
 
 
-@hf.workflow(name="golden.failing_child")
-async def failing_child(ctx: hf.Context) -> str:
+@sf.workflow(name="golden.failing_child")
+async def failing_child(ctx: sf.Context) -> str:
     """Run another workflow that fails."""
     try:
         await ctx.child(failures)
@@ -160,8 +160,8 @@ async def failing_child(ctx: hf.Context) -> str:
     return "never"
 
 
-@hf.workflow(name="golden.cancelled")
-async def cancelled(ctx: hf.Context) -> None:
+@sf.workflow(name="golden.cancelled")
+async def cancelled(ctx: sf.Context) -> None:
     """Be cancelled, and clean up."""
     try:
         await ctx.sleep("1 day")
@@ -169,8 +169,8 @@ async def cancelled(ctx: hf.Context) -> None:
         await ctx.step(double, 10)
 
 
-@hf.workflow(name="golden.timed_out", timeout="1 hour")
-async def timed_out(ctx: hf.Context) -> None:
+@sf.workflow(name="golden.timed_out", timeout="1 hour")
+async def timed_out(ctx: sf.Context) -> None:
     """Take too long."""
     try:
         await ctx.wait_signal("never")
@@ -178,14 +178,14 @@ async def timed_out(ctx: hf.Context) -> None:
         await ctx.step(double, 11)
 
 
-@hf.workflow(name="golden.patched")
-async def patched(ctx: hf.Context) -> int:
+@sf.workflow(name="golden.patched")
+async def patched(ctx: sf.Context) -> int:
     """Ask whether the code is the changed one."""
     return await ctx.step(double, 12) if await ctx.patched("change") else 0
 
 
-@hf.workflow(name="golden.continued")
-async def continued(ctx: hf.Context, left: int) -> int:
+@sf.workflow(name="golden.continued")
+async def continued(ctx: sf.Context, left: int) -> int:
     """Go on as a new run."""
     await ctx.step(double, left)
     if left:
@@ -193,16 +193,16 @@ async def continued(ctx: hf.Context, left: int) -> int:
     return left
 
 
-@hf.workflow(name="golden.waiting")
-async def waiting(ctx: hf.Context) -> None:
+@sf.workflow(name="golden.waiting")
+async def waiting(ctx: sf.Context) -> None:
     """Wait, and not have ended when it is saved."""
     await ctx.step(double, 13)
     await ctx.sleep("1 hour")
     await ctx.wait_signal("never")
 
 
-@hf.workflow(name="golden.locks")
-async def locks(ctx: hf.Context) -> int:
+@sf.workflow(name="golden.locks")
+async def locks(ctx: sf.Context) -> int:
     """Hold locks of every kind, sleep in one, and wait for one in vain."""
     async with ctx.mutex("golden-mutex", max_hold="3 days"):
         await ctx.sleep("1 hour")
@@ -213,19 +213,19 @@ async def locks(ctx: hf.Context) -> int:
     return await ctx.step("last", double, 15)
 
 
-async def _in_turn(ctx: hf.Context, number: int) -> int:
+async def _in_turn(ctx: sf.Context, number: int) -> int:
     async with ctx.mutex("golden-turns"):
         return await ctx.step(double, number)
 
 
-@hf.workflow(name="golden.waiting_in_line")
-async def waiting_in_line(ctx: hf.Context) -> str:
+@sf.workflow(name="golden.waiting_in_line")
+async def waiting_in_line(ctx: sf.Context) -> str:
     """Give up waiting for a lock that a child holds."""
     number, _ = await ctx.race(_too_long(ctx), ctx.child(holder))
     return f"branch {number}"
 
 
-async def _too_long(ctx: hf.Context) -> None:
+async def _too_long(ctx: sf.Context) -> None:
     await ctx.sleep("1 minute")
     try:
         async with ctx.mutex("golden-line", timeout="1 minute"):
@@ -234,15 +234,15 @@ async def _too_long(ctx: hf.Context) -> None:
         await ctx.step("gave-up", double, 17)
 
 
-@hf.workflow(name="golden.holder")
-async def holder(ctx: hf.Context) -> None:
+@sf.workflow(name="golden.holder")
+async def holder(ctx: sf.Context) -> None:
     """Hold a lock for a day."""
     async with ctx.mutex("golden-line"):
         await ctx.sleep("1 day")
 
 
-@hf.workflow(name="golden.states")
-async def states(ctx: hf.Context) -> list[Any]:
+@sf.workflow(name="golden.states")
+async def states(ctx: sf.Context) -> list[Any]:
     """Change states of every kind, and keep to a rate."""
     await ctx.state.workflow("visits", type=int, initial=0).increment()
     await ctx.state.execution("log", type=list[str], initial=[]).append("begun")

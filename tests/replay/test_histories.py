@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-import holdfast as hf
-from holdfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
-from holdfast.testing.workflows import WorkflowEnvironment, load_history, replay_history, save_history
+import standfast as sf
+from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
+from standfast.testing.workflows import WorkflowEnvironment, load_history, replay_history, save_history
 from tests.replay.golden import FOLDER, WORKFLOWS, double
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.workflows.declaring.definition import Workflow
+    from standfast.workflows.declaring.definition import Workflow
 
 HISTORIES: Final = sorted(FOLDER.glob("*.json"))
 each_history = pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
@@ -46,26 +46,26 @@ def test_the_golden_histories_have_marks_of_every_kind() -> None:
     assert len(HISTORIES) >= 15
 
 
-@hf.workflow(name="replayed")
-async def original(ctx: hf.Context) -> int:
+@sf.workflow(name="replayed")
+async def original(ctx: sf.Context) -> int:
     """Take two steps."""
     return await ctx.step("a", double, 1) + await ctx.step("b", double, 2)
 
 
-@hf.workflow(name="replayed")
-async def swapped(ctx: hf.Context) -> int:
+@sf.workflow(name="replayed")
+async def swapped(ctx: sf.Context) -> int:
     """Take them in the other order."""
     return await ctx.step("b", double, 2) + await ctx.step("a", double, 1)
 
 
-@hf.workflow(name="replayed")
-async def shortened(ctx: hf.Context) -> int:
+@sf.workflow(name="replayed")
+async def shortened(ctx: sf.Context) -> int:
     """Take one of them."""
     return await ctx.step("a", double, 1)
 
 
-@hf.workflow(name="replayed")
-async def lengthened(ctx: hf.Context) -> int:
+@sf.workflow(name="replayed")
+async def lengthened(ctx: sf.Context) -> int:
     """Take one more."""
     return await ctx.step("a", double, 1) + await ctx.step("b", double, 2) + await ctx.step("c", double, 3)
 

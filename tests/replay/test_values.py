@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta, Struct
 
-from holdfast.codec import PLAIN, Codec
+from standfast.codec import PLAIN, Codec
 
 
 class Grant(Struct, frozen=True, tag="grant"):

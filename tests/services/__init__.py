@@ -1,7 +1,7 @@
 """Real servers for tests: `url` names one that the whole test run shares, `private` starts one of a test's own.
 
 A server that cannot be had skips its tests, with a loud line at the end of the run; where
-``HOLDFAST_REQUIRE_SERVICES=1`` demands that all is there, it fails them.
+``STANDFAST_REQUIRE_SERVICES=1`` demands that all is there, it fails them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MISSING: dict[str, str] = {}
 
 
 def require(found: object, what: str) -> None:
-    """Skip the test, saying what is missing; fail it where ``HOLDFAST_REQUIRE_SERVICES=1`` demands that all is there.
+    """Skip the test, saying what is missing; fail it where ``STANDFAST_REQUIRE_SERVICES=1`` demands that all is there.
 
     require(shutil.which("git"), "git")
     """
@@ -30,8 +30,8 @@ def require(found: object, what: str) -> None:
 
     if found:
         return
-    if os.environ.get("HOLDFAST_REQUIRE_SERVICES", "0") not in {"", "0"}:
-        pytest.fail(f"{what} is missing, and HOLDFAST_REQUIRE_SERVICES is set")
+    if os.environ.get("STANDFAST_REQUIRE_SERVICES", "0") not in {"", "0"}:
+        pytest.fail(f"{what} is missing, and STANDFAST_REQUIRE_SERVICES is set")
     pytest.skip(f"{what} is missing on this machine")
 
 

@@ -51,7 +51,7 @@ class DynamoDB:
     def url(self, folder: Path, port: int) -> str:
         """Return the URL of a table that does not exist yet."""
         secret = (folder / "secret").read_text()
-        return f"dynamodb://AKIAHOLDFAST:{secret}@127.0.0.1:{port}/holdfast?region=us-east-1&tls=false"
+        return f"dynamodb://AKIASTANDFAST:{secret}@127.0.0.1:{port}/standfast?region=us-east-1&tls=false"
 
     def ready(self, url: str) -> bool:
         """Get an answer."""

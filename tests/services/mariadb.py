@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.services.kind import Kind
 
-USER = DATABASE = "holdfast"
+USER = DATABASE = "standfast"
 TABLES = ("mysql_system_tables", "mysql_system_tables_data", "mysql_performance_tables", "maria_add_gis_sp_bootstrap")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.services.kind import Kind
 
-DATABASE = "holdfast"
+DATABASE = "standfast"
 NOT_YET_INITIATED = 94
 
 

@@ -19,8 +19,8 @@ class MissingError(Exception):
 
 
 def cache() -> Path:
-    """Return the folder of everything that was fetched; ``HOLDFAST_SERVICES_FOLDER`` names another."""
-    return Path(os.environ.get("HOLDFAST_SERVICES_FOLDER") or ROOT / ".cache" / "services")
+    """Return the folder of everything that was fetched; ``STANDFAST_SERVICES_FOLDER`` names another."""
+    return Path(os.environ.get("STANDFAST_SERVICES_FOLDER") or ROOT / ".cache" / "services")
 
 
 def fetched(place: str) -> Path:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.services.kind import Kind
 
-USER = DATABASE = "holdfast"
+USER = DATABASE = "standfast"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",

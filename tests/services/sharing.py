@@ -24,14 +24,14 @@ def run_folder() -> Path:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if not run:
         return fresh_folder()
-    folder = Path(tempfile.gettempdir()) / f"holdfast-{run}"
+    folder = Path(tempfile.gettempdir()) / f"standfast-{run}"
     folder.mkdir(mode=0o711, exist_ok=True)
     return folder
 
 
 def fresh_folder() -> Path:
     """Make a temporary folder that a server may pass through which runs as another user."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    folder = Path(tempfile.mkdtemp(prefix="standfast-"))
     folder.chmod(0o711)
     return folder
 

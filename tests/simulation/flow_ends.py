@@ -12,7 +12,7 @@ from tests.simulation.flow_stage import COLLECTING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.flows.records import RequestRecord
+    from standfast.flows.records import RequestRecord
     from tests.simulation.flow_letters import Letter, Sending
     from tests.simulation.flow_watch import FlowWatch
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct, field
 
-import holdfast as hf
-from holdfast.errors import FlowError, HoldfastError, StoreError
+import standfast as sf
+from standfast.errors import FlowError, StandfastError, StoreError
 from tests.simulation.flow_stage import ACTIONS, ANN, COLLECTING, SUPERSEDING
 from tests.simulation.lock_process import Process
 
 if TYPE_CHECKING:
-    from holdfast.flows.handle import Handle
+    from standfast.flows.handle import Handle
     from tests.simulation.flow_world import Site, World
 
 
@@ -49,10 +49,10 @@ class Letter(Struct):
     key: str = ""
     sendings: list[Sending] = field(default_factory=list)
 
-    def arrival(self) -> hf.Arrival:
+    def arrival(self) -> sf.Arrival:
         """Return it as a transport hands it over."""
         inputs = {"names" if self.action == "batched" else "name": self.name}
-        return hf.Arrival(
+        return sf.Arrival(
             flow="chat",
             action=self.action,
             inputs=inputs,
@@ -101,7 +101,7 @@ class Sender:
         self.letter.sendings.append(sending)
         try:
             handle = await site.dispatcher.dispatch(self.letter.arrival())
-        except HoldfastError as problem:
+        except StandfastError as problem:
             if not site.process.is_dead:
                 sending.told = type(problem).__name__
                 watch.demand(isinstance(problem, FlowError | StoreError), f"error: {self.letter.name} got {problem!r}")
@@ -122,7 +122,7 @@ class Sender:
             told = "completed"
         except StoreError:
             return  # it goes on, and others can be asked
-        except HoldfastError as problem:
+        except StandfastError as problem:
             told = type(problem).__name__
         if not site.process.is_dead:
             sending.told = told
@@ -131,7 +131,7 @@ class Sender:
         await asyncio.sleep(self._chance.uniform(0, 1.5))
         try:
             await handle.cancel("enough")
-        except HoldfastError:
+        except StandfastError:
             return
 
 

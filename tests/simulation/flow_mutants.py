@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import structs
 
-from holdfast.flows import admitting, ticking, viewing
-from holdfast.flows.arbiters import shared
-from holdfast.flows.arbiters.line import RequestLine
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.protocol import Beside
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.arbiters.shared_turn import SharedTurn
-from holdfast.flows.calling import Calls
-from holdfast.flows.durable import Performing
-from holdfast.flows.idempotency import Claim, fingerprint_of, place_of
-from holdfast.flows.outcomes import Outcomes
-from holdfast.flows.records import SESSIONS, SessionRecord, session_key
-from holdfast.flows.session import apply
-from holdfast.stores.protocol import Decision, Put
-from holdfast.workflows.starting import collecting
-from holdfast.workflows.starting.starting import start
+from standfast.flows import admitting, ticking, viewing
+from standfast.flows.arbiters import shared
+from standfast.flows.arbiters.line import RequestLine
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.protocol import Beside
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.arbiters.shared_turn import SharedTurn
+from standfast.flows.calling import Calls
+from standfast.flows.durable import Performing
+from standfast.flows.idempotency import Claim, fingerprint_of, place_of
+from standfast.flows.outcomes import Outcomes
+from standfast.flows.records import SESSIONS, SessionRecord, session_key
+from standfast.flows.session import apply
+from standfast.stores.protocol import Decision, Put
+from standfast.workflows.starting import collecting
+from standfast.workflows.starting.starting import start
 from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:

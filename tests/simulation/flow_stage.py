@@ -6,19 +6,19 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final, final
 
-import holdfast as hf
-from holdfast.workflows.storing.values import Signature, signature_of
+import standfast as sf
+from standfast.workflows.storing.values import Signature, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.flows.policies import Policy
-    from holdfast.flows.scheduling import OnOverlap
+    from standfast.flows.policies import Policy
+    from standfast.flows.scheduling import OnOverlap
     from tests.simulation.flow_watch import FlowWatch
     from tests.simulation.lock_process import Process
 
-ANN: Final = hf.Principal("acme", "ann")
-CLOCK: Final = hf.Principal("acme", "clock")
+ANN: Final = sf.Principal("acme", "ann")
+CLOCK: Final = sf.Principal("acme", "clock")
 IN_TURN: Final = ("queued", "retried")
 """The actions whose requests wait for their turn, and for nothing else."""
 
@@ -35,20 +35,20 @@ def policies_of(chance: random.Random) -> Mapping[str, Policy]:
     """Return what one seed declares."""
     window = chance.uniform(0.1, 0.6)
     return {
-        "free": hf.Allow(),
-        "queued": hf.Queue(
+        "free": sf.Allow(),
+        "queued": sf.Queue(
             timeout=chance.choice((None, None, chance.uniform(0.3, 3))), max_waiting=chance.choice((2, 100))
         ),
-        "retried": hf.Queue(timeout=None),
-        "rejected": hf.Reject(),
-        "joined": hf.Join(),
-        "restarted": hf.Restart(grace=chance.uniform(0.02, 1)),
-        "latest": hf.Latest(),
-        "collected": hf.Debounce(window, collapse="all"),
-        "debounced": hf.Debounce(window, max_wait=chance.choice((None, 2 * window))),
-        "leading": hf.Debounce(window, edge="leading", collapse="all"),
-        "batched": hf.Batch(chance.randint(1, 3), window),
-        "ticked": chance.choice((hf.Queue(timeout=None), hf.Allow())),
+        "retried": sf.Queue(timeout=None),
+        "rejected": sf.Reject(),
+        "joined": sf.Join(),
+        "restarted": sf.Restart(grace=chance.uniform(0.02, 1)),
+        "latest": sf.Latest(),
+        "collected": sf.Debounce(window, collapse="all"),
+        "debounced": sf.Debounce(window, max_wait=chance.choice((None, 2 * window))),
+        "leading": sf.Debounce(window, edge="leading", collapse="all"),
+        "batched": sf.Batch(chance.randint(1, 3), window),
+        "ticked": chance.choice((sf.Queue(timeout=None), sf.Allow())),
     }
 
 
@@ -70,28 +70,28 @@ class Stage:
     def __init__(self, watch: FlowWatch, process: Process, policies: Mapping[str, Policy], seed: int) -> None:
         self._watch, self._process = watch, process
         self._chance: Final = random.Random(seed)
-        self.flow: Final = hf.Flow("chat")
+        self.flow: Final = sf.Flow("chat")
         for name, policy in policies.items():
-            retry = {"retry": hf.Retry(attempts=2, delay=0.1)} if name == "retried" else {}
+            retry = {"retry": sf.Retry(attempts=2, delay=0.1)} if name == "retried" else {}
             self._declare(name, concurrency=policy, **retry)
 
     def _declare(self, name: str, **options: Any) -> None:
-        async def batched(request: hf.Request, names: list[str]) -> list[str]:
+        async def batched(request: sf.Request, names: list[str]) -> list[str]:
             return await self._perform(request, names)
 
-        async def act(request: hf.Request, name: str) -> list[str]:
+        async def act(request: sf.Request, name: str) -> list[str]:
             if request.action in COLLECTING and len(request.inputs) > 1:
                 return await self._perform(request, [each["name"] for each in request.inputs])
             return await self._perform(request, [request.id if request.action == "ticked" else name])
 
         self.flow.action(name=name, **options)(batched if name == "batched" else act)
 
-    def schedule(self, on_overlap: OnOverlap, session: str) -> hf.Schedule:
+    def schedule(self, on_overlap: OnOverlap, session: str) -> sf.Schedule:
         """Return a schedule of one of them, for every second."""
         options: Any = {"every": 1, "on_overlap": on_overlap, "session": session}
         return self.flow.actions["ticked"].schedule("clock", {"name": ""}, principal=CLOCK, **options)
 
-    async def _perform(self, request: hf.Request, names: Sequence[str]) -> list[str]:
+    async def _perform(self, request: sf.Request, names: Sequence[str]) -> list[str]:
         await self._look_up()
         run = self._watch.begins(self._process, request, names)
         try:
@@ -102,7 +102,7 @@ class Stage:
             run.is_inside = False
         return list(names)
 
-    async def _work(self, request: hf.Request) -> None:
+    async def _work(self, request: sf.Request) -> None:
         deaf = self._chance.choice((0, 0, 0, 1, 3))
         for number in range(self._chance.randint(1, 2)):
             deaf = await self._take_a_while(deaf)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Struct
 
-from holdfast.flows.records import REQUESTS, SESSIONS
+from standfast.flows.records import REQUESTS, SESSIONS
 from tests.simulation.flow_stage import SUPERSEDING
 from tests.simulation.request_lines import LineWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import holdfast as hf
-    from holdfast.flows.records import RequestRecord
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Applied
-    from holdfast.stores.memory import Memory
+    import standfast as sf
+    from standfast.flows.records import RequestRecord
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Applied
+    from standfast.stores.memory import Memory
     from tests.simulation.flow_letters import Letter, Sending
     from tests.simulation.lock_process import Process
 
@@ -146,7 +146,7 @@ class FlowWatch:
 
     # --- every call ----------------------------------------------------------------------------------------------
 
-    def begins(self, process: Process, request: hf.Request, names: Sequence[str]) -> Run:
+    def begins(self, process: Process, request: sf.Request, names: Sequence[str]) -> Run:
         """An action is called: then nobody else of its key is at it, and nobody who came before still waits."""
         run = Run(request.id, request.action, request.session_id, tuple(names), process, request)
         before = self._runs.get(run.id)

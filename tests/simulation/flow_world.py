@@ -7,12 +7,12 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
-import holdfast as hf
-from holdfast.errors import HoldfastError, ResultTimeoutError
-from holdfast.flows.dispatch import Dispatcher
-from holdfast.stores.memory import Memory
-from holdfast.testing import VirtualClock
-from holdfast.workflows.engine import Engine
+import standfast as sf
+from standfast.errors import ResultTimeoutError, StandfastError
+from standfast.flows.dispatch import Dispatcher
+from standfast.stores.memory import Memory
+from standfast.testing import VirtualClock
+from standfast.workflows.engine import Engine
 from tests.simulation.flow_ends import check_ends
 from tests.simulation.flow_letters import Sender, chosen_actions
 from tests.simulation.flow_stage import ANN, IN_TURN, Stage, policies_of
@@ -23,7 +23,7 @@ from tests.simulation.worlds import play, settle_in
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.testing import SimulatedLoop
+    from standfast.testing import SimulatedLoop
 
 PATIENCE: Final = 120.0
 """Seconds after the last fault by which every request has ended."""
@@ -69,7 +69,7 @@ class Site:
             self._made = Dispatcher(engine, [self._stage.flow], arbiter=world.kind, **options)
             try:
                 await self._made.open()
-            except HoldfastError:
+            except StandfastError:
                 if self.process.is_dead:
                     return
                 await asyncio.sleep(0.3)
@@ -84,9 +84,9 @@ class Site:
             self.opening.cancel()
             await asyncio.wait({self.opening})
         if self._made is not None:
-            with contextlib.suppress(HoldfastError):
+            with contextlib.suppress(StandfastError):
                 await self._made.aclose(grace=0.1)
-        with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(StandfastError):
             await self.space.aclose()
 
 
@@ -217,13 +217,13 @@ class World:
         site = await self.somebody(self.chance)
         ids = [each for each, record in self.watch.records.items() if not record.has_ended]
         for request_id in ids:
-            principal = hf.Principal("acme", self.watch.records[request_id].user)
+            principal = sf.Principal("acme", self.watch.records[request_id].user)
             try:
                 await (await site.dispatcher.find(principal, request_id)).result(timeout=PATIENCE)
             except ResultTimeoutError:
                 record = self.watch.records[request_id]
                 self.watch.demand(False, f"liveness: {request_id} ({record.action}) has no end")
-            except HoldfastError:
+            except StandfastError:
                 continue
 
     async def _rest(self) -> None:
@@ -235,10 +235,10 @@ class World:
         last = Site(self, 99, is_calm=True)
         await last.open()
         for session in self.sessions:
-            arrival = hf.Arrival(flow="chat", action="retried", inputs={"name": "last"}, principal=ANN, session=session)
+            arrival = sf.Arrival(flow="chat", action="retried", inputs={"name": "last"}, principal=ANN, session=session)
             try:
                 await (await last.dispatcher.dispatch(arrival)).result(timeout=PATIENCE)
-            except HoldfastError as problem:
+            except StandfastError as problem:
                 stumbled = type(problem.__cause__) is ConnectionError
                 self.watch.demand(stumbled, f"liveness: {session} is not free at the end: {problem!r}")
         check_ends(self.watch, [sender.letter for sender in self.senders])

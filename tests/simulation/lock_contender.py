@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from msgspec import Struct
 
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.stores.protocol import Conflict, Put
+from standfast.errors import StandfastError, StoreError
+from standfast.stores.protocol import Conflict, Put
 from tests.simulation.lock_states import Attempt
 
 if TYPE_CHECKING:
-    from holdfast.locks.driving.hold import Hold, Holding
-    from holdfast.space import Space
+    from standfast.locks.driving.hold import Hold, Holding
+    from standfast.space import Space
     from tests.simulation.lock_program import Site, World
 
 NESTED: Final = 0.1
@@ -56,7 +56,7 @@ class Contender:
         for _ in range(self.chance.choice((1, 1, 2))):
             await asyncio.sleep(self.chance.choice((0.0, self.chance.uniform(0, 2))))
             lock = self.chance.choice(self.world.locks)
-            with contextlib.suppress(HoldfastError):  # too late, too heavy, taken, lost: all of it may be
+            with contextlib.suppress(StandfastError):  # too late, too heavy, taken, lost: all of it may be
                 await self.take(lock, self._options())
 
     def _give_up(self) -> None:
@@ -101,7 +101,7 @@ class Contender:
             self._is_nested = True
             try:
                 await self.take(self.chance.choice(others), {"timeout": self.chance.uniform(0, 2)})
-            except HoldfastError:
+            except StandfastError:
                 return
             finally:
                 self._is_nested = False

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.locks.algebra.entries import Waiter
-from holdfast.locks.algebra.line import Granted, Line, Waiting, _grant, advance, enter, leave, renew, resize, sweep
-from holdfast.locks.driving import acquiring, deciding, requests
-from holdfast.locks.driving.hold import Hold
-from holdfast.locks.driving.lines import Lines
-from holdfast.locks.driving.presence import MARGIN, Presence
-from holdfast.locks.driving.records import View
-from holdfast.locks.driving.requests import Leave, Left
-from holdfast.stores.protocol import Check, Put
+from standfast.clock import MICROSECONDS, Instant
+from standfast.locks.algebra.entries import Waiter
+from standfast.locks.algebra.line import Granted, Line, Waiting, _grant, advance, enter, leave, renew, resize, sweep
+from standfast.locks.driving import acquiring, deciding, requests
+from standfast.locks.driving.hold import Hold
+from standfast.locks.driving.lines import Lines
+from standfast.locks.driving.presence import MARGIN, Presence
+from standfast.locks.driving.records import View
+from standfast.locks.driving.requests import Leave, Left
+from standfast.stores.protocol import Check, Put
 from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
 from tests.simulation.hunting import replaced
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from holdfast.locks.algebra.entries import Entry, Holder
-    from holdfast.locks.driving.acquiring import Wish
-    from holdfast.locks.driving.local_line import LocalLine
-    from holdfast.locks.driving.requests import Answer, Request
-    from holdfast.stores.protocol import Change, Store
+    from standfast.locks.algebra.entries import Entry, Holder
+    from standfast.locks.driving.acquiring import Wish
+    from standfast.locks.driving.local_line import LocalLine
+    from standfast.locks.driving.requests import Answer, Request
+    from standfast.stores.protocol import Change, Store
 
     Alive = Callable[[Entry], bool]
     Patches = tuple[tuple[Any, str, Any], ...]

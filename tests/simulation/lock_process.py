@@ -11,21 +11,21 @@ from weakref import WeakKeyDictionary
 
 from msgspec import structs
 
-from holdfast.errors import StoreError, StoreUnavailableError
-from holdfast.events import Hooks
-from holdfast.space import Space
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import CAPABILITIES
-from holdfast.testing import Faults, SimulatedLoop, VirtualClock
-from holdfast.testing.faults import Dice, Fate, lost, refusal
+from standfast.errors import StoreError, StoreUnavailableError
+from standfast.events import Hooks
+from standfast.space import Space
+from standfast.stores import GroupedStore
+from standfast.stores.memory import CAPABILITIES
+from standfast.testing import Faults, SimulatedLoop, VirtualClock
+from standfast.testing.faults import Dice, Fate, lost, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Applied, Batch, Ear
-    from holdfast.stores.memory import Memory
-    from holdfast.stores.protocol import Capabilities, Snapshot, Wake
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.memory import Memory
+    from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
     Saw = Callable[["Process", Applied], None]
 

@@ -6,9 +6,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.stores.memory import Memory
-from holdfast.testing import VirtualClock
+from standfast.errors import StandfastError, StoreError
+from standfast.stores.memory import Memory
+from standfast.testing import VirtualClock
 from tests.simulation.lock_contender import Contender, Lock
 from tests.simulation.lock_process import Process, Roster
 from tests.simulation.lock_watch import LockWatch
@@ -17,7 +17,7 @@ from tests.simulation.worlds import play, settle_in
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from holdfast.testing import SimulatedLoop
+    from standfast.testing import SimulatedLoop
 
 CROWDED: Final = 0.02
 """How often there are more contenders than a step of a line has in sight."""
@@ -200,7 +200,7 @@ class World:
             contender.task = last.process.start(contender.take(lock, {"timeout": 10 * self.lease}))
             try:
                 await contender.task
-            except HoldfastError as problem:
+            except StandfastError as problem:
                 self.watch.demand(False, f"liveness: {lock.name} is not free at the end: {type(problem).__name__}")
         await last.space.aclose()
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from holdfast.locks.algebra.entries import Holder, Waiter
-from holdfast.locks.driving.records import Head
+from standfast.locks.algebra.entries import Holder, Waiter
+from standfast.locks.driving.records import Head
 
 if TYPE_CHECKING:
-    from holdfast.locks.driving.hold import Hold
+    from standfast.locks.driving.hold import Hold
 
 
 class Attempt(Struct):

@@ -8,18 +8,18 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.keys import RecordKey
-from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
-from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS
+from standfast.keys import RecordKey
+from standfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
+from standfast.locks.driving.records import GRANTS, HEADS, WAITERS
 from tests.simulation.lock_states import Attempt, Grants, LineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.clock import Instant
-    from holdfast.locks.driving.hold import Hold
-    from holdfast.stores.backend import Applied
-    from holdfast.stores.memory import Memory
+    from standfast.clock import Instant
+    from standfast.locks.driving.hold import Hold
+    from standfast.stores.backend import Applied
+    from standfast.stores.memory import Memory
     from tests.simulation.lock_process import Process
 
 LATE: Final = 0.005

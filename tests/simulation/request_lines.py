@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct, field
 
-from holdfast.locks.algebra.entries import Waiter
-from holdfast.locks.driving.records import HEADS, WAITERS, Head
+from standfast.locks.algebra.entries import Waiter
+from standfast.locks.driving.records import HEADS, WAITERS, Head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.memory import Memory
+    from standfast.keys import RecordKey
+    from standfast.stores.memory import Memory
 
     Demand = Callable[[object, str], None]
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.flows.arbiters import shared_turn
-from holdfast.flows.arbiters.line import RequestLine
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.local_turn import LocalTurn
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.arbiters.shared_turn import SharedTurn
-from holdfast.locks.driving.requests import Along
-from holdfast.stores.protocol import Decision
+from standfast.flows.arbiters import shared_turn
+from standfast.flows.arbiters.line import RequestLine
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.local_turn import LocalTurn
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.arbiters.shared_turn import SharedTurn
+from standfast.locks.driving.requests import Along
+from standfast.stores.protocol import Decision
 from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from holdfast.flows.arbiters.protocol import Beside, Stop
-    from holdfast.keys import RecordKey
-    from holdfast.stores.protocol import Snapshot
+    from standfast.flows.arbiters.protocol import Beside, Stop
+    from standfast.keys import RecordKey
+    from standfast.stores.protocol import Snapshot
 
 
 def leaving_in_any_case(beside: Beside | None) -> Along:

@@ -6,16 +6,16 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.errors import FlowError, HoldfastError, RequestCancelledError, RequestSupersededError, StoreError
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import Ask, Beside, JoinsError, Stop
-from holdfast.flows.policies import Join, Latest, Queue, Reject, Restart
-from holdfast.stores.protocol import Put
+from standfast.errors import FlowError, RequestCancelledError, RequestSupersededError, StandfastError, StoreError
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import Ask, Beside, JoinsError, Stop
+from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
+from standfast.stores.protocol import Put
 from tests.simulation.request_watch import Visit
 
 if TYPE_CHECKING:
-    from holdfast.flows.arbiters.protocol import Manner, Turn
-    from holdfast.stores.protocol import Change, Snapshot
+    from standfast.flows.arbiters.protocol import Manner, Turn
+    from standfast.stores.protocol import Change, Snapshot
     from tests.simulation.request_world import Site, World
 
 
@@ -45,7 +45,7 @@ class Visitor:
             other = self.world.watch.visits[joined.who.id]
             self.world.watch.demand(other.action == visit.action, f"join: {self.name} joined {other.id}")
             visit.ending = "joined"
-        except HoldfastError as problem:
+        except StandfastError as problem:
             visit.ending = type(problem).__name__
             self._check_stop(visit, problem)
             expected = isinstance(problem, FlowError | StoreError)
@@ -57,7 +57,7 @@ class Visitor:
             visit.is_inside = False
             self.world.watch.ended(visit)
 
-    def _check_stop(self, visit: Visit, problem: HoldfastError) -> None:
+    def _check_stop(self, visit: Visit, problem: StandfastError) -> None:
         if isinstance(problem, RequestSupersededError):
             self.world.watch.superseded(visit, problem.by)
         elif isinstance(problem, RequestCancelledError):
@@ -93,7 +93,7 @@ class Visitor:
         other.was_stopped = True
         try:
             await self.site.arbiter.stop(self.address, other.id, Stop(reason="enough"))
-        except HoldfastError:
+        except StandfastError:
             return
 
     # --- its turn ------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from msgspec import Struct
 from tests.simulation.request_lines import LineWatch
 
 if TYPE_CHECKING:
-    from holdfast.stores.backend import Applied
-    from holdfast.stores.memory import Memory
+    from standfast.stores.backend import Applied
+    from standfast.stores.memory import Memory
     from tests.simulation.lock_process import Process
 
 

@@ -7,19 +7,19 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from holdfast.errors import ArbiterUnavailableError, HoldfastError, NotTheSoleServerError
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.protocol import Ask, Manner
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.stores.memory import Memory
-from holdfast.testing import VirtualClock
+from standfast.errors import ArbiterUnavailableError, NotTheSoleServerError, StandfastError
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.protocol import Ask, Manner
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.stores.memory import Memory
+from standfast.testing import VirtualClock
 from tests.simulation.lock_process import Process, Roster
 from tests.simulation.request_visitor import Visitor
 from tests.simulation.request_watch import RequestWatch
 from tests.simulation.worlds import play, settle_in
 
 if TYPE_CHECKING:
-    from holdfast.testing import SimulatedLoop
+    from standfast.testing import SimulatedLoop
 
 PATIENCE: Final = 180.0
 """Seconds after the last fault by which every request has ended."""
@@ -49,9 +49,9 @@ class Site:
 
     async def leave(self) -> None:
         """Close the arbiter and the space, as far as the store lets it."""
-        with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(StandfastError):
             await self.arbiter.aclose()
-        with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(StandfastError):
             await self.space.aclose()
 
 
@@ -158,7 +158,7 @@ class World:
         try:
             async with site.arbiter.hold(asked):
                 return
-        except HoldfastError as problem:
+        except StandfastError as problem:
             self.watch.demand(False, f"liveness: {key} is not free at the end: {problem!r}")
 
     async def bury(self) -> None:

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.flows import declaring
-from holdfast.testing import simulate
-from holdfast.workflows.declaring import definition
+from standfast.flows import declaring
+from standfast.testing import simulate
+from standfast.workflows.declaring import definition
 from tests.simulation.flow_mutants import MUTANTS, mutated
 from tests.simulation.flow_stage import known_signature
 from tests.simulation.flow_world import serve

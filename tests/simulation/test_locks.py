@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.locks.driving.owners import _held
-from holdfast.testing import simulate
+from standfast.locks.driving.owners import _held
+from standfast.testing import simulate
 from tests.simulation.hunting import hunt
 from tests.simulation.lock_mutants import MUTANTS, mutated
 from tests.simulation.lock_program import contend

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError
-from holdfast.locks import AtomicState, DurableMutex, Slots
-from holdfast.scope import Scope
-from holdfast.stores.memory import open_memory
-from holdfast.testing import FaultyStore, VirtualClock, simulate
+from standfast.errors import StandfastError
+from standfast.locks import AtomicState, DurableMutex, Slots
+from standfast.scope import Scope
+from standfast.stores.memory import open_memory
+from standfast.testing import FaultyStore, VirtualClock, simulate
 from tests.sizes import rounds
 
 LOCK = DurableMutex(lease=1, waiter_ttl=2)
@@ -43,7 +43,7 @@ class Work:
         for turn in range(4):
             try:
                 await self.turn(slots.shared("lock"), slots.shared("log"), f"{name}-{turn}")
-            except HoldfastError as error:
+            except StandfastError as error:
                 self.ends[type(error).__name__] += 1
 
     async def turn(self, slot: AtomicState[Any], log: AtomicState[Any], name: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import asyncio, sys, tempfile
-from holdfast.testing import simulate
+from standfast.testing import simulate
 from tests.simulation import test_stores
 
 async def traced(work, *args):

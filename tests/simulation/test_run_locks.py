@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import HoldfastError
-from holdfast.space import Space
-from holdfast.stores import Decision, Put
-from holdfast.stores.memory import open_memory
-from holdfast.testing import FaultyStore, VirtualClock, simulate
+from standfast.errors import StandfastError
+from standfast.space import Space
+from standfast.stores import Decision, Put
+from standfast.stores.memory import open_memory
+from standfast.testing import FaultyStore, VirtualClock, simulate
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
-    from holdfast.locks import Hold, RunLease, RunLocks
-    from holdfast.stores import Snapshot, Store
+    from standfast.locks import Hold, RunLease, RunLocks
+    from standfast.stores import Snapshot, Store
 
 
 class Drivers:
@@ -51,7 +51,7 @@ class Drivers:
             drive = self.chance.choice([self.lease, self.hold])
             try:
                 await drive(space, space.run_locks)
-            except HoldfastError as error:
+            except StandfastError as error:
                 self.ends[type(error).__name__] += 1
 
     async def lease(self, space: Space, locks: RunLocks) -> None:

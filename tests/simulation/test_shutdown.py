@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import OutcomeUnknownError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put, verdict_of
-from holdfast.stores.sqlite import Options, open_sqlite
+from standfast.errors import OutcomeUnknownError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put, verdict_of
+from standfast.stores.sqlite import Options, open_sqlite
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.stores import Store
-    from holdfast.stores.backend import Backend
+    from standfast.stores import Store
+    from standfast.stores.backend import Backend
 
 KEY = RecordKey("shutdown", "key")
 

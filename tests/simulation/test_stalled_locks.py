@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import HoldTimeoutError, StoreUnavailableError, WithdrawnError
-from holdfast.stores.memory import Memory
-from holdfast.stores.protocol import Commit, Put
-from holdfast.testing import Faults, VirtualClock, simulate
-from holdfast.testing.faults import Dice
+from standfast.errors import HoldTimeoutError, StoreUnavailableError, WithdrawnError
+from standfast.stores.memory import Memory
+from standfast.stores.protocol import Commit, Put
+from standfast.testing import Faults, VirtualClock, simulate
+from standfast.testing.faults import Dice
 from tests.simulation.lock_process import Process
 from tests.simulation.lock_states import Attempt
 from tests.simulation.lock_watch import LockWatch
@@ -20,8 +20,8 @@ from tests.simulation.lock_watch import LockWatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.locks.driving.hold import Hold
-    from holdfast.space import Space
+    from standfast.locks.driving.hold import Hold
+    from standfast.space import Space
 
 LEASE = 1.0
 SEEDS = range(20)

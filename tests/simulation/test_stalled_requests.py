@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import pytest
 
-from holdfast.errors import RequestSupersededError
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import Manner
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.policies import Latest, Restart
-from holdfast.stores.memory import Memory
-from holdfast.testing import VirtualClock, simulate
+from standfast.errors import RequestSupersededError
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import Manner
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.policies import Latest, Restart
+from standfast.stores.memory import Memory
+from standfast.testing import VirtualClock, simulate
 from tests.conformance.arbiter_visits import QUEUE, Visit, ask
 from tests.simulation.lock_process import Process
 

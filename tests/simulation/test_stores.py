@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.sqlite import Options, open_sqlite
-from holdfast.testing import FaultyBackend, FaultyStore, VirtualClock, simulate
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.sqlite import Options, open_sqlite
+from standfast.testing import FaultyBackend, FaultyStore, VirtualClock, simulate
 from tests.simulation.workload import work
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
-    from holdfast.stores import Store
+    from standfast.stores import Store
 
 MEMORY = "/dev/shm"  # noqa: S108 -- only where TemporaryDirectory makes its own folder
 QUICK_DISK = MEMORY if os.access(MEMORY, os.W_OK) else None

@@ -6,20 +6,20 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from holdfast.errors import HoldfastError, ResultTimeoutError, RunCancelledError
-from holdfast.stores.sqlite import Options, open_sqlite
-from holdfast.testing import VirtualClock
-from holdfast.testing.workflows.effects import Effects
-from holdfast.testing.workflows.process import Process, Setup
-from holdfast.workflows.storing.records import RunKeys
-from holdfast.workflows.working.claiming import marks_of
+from standfast.errors import ResultTimeoutError, RunCancelledError, StandfastError
+from standfast.stores.sqlite import Options, open_sqlite
+from standfast.testing import VirtualClock
+from standfast.testing.workflows.effects import Effects
+from standfast.testing.workflows.process import Process, Setup
+from standfast.workflows.storing.records import RunKeys
+from standfast.workflows.working.claiming import marks_of
 from tests.simulation.workflow_programs import WORKFLOWS, expected
 from tests.simulation.workflow_world import PATIENCE, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.workflows.engine import Engine
+    from standfast.workflows.engine import Engine
 
 
 @final
@@ -135,7 +135,7 @@ class Disk:
             if not process.life.is_dead:
                 try:
                     await process.close()
-                except HoldfastError:
+                except StandfastError:
                     continue
 
 

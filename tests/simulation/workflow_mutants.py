@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.stores.protocol import Check
-from holdfast.workflows.running.activation import Activation
-from holdfast.workflows.running.host import Host
-from holdfast.workflows.running.journal import Journal
-from holdfast.workflows.running.mail import Letter, Mail
-from holdfast.workflows.running.replay import LIVE, Live, Mismatch, Replay, show
-from holdfast.workflows.starting.posting import Sending
-from holdfast.workflows.working import worker
+from standfast.stores.protocol import Check
+from standfast.workflows.running.activation import Activation
+from standfast.workflows.running.host import Host
+from standfast.workflows.running.journal import Journal
+from standfast.workflows.running.mail import Letter, Mail
+from standfast.workflows.running.replay import LIVE, Live, Mismatch, Replay, show
+from standfast.workflows.starting.posting import Sending
+from standfast.workflows.working import worker
 from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from contextlib import AbstractContextManager
 
-    from holdfast.workflows.storing.records import Mark, RunKeys
+    from standfast.workflows.storing.records import Mark, RunKeys
 
     Patches = tuple[tuple[Any, str, Any], ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
+import standfast as sf
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -22,17 +22,17 @@ async def take_a_while(number: int) -> int:
     return number
 
 
-@hf.step(retry=hf.Retry(attempts=3, delay=0.2))
+@sf.step(retry=sf.Retry(attempts=3, delay=0.2))
 async def stumble(number: int) -> int:
     """Fail once or twice."""
     await asyncio.sleep(0.01)
-    if hf.current_step().attempt <= 1 + number % 2:
+    if sf.current_step().attempt <= 1 + number % 2:
         raise ConnectionError("stumbled")
     return number
 
 
-@hf.workflow
-async def chain(ctx: hf.Context, length: int) -> int:
+@sf.workflow
+async def chain(ctx: sf.Context, length: int) -> int:
     """Take steps, with a sleep and a stumble in between."""
     total = 0
     for number in range(length):
@@ -42,8 +42,8 @@ async def chain(ctx: hf.Context, length: int) -> int:
     return total + await ctx.step(stumble, length)
 
 
-@hf.workflow
-async def collect(ctx: hf.Context, count: int) -> list[str]:
+@sf.workflow
+async def collect(ctx: sf.Context, count: int) -> list[str]:
     """Take signals, with a step after each."""
     found = []
     for number in range(count):
@@ -52,8 +52,8 @@ async def collect(ctx: hf.Context, count: int) -> list[str]:
     return found
 
 
-@hf.workflow
-async def tell(ctx: hf.Context, count: int) -> list[str]:
+@sf.workflow
+async def tell(ctx: sf.Context, count: int) -> list[str]:
     """Take updates until there are enough, with a step in between."""
     heard: list[str] = []
     ctx.on_update("say", heard.append)
@@ -63,8 +63,8 @@ async def tell(ctx: hf.Context, count: int) -> list[str]:
     return heard
 
 
-@hf.workflow
-async def fan(ctx: hf.Context, width: int) -> list[Any]:
+@sf.workflow
+async def fan(ctx: sf.Context, width: int) -> list[Any]:
     """Run branches side by side that share a list."""
     seen: list[str] = []
 
@@ -82,8 +82,8 @@ async def fan(ctx: hf.Context, width: int) -> list[Any]:
     return [*results, "as it was" if told == seen else f"{told} became {seen}", sorted(seen)]
 
 
-@hf.workflow
-async def contest(ctx: hf.Context, length: int) -> str:
+@sf.workflow
+async def contest(ctx: sf.Context, length: int) -> str:
     """Let a sleep win against a signal that never comes; the loser cleans up."""
 
     async def patient() -> None:
@@ -96,15 +96,15 @@ async def contest(ctx: hf.Context, length: int) -> str:
     return f"{winner} {await ctx.step(take_a_while, length)}"
 
 
-@hf.workflow
-async def family(ctx: hf.Context, size: int) -> list[Any]:
+@sf.workflow
+async def family(ctx: sf.Context, size: int) -> list[Any]:
     """Run children side by side, and one after them."""
     together: list[Coroutine[Any, Any, Any]] = [ctx.child(chain, number + 1) for number in range(size)]
     return [*await ctx.gather(*together), await ctx.child(contest, 2)]
 
 
-@hf.workflow
-async def tidy(ctx: hf.Context, length: int) -> int:
+@sf.workflow
+async def tidy(ctx: sf.Context, length: int) -> int:
     """Do something that somebody may cancel, and clean up after it."""
     try:
         await ctx.step(take_a_while, length)
@@ -116,8 +116,8 @@ async def tidy(ctx: hf.Context, length: int) -> int:
     return length
 
 
-@hf.workflow
-async def onwards(ctx: hf.Context, left: int) -> int:
+@sf.workflow
+async def onwards(ctx: sf.Context, left: int) -> int:
     """Go on as a new run."""
     await ctx.step(take_a_while, left)
     if left:
@@ -125,8 +125,8 @@ async def onwards(ctx: hf.Context, left: int) -> int:
     return left
 
 
-@hf.workflow
-async def guarded(ctx: hf.Context, length: int) -> int:
+@sf.workflow
+async def guarded(ctx: sf.Context, length: int) -> int:
     """Do something that no two runs may do at a time, and sleep meanwhile."""
     async with ctx.mutex("shared"):
         await ctx.step("enter the mutex", take_a_while, length)
@@ -135,8 +135,8 @@ async def guarded(ctx: hf.Context, length: int) -> int:
     return length
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def queued(ctx: hf.Context, length: int) -> int:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def queued(ctx: sf.Context, length: int) -> int:
     """Be the only run of its kind."""
     await ctx.step("enter the limit", take_a_while, length)
     await ctx.sleep(0.1 * length)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
-from holdfast.workflows.running.replay import branch_of
-from holdfast.workflows.storing.records import CHUNKS, LIVES, Life, Mark
+from standfast.workflows.running.replay import branch_of
+from standfast.workflows.storing.records import CHUNKS, LIVES, Life, Mark
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Applied
-    from holdfast.stores.memory import Memory
-    from holdfast.workflows.context.performing import CurrentStep
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Applied
+    from standfast.stores.memory import Memory
+    from standfast.workflows.context.performing import CurrentStep
     from tests.simulation.lock_process import Process
 
 Attempt = tuple[str, str, int]

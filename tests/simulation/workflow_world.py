@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from msgspec import Struct
 
-from holdfast.errors import (
-    HoldfastError,
+from standfast.errors import (
     ResultTimeoutError,
     RunCancelledError,
+    StandfastError,
     UpdateTimeoutError,
     WorkflowTerminalError,
 )
-from holdfast.stores.memory import Memory
-from holdfast.testing import VirtualClock
-from holdfast.workflows.engine import Engine
-from holdfast.workflows.running.control import Unload
+from standfast.stores.memory import Memory
+from standfast.testing import VirtualClock
+from standfast.workflows.engine import Engine
+from standfast.workflows.running.control import Unload
 from tests.simulation.lock_process import CALM, Process
 from tests.simulation.workflow_programs import WORKFLOWS, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
@@ -28,8 +28,8 @@ from tests.simulation.worlds import play, settle_in
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.testing import SimulatedLoop
-    from holdfast.workflows.context.performing import CurrentStep
+    from standfast.testing import SimulatedLoop
+    from standfast.workflows.context.performing import CurrentStep
 
 PATIENCE: Final = 90.0
 """Seconds after the last fault by which every run has ended."""
@@ -67,7 +67,7 @@ class Site:
         while True:
             try:
                 await self.engine.open()
-            except HoldfastError:
+            except StandfastError:
                 await asyncio.sleep(0.05)
             else:
                 self.engine.host.on_attempt = self._begins
@@ -75,9 +75,9 @@ class Site:
 
     async def leave(self) -> None:
         """Close the engine, as far as the store lets it."""
-        with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(StandfastError):
             await self.engine.aclose(grace=0.1)
-        with contextlib.suppress(HoldfastError):
+        with contextlib.suppress(StandfastError):
             await self.space.aclose()
 
     def _begins(self, step: CurrentStep) -> None:

@@ -6,16 +6,16 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import OutcomeUnknownError, StoreError
-from holdfast.keys import RecordKey
-from holdfast.stores import Check, Conflict, Delete, Put, verdict_of
-from holdfast.stores.protocol import Decision
-from holdfast.testing import History, RecordingStore, check_store_history
+from standfast.errors import OutcomeUnknownError, StoreError
+from standfast.keys import RecordKey
+from standfast.stores import Check, Conflict, Delete, Put, verdict_of
+from standfast.stores.protocol import Decision
+from standfast.testing import History, RecordingStore, check_store_history
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from holdfast.stores import Change, Record, Snapshot, Store
+    from standfast.stores import Change, Record, Snapshot, Store
 
 KEYS = [RecordKey("simulated", name) for name in "abc"]
 COUNTER = RecordKey("simulated", "counter")

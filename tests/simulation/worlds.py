@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from tests.simulation.lock_process import Process
 
 if TYPE_CHECKING:
-    from holdfast.testing import SimulatedLoop
+    from standfast.testing import SimulatedLoop
 
 
 class World(Protocol):

@@ -9,8 +9,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import SYSTEM_CLOCK, Instant, SystemClock, later, monotonic, seconds_between
-from holdfast.durations import MAX_SECONDS
+from standfast.clock import SYSTEM_CLOCK, Instant, SystemClock, later, monotonic, seconds_between
+from standfast.durations import MAX_SECONDS
 
 instants = st.integers(0, 2**52).map(Instant)
 
@@ -29,7 +29,7 @@ def test_elapsed_time_never_goes_back() -> None:
 
 def test_elapsed_time_is_shared_by_the_processes_of_the_machine() -> None:
     """A child's reading lies between two of its parent's."""
-    command = [sys.executable, "-c", "from holdfast.clock import SYSTEM_CLOCK; print(SYSTEM_CLOCK.elapsed())"]
+    command = [sys.executable, "-c", "from standfast.clock import SYSTEM_CLOCK; print(SYSTEM_CLOCK.elapsed())"]
     before = SYSTEM_CLOCK.elapsed()
     reading = int(subprocess.check_output(command, text=True))
     assert before < reading < SYSTEM_CLOCK.elapsed()

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Raw, Struct
 
-from holdfast import codec
-from holdfast.codec import MAX_BYTES, MAX_DEPTH, MAX_KEYS, PLAIN, Codec, JsonValue
-from holdfast.errors import DecodeError, EncodeError, FormatTooNewError
+from standfast import codec
+from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_KEYS, PLAIN, Codec, JsonValue
+from standfast.errors import DecodeError, EncodeError, FormatTooNewError
 from tests.naming import shown
 
 if TYPE_CHECKING:

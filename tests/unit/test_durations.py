@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds, typed
-from holdfast.errors import InvalidDurationError
+from standfast.durations import DAY, MAX_SECONDS, Duration, optional_seconds, seconds, typed
+from standfast.errors import InvalidDurationError
 
 
 @pytest.mark.parametrize(

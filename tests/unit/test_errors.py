@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
-from holdfast import errors
-from holdfast.errors import (
+from standfast import errors
+from standfast.errors import (
     DuplicateFamilyError,
     FormatTooNewError,
     HoldTimeoutError,
@@ -29,11 +29,11 @@ from holdfast.errors import (
         (DuplicateFamilyError("repo", "a.py:1", "b.py:2"), "declared at a.py:1 and again at b.py:2"),
         (DuplicateFamilyError("repo", "a.py:1", "a.py:1"), "other modes or order; restart"),
         (KeyTooLongError(1_200, 1_000), "1,200 bytes encoded, at most 1,000"),
-        (FormatTooNewError("the record", 3, 1), "upgrade holdfast"),
+        (FormatTooNewError("the record", 3, 1), "upgrade standfast"),
         (UnknownModeError("graph", None, ("pull", "observe")), "choose one of 'pull', 'observe'"),
         (UnknownModeError("graph", "pull", ()), "declares no modes"),
         (HoldTimeoutError("repo(x)", 1.5, ()), "within 1.5 s; held by earlier waiters"),
-        (MissingExtraError("redis", "holdfast[redis]"), 'pip install "holdfast[redis]"'),
+        (MissingExtraError("redis", "standfast[redis]"), 'pip install "standfast[redis]"'),
         (OutcomeUnknownError("memory://", "the reply was lost", "a7"), "settle attempt 'a7'"),
     ],
 )
@@ -57,5 +57,5 @@ def test_an_unrelated_name_is_not_masked() -> None:
 
 
 def test_users_see_one_module() -> None:
-    """Wherever an error is written, its name is ``holdfast.errors.X``."""
-    assert {getattr(errors, name).__module__ for name in errors.__all__} == {"holdfast.errors"}
+    """Wherever an error is written, its name is ``standfast.errors.X``."""
+    assert {getattr(errors, name).__module__ for name in errors.__all__} == {"standfast.errors"}

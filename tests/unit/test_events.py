@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from holdfast import events
-from holdfast.clock import Instant
-from holdfast.events import NO_HOOKS, Event, HookFailed, Hooks, HookSlow, Swept
+from standfast import events
+from standfast.clock import Instant
+from standfast.events import NO_HOOKS, Event, HookFailed, Hooks, HookSlow, Swept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import ids
-from holdfast.ids import IdMaker, new_id
-from holdfast.testing import VirtualClock
+from standfast import ids
+from standfast.ids import IdMaker, new_id
+from standfast.testing import VirtualClock
 
 
 def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:

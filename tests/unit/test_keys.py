@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import DuplicateFamilyError, InvalidKeyError, KeyTooLongError, NotAKeyError
-from holdfast.ids import new_id
-from holdfast.keys import (
+from standfast.errors import DuplicateFamilyError, InvalidKeyError, KeyTooLongError, NotAKeyError
+from standfast.ids import new_id
+from standfast.keys import (
     MAX_KEY_BYTES,
     Key,
     KeyFamily,
@@ -243,7 +243,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def declaration(name: str, more: str = "") -> str:
     """Return the text of a module that declares a family."""
-    return f"from holdfast.keys import KeyFamily\n\nFAMILY = KeyFamily({name!r}{more})\n"
+    return f"from standfast.keys import KeyFamily\n\nFAMILY = KeyFamily({name!r}{more})\n"
 
 
 def test_a_second_family_of_a_name_fails_at_import_with_both_places(folder: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_key_travels_to_a_spawned_process(tmp_path: Path) -> None:
     script = tmp_path / "spawning.py"
     script.write_text(
         "import multiprocessing\n"
-        "from holdfast.keys import KeyFamily\n"
+        "from standfast.keys import KeyFamily\n"
         "REPO = KeyFamily('repo')\n"
         "def show(key):\n"
         "    assert key == REPO('a', 'b') and key.family is REPO\n"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import Instant
-from holdfast.events import (
+from standfast.clock import Instant
+from standfast.events import (
     Checkpointed,
     Event,
     LockOrderInverted,
@@ -20,8 +20,8 @@ from holdfast.events import (
     Requeued,
     SlowCommit,
 )
-from holdfast.keys import Key, KeyFamily, RecordKey
-from holdfast.logs import LogHook, as_json, as_logfmt, event_name, key_digest
+from standfast.keys import Key, KeyFamily, RecordKey
+from standfast.logs import LogHook, as_json, as_logfmt, event_name, key_digest
 
 PERSON = KeyFamily("person")
 AT = Instant(1)
@@ -47,7 +47,7 @@ class Visit(Event, frozen=True, kw_only=True):
 def logged(caplog: pytest.LogCaptureFixture, event: Event, hook: LogHook | None = None) -> str:
     """Return the line that an event becomes."""
     caplog.clear()
-    with caplog.at_level(logging.DEBUG, "holdfast"):
+    with caplog.at_level(logging.DEBUG, "standfast"):
         (hook or LogHook())(event)
     [record] = caplog.records
     return record.getMessage()
@@ -68,12 +68,12 @@ def test_an_event_can_be_json(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_facts_are_attached_to_the_record(caplog: pytest.LogCaptureFixture) -> None:
     """A handler that takes structure finds it under one name."""
     logged(caplog, Visit(at=AT, places=("a", "b")))
-    assert vars(caplog.records[0])["holdfast"] == {"event": "visit", "key": None, "places": ["a", "b"], "thing": None}
+    assert vars(caplog.records[0])["standfast"] == {"event": "visit", "key": None, "places": ["a", "b"], "thing": None}
 
 
 def test_an_event_is_logged_at_its_level(caplog: pytest.LogCaptureFixture) -> None:
     """What is below the logger's level is not even formatted."""
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "standfast")
     LogHook()(Checkpointed(at=AT, store="memory://", seconds=0.1, pages=1, remaining=0))
     assert caplog.records == []
     LogHook()(INVERTED)
@@ -113,7 +113,7 @@ def test_addresses_lose_their_passwords(caplog: pytest.LogCaptureFixture) -> Non
     """An event that was given a raw address or a driver's message still shows no secret."""
     event = OutcomeUnknown(at=AT, store="redis://u:hunter2@h", attempt="7", problem="password=hunter2 refused")
     assert "hunter2" not in logged(caplog, event)
-    assert "hunter2" not in str(vars(caplog.records[0])["holdfast"])
+    assert "hunter2" not in str(vars(caplog.records[0])["standfast"])
 
 
 def test_what_is_not_known_to_be_harmless_is_shown_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
@@ -152,4 +152,4 @@ def test_the_name_of_an_event_is_its_class_in_words() -> None:
 
 def test_a_hook_shows_no_secret_of_its_own() -> None:
     """The digest's secret is not part of the repr."""
-    assert repr(LogHook(secret=b"hunter2")) == "<LogHook to 'holdfast'>"
+    assert repr(LogHook(secret=b"hunter2")) == "<LogHook to 'standfast'>"

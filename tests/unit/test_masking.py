@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.masking import mask_message, mask_text, mask_url
+from standfast.masking import mask_message, mask_text, mask_url
 
 CANARY = "hunter2"
 SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a", "u:{}@h"]
@@ -28,7 +28,7 @@ SHAPES = ["postgresql://u:{}@h/db", "redis://:{}@h", "x://h/?password={}&mode=a"
         ("sqlite:///data/me@home/x.db?network=allow", "sqlite:///data/me@home/x.db?network=allow"),
         ("sqlite:///x.db?key=hunter2", "sqlite:///x.db?key=***"),
         ("memory://", "memory://"),
-        ("holdfast.db", "holdfast.db"),
+        ("standfast.db", "standfast.db"),
     ],
 )
 def test_an_address_is_shown_without_its_secrets(url: str, shown: str) -> None:

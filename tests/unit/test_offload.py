@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import StoreClosedError
-from holdfast.offload import Lane, run_beside
-from holdfast.testing import simulate
+from standfast.errors import StoreClosedError
+from standfast.offload import Lane, run_beside
+from standfast.testing import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ def lane() -> Lane:
 
 def named_threads() -> list[str]:
     """Return the names of the lane's threads that are alive."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast-test")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("standfast-test")]
 
 
 async def test_work_runs_on_one_thread_in_the_order_given(lane: Lane) -> None:
@@ -117,7 +117,7 @@ async def test_a_closed_lane_refuses_work(lane: Lane) -> None:
 async def thread_ends() -> None:
     """Return when no thread that the tests started beside is left."""
     for thread in threading.enumerate():
-        if thread.name.startswith("holdfast-test"):
+        if thread.name.startswith("standfast-test"):
             await asyncio.to_thread(thread.join, 30)
 
 
@@ -130,7 +130,7 @@ async def test_what_runs_beside_has_a_loop_and_a_thread_of_its_own() -> None:
 
     loop = asyncio.get_running_loop()
 
-    assert await run_beside(main, "test-beside") == ("holdfast-test-beside", True, False)
+    assert await run_beside(main, "test-beside") == ("standfast-test-beside", True, False)
 
 
 async def test_what_runs_beside_goes_on_while_the_caller_blocks() -> None:

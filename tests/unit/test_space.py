@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, StoreClosedError, UnsuitableStoreError
-from holdfast.space import Space
-from holdfast.stores import Commit, Decision, Put, Wake
-from holdfast.stores.opening import open_store
-from holdfast.testing import NonAtomicStore
+import standfast as sf
+from standfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, StoreClosedError, UnsuitableStoreError
+from standfast.space import Space
+from standfast.stores import Commit, Decision, Put, Wake
+from standfast.stores.opening import open_store
+from standfast.testing import NonAtomicStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-REPO = hf.KeyFamily("space-test-repo")
+REPO = sf.KeyFamily("space-test-repo")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def spaces() -> AsyncIterator[tuple[Space, Space]]:
 
 async def test_a_space_reads_what_it_committed() -> None:
     """A record put through a space is found through it."""
-    async with hf.open("memory://", namespace="prod") as space:
+    async with sf.open("memory://", namespace="prod") as space:
         key = space.key("note", "1")
         await space.commit(Put(key, b"hello"))
 
@@ -37,8 +37,8 @@ async def test_a_space_reads_what_it_committed() -> None:
 
 
 async def test_awaiting_the_opening_gives_a_space_that_the_caller_closes() -> None:
-    """``await hf.open(...)`` works without ``async with``; a closed space says so."""
-    space = await hf.open("memory://")
+    """``await sf.open(...)`` works without ``async with``; a closed space says so."""
+    space = await sf.open("memory://")
     await space.aclose()
 
     with pytest.raises(StoreClosedError, match="open a new one"):
@@ -79,7 +79,7 @@ async def test_no_users_key_is_a_prefix_of_another(spaces: tuple[Space, Space]) 
     short, long = ours.key_for("line", REPO("a")), ours.key_for("line", REPO("a", "b"))
 
     assert not long.startswith(short)
-    assert ours.key_for("line", "a") != ours.key_for("line", hf.KeyFamily("space-test-a")())
+    assert ours.key_for("line", "a") != ours.key_for("line", sf.KeyFamily("space-test-a")())
 
 
 async def test_a_raw_string_is_not_a_record_key(spaces: tuple[Space, Space]) -> None:
@@ -92,9 +92,9 @@ async def test_a_raw_string_is_not_a_record_key(spaces: tuple[Space, Space]) -> 
 def test_a_bad_namespace_or_tenant_is_refused_before_anything_is_opened(name: str) -> None:
     """Names are short printable text."""
     with pytest.raises(InvalidKeyError):
-        hf.open("memory://", namespace=name)
+        sf.open("memory://", namespace=name)
     with pytest.raises(InvalidKeyError):
-        hf.open("memory://", tenant=name)
+        sf.open("memory://", tenant=name)
 
 
 async def test_a_store_without_atomic_commits_is_refused() -> None:
@@ -105,5 +105,5 @@ async def test_a_store_without_atomic_commits_is_refused() -> None:
 
 async def test_each_opening_has_a_presence_of_its_own() -> None:
     """Wakes for one opening never reach another."""
-    async with hf.open("memory://presence") as one, hf.open("memory://presence") as other:
+    async with sf.open("memory://presence") as one, sf.open("memory://presence") as other:
         assert one.presence != other.presence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
-from holdfast.errors import SignalTimeoutError
+import standfast as sf
+from standfast.errors import SignalTimeoutError
 from tests.workflows_corpus.of_steps import add, break_down, shout, third_time_lucky
 from tests.workflows_corpus.of_waiting import signalled
 from tests.workflows_corpus.shape import Shape
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 
-@hf.workflow
-async def gathers_steps(ctx: hf.Context) -> list[int]:
+@sf.workflow
+async def gathers_steps(ctx: sf.Context) -> list[int]:
     """Take three steps side by side."""
     return await ctx.gather(*(ctx.step(add, number, number) for number in range(3)))
 
 
-@hf.workflow
-async def gathers_branches(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def gathers_branches(ctx: sf.Context) -> list[str]:
     """Let two branches each do several things."""
 
     async def branch(number: int) -> str:
@@ -32,8 +32,8 @@ async def gathers_branches(ctx: hf.Context) -> list[str]:
     return await ctx.gather(branch(0), branch(1))
 
 
-@hf.workflow
-async def gathers_in_gather(ctx: hf.Context) -> Any:
+@sf.workflow
+async def gathers_in_gather(ctx: sf.Context) -> Any:
     """Gather inside of gather."""
 
     async def inner(number: int) -> list[int]:
@@ -42,16 +42,16 @@ async def gathers_in_gather(ctx: hf.Context) -> Any:
     return await ctx.gather(inner(10), inner(20), ctx.step(add, 0, 0))
 
 
-@hf.workflow
-async def gathers_after_gather(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def gathers_after_gather(ctx: sf.Context) -> list[Any]:
     """Gather twice, one after the other."""
     first = await ctx.gather(ctx.step(add, 1, 1), ctx.sleep("1 hour"))
     second = await ctx.gather(ctx.step(shout, "a"), ctx.step(shout, "b"))
     return [first, second]
 
 
-@hf.workflow
-async def gathers_a_failure(ctx: hf.Context) -> str:
+@sf.workflow
+async def gathers_a_failure(ctx: sf.Context) -> str:
     """Let one of several fail: the others are cancelled, and clean up."""
 
     async def patient() -> None:
@@ -67,8 +67,8 @@ async def gathers_a_failure(ctx: hf.Context) -> str:
     return "never"
 
 
-@hf.workflow
-async def gathers_exceptions(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def gathers_exceptions(ctx: sf.Context) -> list[str]:
     """Let one of several fail, and all come to their end."""
     found = await ctx.gather(
         ctx.step(break_down, "one"), ctx.step(third_time_lucky, "two"), ctx.sleep("1 hour"), return_exceptions=True
@@ -76,44 +76,44 @@ async def gathers_exceptions(ctx: hf.Context) -> list[str]:
     return [type(each).__name__ for each in found]
 
 
-@hf.workflow
-async def races_a_sleep(ctx: hf.Context) -> Any:
+@sf.workflow
+async def races_a_sleep(ctx: sf.Context) -> Any:
     """Race a step against a sleep."""
     winner = await ctx.race(ctx.step(add, 1, 1), ctx.sleep("1 hour"))
     await ctx.step(shout, "over")
     return winner
 
 
-@hf.workflow
-async def races_sleeps(ctx: hf.Context) -> int:
+@sf.workflow
+async def races_sleeps(ctx: sf.Context) -> int:
     """Race two sleeps."""
     winner, _ = await ctx.race(ctx.sleep("2 hours"), ctx.sleep("1 hour"))
     return winner
 
 
-@hf.workflow
-async def races_signal_and_sleep(ctx: hf.Context) -> Any:
+@sf.workflow
+async def races_signal_and_sleep(ctx: sf.Context) -> Any:
     """Race a signal that comes against a sleep."""
     winner, value = await ctx.race(ctx.sleep("1 day"), ctx.wait_signal("go"))
     return winner, value, await ctx.step(add, 1, 1)
 
 
-@hf.workflow
-async def races_signal_in_vain(ctx: hf.Context) -> int:
+@sf.workflow
+async def races_signal_in_vain(ctx: sf.Context) -> int:
     """Race a signal that never comes against a sleep."""
     winner, _ = await ctx.race(ctx.wait_signal("go"), ctx.sleep("1 day"))
     return winner
 
 
-@hf.workflow
-async def races_signals(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def races_signals(ctx: sf.Context) -> list[Any]:
     """Race two signals; the one that lost is still there to be taken."""
     winner, value = await ctx.race(ctx.wait_signal("a"), ctx.wait_signal("b"))
     return [winner, value, await ctx.wait_signal("a")]
 
 
-@hf.workflow
-async def races_with_cleanup(ctx: hf.Context) -> Any:
+@sf.workflow
+async def races_with_cleanup(ctx: sf.Context) -> Any:
     """Let the loser of a race clean up."""
 
     async def loser() -> None:
@@ -125,16 +125,16 @@ async def races_with_cleanup(ctx: hf.Context) -> Any:
     return await ctx.race(loser(), ctx.sleep("1 hour"))
 
 
-@hf.workflow
-async def races_in_gather(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def races_in_gather(ctx: sf.Context) -> list[Any]:
     """Race inside of gather."""
     return await ctx.gather(
         ctx.race(ctx.sleep("1 hour"), ctx.sleep("2 hours")), ctx.race(ctx.step(add, 1, 1), ctx.sleep("3 hours"))
     )
 
 
-@hf.workflow
-async def branches_share(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def branches_share(ctx: sf.Context) -> list[str]:
     """Let branches write into one list: the order is the same when it is replayed."""
     seen: list[str] = []
 
@@ -149,8 +149,8 @@ async def branches_share(ctx: hf.Context) -> list[str]:
     return sorted(seen)
 
 
-@hf.workflow
-async def branch_waits_for_signal(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def branch_waits_for_signal(ctx: sf.Context) -> list[Any]:
     """Let one branch wait for a signal in vain while another one sleeps."""
 
     async def asks() -> str:

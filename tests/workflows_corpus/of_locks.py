@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
-from holdfast.errors import HoldTimeoutError
+import standfast as sf
+from standfast.errors import HoldTimeoutError
 from tests.workflows_corpus.of_families import cancelled
 from tests.workflows_corpus.of_steps import add, break_down, shout
 from tests.workflows_corpus.shape import Shape
 
 if TYPE_CHECKING:
-    from holdfast.testing.workflows import WorkflowEnvironment
+    from standfast.testing.workflows import WorkflowEnvironment
 
 
-@hf.workflow
-async def holds_a_mutex(ctx: hf.Context) -> int:
+@sf.workflow
+async def holds_a_mutex(ctx: sf.Context) -> int:
     """Take a step inside of a mutex."""
     async with ctx.mutex("stock"):
         return await ctx.step(add, 1, 1)
 
 
-@hf.workflow
-async def sleeps_in_a_mutex(ctx: hf.Context) -> int:
+@sf.workflow
+async def sleeps_in_a_mutex(ctx: sf.Context) -> int:
     """Sleep for two days inside of a mutex, in try and finally."""
     done = 0
     async with ctx.mutex("stock"):
@@ -34,8 +34,8 @@ async def sleeps_in_a_mutex(ctx: hf.Context) -> int:
     return await ctx.step(add, done, 1)
 
 
-@hf.workflow
-async def fails_in_a_mutex(ctx: hf.Context) -> str:
+@sf.workflow
+async def fails_in_a_mutex(ctx: sf.Context) -> str:
     """Fail inside of a mutex, and take it again."""
     try:
         async with ctx.mutex("stock"):
@@ -46,16 +46,16 @@ async def fails_in_a_mutex(ctx: hf.Context) -> str:
     return "never"
 
 
-@hf.workflow
-async def holds_two(ctx: hf.Context) -> int:
+@sf.workflow
+async def holds_two(ctx: sf.Context) -> int:
     """Hold one lock inside of another."""
     async with ctx.mutex("outer"), ctx.semaphore("inner", permits=2, weight=2):
         await ctx.sleep("1 hour")
         return await ctx.step(add, 1, 1)
 
 
-@hf.workflow
-async def branches_take_turns(ctx: hf.Context) -> list[int]:
+@sf.workflow
+async def branches_take_turns(ctx: sf.Context) -> list[int]:
     """Let branches hold locks of their own side by side."""
 
     async def branch(number: int) -> int:
@@ -66,8 +66,8 @@ async def branches_take_turns(ctx: hf.Context) -> list[int]:
     return await ctx.gather(branch(0), branch(1))
 
 
-@hf.workflow
-async def cancelled_in_a_mutex(ctx: hf.Context) -> None:
+@sf.workflow
+async def cancelled_in_a_mutex(ctx: sf.Context) -> None:
     """Be cancelled inside of a mutex, and clean up before it is released."""
     async with ctx.mutex("stock"):
         try:
@@ -76,8 +76,8 @@ async def cancelled_in_a_mutex(ctx: hf.Context) -> None:
             await ctx.step(shout, "still mine")
 
 
-@hf.workflow
-async def modes(ctx: hf.Context) -> str:
+@sf.workflow
+async def modes(ctx: sf.Context) -> str:
     """Hold a mode lock, in one mode and then in another."""
     async with ctx.mode_lock("page", "read", modes=("read", "write"), alone=("write",)):
         text = await ctx.step(shout, "read")
@@ -85,23 +85,23 @@ async def modes(ctx: hf.Context) -> str:
         return await ctx.step(shout, f"{text} and written")
 
 
-@hf.workflow
-async def keeper(ctx: hf.Context) -> None:
+@sf.workflow
+async def keeper(ctx: sf.Context) -> None:
     """Hold the stock for an hour."""
     async with ctx.mutex("stock"):
         await ctx.sleep("1 hour")
 
 
-@hf.workflow
-async def waits_for_a_mutex(ctx: hf.Context) -> int:
+@sf.workflow
+async def waits_for_a_mutex(ctx: sf.Context) -> int:
     """Wait for a mutex that another run holds."""
     await ctx.sleep("1 minute")
     async with ctx.mutex("stock"):
         return await ctx.step(add, 1, 1)
 
 
-@hf.workflow
-async def waits_in_vain(ctx: hf.Context) -> str:
+@sf.workflow
+async def waits_in_vain(ctx: sf.Context) -> str:
     """Wait for a mutex that another run holds for longer."""
     await ctx.sleep("1 minute")
     try:
@@ -111,8 +111,8 @@ async def waits_in_vain(ctx: hf.Context) -> str:
         return await ctx.step(shout, "too late")
 
 
-@hf.workflow
-async def counts(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def counts(ctx: sf.Context) -> list[Any]:
     """Change states of the workflow, of the execution and of the run."""
     visits = ctx.state.workflow("visits", type=int, initial=0)
     found = [await visits.increment()]
@@ -123,8 +123,8 @@ async def counts(ctx: hf.Context) -> list[Any]:
     return [*found, await visits.increment(), await note.get()]
 
 
-@hf.workflow
-async def shows_progress(ctx: hf.Context) -> int:
+@sf.workflow
+async def shows_progress(ctx: sf.Context) -> int:
     """Say how far it is."""
     for number in range(2):
         ctx.set_progress({"done": number})
@@ -134,8 +134,8 @@ async def shows_progress(ctx: hf.Context) -> int:
     return 2
 
 
-@hf.workflow
-async def keeps_to_a_rate(ctx: hf.Context) -> int:
+@sf.workflow
+async def keeps_to_a_rate(ctx: sf.Context) -> int:
     """Take a token twice, which takes a while."""
     limiter = ctx.rate_limiter("calls", interval="1 hour")
     for number in range(2):
@@ -144,13 +144,13 @@ async def keeps_to_a_rate(ctx: hf.Context) -> int:
     return 2
 
 
-async def with_a_keeper(env: WorkflowEnvironment, _: hf.Run[Any]) -> None:
+async def with_a_keeper(env: WorkflowEnvironment, _: sf.Run[Any]) -> None:
     """Let another run hold the stock."""
     await env.start(keeper, id="keeper")
     await env.settle()
 
 
-async def last_word(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+async def last_word(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """Look at the progress on the way."""
     await env.advance("10 minutes")
     assert (await run.info()).progress == {"done": 1}

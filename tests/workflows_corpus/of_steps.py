@@ -6,14 +6,14 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
-from holdfast.errors import StepFailedError
+import standfast as sf
+from standfast.errors import StepFailedError
 from tests.workflows_corpus.shape import Shape
 
 if TYPE_CHECKING:
-    from holdfast.testing.workflows import WorkflowEnvironment
+    from standfast.testing.workflows import WorkflowEnvironment
 
-SECOND: Final = hf.Retry(attempts=3, delay=10.0)
+SECOND: Final = sf.Retry(attempts=3, delay=10.0)
 world: Final[Counter[str]] = Counter()
 """What steps have done, outside of any store; see :func:`forget`."""
 
@@ -43,16 +43,16 @@ async def break_down(about: str) -> None:
     raise ValueError(about)
 
 
-@hf.step(retry=SECOND)
+@sf.step(retry=SECOND)
 async def third_time_lucky(about: str) -> int:
     """Fail twice."""
-    attempt = hf.current_step().attempt
+    attempt = sf.current_step().attempt
     if attempt < 3:
         raise ConnectionError(about)
     return attempt
 
 
-@hf.step(retry=hf.Retry(attempts=2, delay=5.0))
+@sf.step(retry=sf.Retry(attempts=2, delay=5.0))
 async def never_lucky() -> None:
     """Fail for good."""
     raise ConnectionError("nobody answers")
@@ -60,38 +60,38 @@ async def never_lucky() -> None:
 
 async def did_it(amount: int) -> Any:
     """Say whether the payment happened."""
-    return hf.Happened(amount) if world[hf.current_step().idempotency_key] else hf.DID_NOT_HAPPEN
+    return sf.Happened(amount) if world[sf.current_step().idempotency_key] else sf.DID_NOT_HAPPEN
 
 
-@hf.step(semantics="at_most_once", reconcile=did_it)
+@sf.step(semantics="at_most_once", reconcile=did_it)
 async def pay(amount: int) -> int:
     """Pay, which must not happen twice."""
-    world[hf.current_step().idempotency_key] += 1
+    world[sf.current_step().idempotency_key] += 1
     return amount
 
 
-@hf.workflow
-async def nothing(ctx: hf.Context) -> str:  # noqa: ARG001 -- a workflow has one
+@sf.workflow
+async def nothing(ctx: sf.Context) -> str:  # noqa: ARG001 -- a workflow has one
     """Return at once."""
     return "nothing"
 
 
-@hf.workflow
-async def one_step(ctx: hf.Context) -> int:
+@sf.workflow
+async def one_step(ctx: sf.Context) -> int:
     """Take one step."""
     return await ctx.step(add, 1, 2)
 
 
-@hf.workflow
-async def sequence(ctx: hf.Context) -> str:
+@sf.workflow
+async def sequence(ctx: sf.Context) -> str:
     """Take steps one after the other, plain ones too."""
     total = await ctx.step(add, 1, 2)
     loud = await ctx.step(shout, f"total {total}")
     return await ctx.step("backwards", plainly, loud)
 
 
-@hf.workflow
-async def loop(ctx: hf.Context, rounds: int) -> int:
+@sf.workflow
+async def loop(ctx: sf.Context, rounds: int) -> int:
     """Take the same step several times."""
     total = 0
     for number in range(rounds):
@@ -99,14 +99,14 @@ async def loop(ctx: hf.Context, rounds: int) -> int:
     return total
 
 
-@hf.workflow
-async def retried(ctx: hf.Context) -> int:
+@sf.workflow
+async def retried(ctx: sf.Context) -> int:
     """Take a step that fails twice."""
     return await ctx.step(third_time_lucky, "flaky")
 
 
-@hf.workflow
-async def retried_in_vain(ctx: hf.Context) -> str:
+@sf.workflow
+async def retried_in_vain(ctx: sf.Context) -> str:
     """Take a step that fails for good, and do something else instead."""
     try:
         await ctx.step(never_lucky)
@@ -115,15 +115,15 @@ async def retried_in_vain(ctx: hf.Context) -> str:
     return "never"
 
 
-@hf.workflow
-async def fails(ctx: hf.Context) -> None:
+@sf.workflow
+async def fails(ctx: sf.Context) -> None:
     """Fail after a step."""
     await ctx.step(add, 1, 1)
     raise ValueError("on purpose")
 
 
-@hf.workflow
-async def failure_caught(ctx: hf.Context) -> str:
+@sf.workflow
+async def failure_caught(ctx: sf.Context) -> str:
     """Catch what a step raised, and go on."""
     found = []
     for number in range(2):
@@ -135,8 +135,8 @@ async def failure_caught(ctx: hf.Context) -> str:
     return ", ".join(found)
 
 
-@hf.workflow
-async def compensates(ctx: hf.Context) -> str:
+@sf.workflow
+async def compensates(ctx: sf.Context) -> str:
     """Undo what was done when a later step fails."""
     undo = []
     try:
@@ -149,23 +149,23 @@ async def compensates(ctx: hf.Context) -> str:
     return f"undone {undo}"
 
 
-@hf.workflow
-async def pays_once(ctx: hf.Context) -> int:
+@sf.workflow
+async def pays_once(ctx: sf.Context) -> int:
     """Take a step that is run at most once, and can tell whether it was."""
     before = await ctx.step(add, 20, 22)
     return await ctx.step(pay, before)
 
 
-@hf.workflow
-async def pays_twice(ctx: hf.Context) -> int:
+@sf.workflow
+async def pays_twice(ctx: sf.Context) -> int:
     """Take two such steps, with another in between."""
     first = await ctx.step(pay, 1)
     await ctx.step(shout, "paid")
     return first + await ctx.step(pay, 2)
 
 
-@hf.workflow
-async def chances(ctx: hf.Context) -> str:
+@sf.workflow
+async def chances(ctx: sf.Context) -> str:
     """Read the time and throw dice: no commit of their own, and the same after a crash."""
     began = await ctx.now()
     number = (await ctx.random()).randrange(1_000)
@@ -179,16 +179,16 @@ async def said(text: str) -> str:
     return text
 
 
-@hf.workflow
-async def time_between(ctx: hf.Context) -> bool:
+@sf.workflow
+async def time_between(ctx: sf.Context) -> bool:
     """Read the time before and after a step."""
     before = await ctx.now()
     await ctx.step(add, 1, 1)
     return await ctx.now() >= before >= datetime(2025, 1, 1, tzinfo=UTC)
 
 
-@hf.workflow
-async def patched_early(ctx: hf.Context) -> int:
+@sf.workflow
+async def patched_early(ctx: sf.Context) -> int:
     """Ask whether the code is the changed one, twice."""
     total = 0
     if await ctx.patched("add-more"):
@@ -199,8 +199,8 @@ async def patched_early(ctx: hf.Context) -> int:
     return total
 
 
-@hf.workflow
-async def goes_on_as_new(ctx: hf.Context, left: int) -> int:
+@sf.workflow
+async def goes_on_as_new(ctx: sf.Context, left: int) -> int:
     """Go on as a new run until nothing is left."""
     total = await ctx.step(add, left, 0)
     if left > 0:
@@ -208,8 +208,8 @@ async def goes_on_as_new(ctx: hf.Context, left: int) -> int:
     return total
 
 
-@hf.workflow
-async def fails_in_words(ctx: hf.Context) -> str:
+@sf.workflow
+async def fails_in_words(ctx: sf.Context) -> str:
     """Catch an exception whose type is not known: it is described."""
     try:
         await ctx.step(own_problem)
@@ -228,7 +228,7 @@ async def own_problem() -> None:
     raise OwnProblem("of my own")
 
 
-def paid_once(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+def paid_once(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """No payment was made twice, and the ledger says so, too."""
     assert set(world.values()) == {1}
     assert all(env.effects.count(run, key.partition(":")[2]) == 1 for key in world)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import holdfast as hf
-from holdfast.errors import SignalTimeoutError
+import standfast as sf
+from standfast.errors import SignalTimeoutError
 from tests.workflows_corpus.of_steps import add, shout
 from tests.workflows_corpus.shape import Shape
 
 if TYPE_CHECKING:
-    from holdfast.testing.workflows import WorkflowEnvironment
+    from standfast.testing.workflows import WorkflowEnvironment
 
 
-@hf.workflow
-async def sleeps(ctx: hf.Context) -> int:
+@sf.workflow
+async def sleeps(ctx: sf.Context) -> int:
     """Sleep between two steps."""
     first = await ctx.step(add, 1, 1)
     await ctx.sleep("2 days")
     return await ctx.step(add, first, 1)
 
 
-@hf.workflow
-async def sleeps_twice(ctx: hf.Context) -> str:
+@sf.workflow
+async def sleeps_twice(ctx: sf.Context) -> str:
     """Sleep, and sleep on."""
     await ctx.sleep("1 hour")
     await ctx.sleep("1 hour")
     return "awake"
 
 
-@hf.workflow
-async def sleeps_until(ctx: hf.Context) -> str:
+@sf.workflow
+async def sleeps_until(ctx: sf.Context) -> str:
     """Sleep until a moment that it works out, and until one that is over."""
     now = await ctx.now()
     await ctx.sleep_until(now + timedelta(hours=3))
@@ -39,8 +39,8 @@ async def sleeps_until(ctx: hf.Context) -> str:
     return await ctx.step(shout, "late")
 
 
-@hf.workflow
-async def sleeps_in_try(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def sleeps_in_try(ctx: sf.Context) -> list[str]:
     """Sleep inside of try and finally: an unload goes through it, and does nothing."""
     done = []
     try:
@@ -53,14 +53,14 @@ async def sleeps_in_try(ctx: hf.Context) -> list[str]:
     return done
 
 
-@hf.workflow
-async def takes_a_signal(ctx: hf.Context) -> Any:
+@sf.workflow
+async def takes_a_signal(ctx: sf.Context) -> Any:
     """Wait for a signal."""
     return await ctx.wait_signal("go")
 
 
-@hf.workflow
-async def takes_signals(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def takes_signals(ctx: sf.Context) -> list[Any]:
     """Wait for several signals, of two names, with steps in between."""
     first = await ctx.wait_signal("go")
     await ctx.step(shout, str(first))
@@ -68,15 +68,15 @@ async def takes_signals(ctx: hf.Context) -> list[Any]:
     return [first, other, await ctx.wait_signal("go")]
 
 
-@hf.workflow
-async def signal_in_time(ctx: hf.Context) -> Any:
+@sf.workflow
+async def signal_in_time(ctx: sf.Context) -> Any:
     """Wait for a signal that comes before the time is over."""
     found = await ctx.wait_signal("go", timeout="1 hour")
     return await ctx.step(shout, str(found))
 
 
-@hf.workflow
-async def signal_too_late(ctx: hf.Context) -> str:
+@sf.workflow
+async def signal_too_late(ctx: sf.Context) -> str:
     """Wait for a signal that does not come in time."""
     try:
         await ctx.wait_signal("go", timeout="1 hour")
@@ -85,14 +85,14 @@ async def signal_too_late(ctx: hf.Context) -> str:
     return "never"
 
 
-@hf.workflow
-async def signal_or_default(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def signal_or_default(ctx: sf.Context) -> list[Any]:
     """Wait twice for a signal that comes once."""
     return [await ctx.wait_signal("go", timeout="1 hour", default=n) for n in range(2)]
 
 
-@hf.workflow
-async def takes_updates(ctx: hf.Context) -> int:
+@sf.workflow
+async def takes_updates(ctx: sf.Context) -> int:
     """Count what updates bring, until there is enough."""
     total = 0
 
@@ -111,8 +111,8 @@ async def takes_updates(ctx: hf.Context) -> int:
     return total
 
 
-@hf.workflow
-async def updated_between_steps(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def updated_between_steps(ctx: sf.Context) -> list[str]:
     """Take updates while it takes steps and waits."""
     seen: list[str] = []
     ctx.on_update("say", seen.append)
@@ -123,22 +123,22 @@ async def updated_between_steps(ctx: hf.Context) -> list[str]:
     return seen
 
 
-@hf.workflow
-async def gives_up_waiting(ctx: hf.Context) -> bool:
+@sf.workflow
+async def gives_up_waiting(ctx: sf.Context) -> bool:
     """Wait for something that never comes true."""
     held = await ctx.wait_until(lambda: False, timeout="1 day")
     await ctx.step(shout, str(held))
     return held
 
 
-@hf.workflow
-async def already_true(ctx: hf.Context) -> bool:
+@sf.workflow
+async def already_true(ctx: sf.Context) -> bool:
     """Wait for what is true already."""
     return await ctx.wait_until(lambda: True, timeout="1 day")
 
 
-@hf.workflow(timeout="1 hour")
-async def takes_too_long(ctx: hf.Context) -> None:
+@sf.workflow(timeout="1 hour")
+async def takes_too_long(ctx: sf.Context) -> None:
     """Sleep longer than is allowed, and clean up."""
     try:
         await ctx.sleep("1 day")
@@ -149,7 +149,7 @@ async def takes_too_long(ctx: hf.Context) -> None:
 def signalled(*signals: tuple[str, Any]) -> Any:
     """Return a script that sends signals, with time in between."""
 
-    async def script(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+    async def script(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
         for number, (name, value) in enumerate(signals):
             await env.advance("10 minutes")
             await run.signal(name, value, signal_id=f"{number}")
@@ -157,14 +157,14 @@ def signalled(*signals: tuple[str, Any]) -> Any:
     return script
 
 
-async def signalled_first(_: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+async def signalled_first(_: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """Send what is wanted before it is waited for."""
     await run.signal("go", 1)
     await run.signal("stop", 2)
     await run.signal("go", 3)
 
 
-async def updated(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+async def updated(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """Send updates, one of which is refused."""
     await env.settle()
     for number, amount in enumerate((3, 4, 5)):
@@ -172,7 +172,7 @@ async def updated(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
         await env.settle()
 
 
-async def told(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+async def told(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """Say two things."""
     for number, word in enumerate(("one", "two")):
         await env.settle()

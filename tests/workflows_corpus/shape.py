@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.testing.workflows import Script, WorkflowEnvironment
-from holdfast.workflows.declaring.definition import Workflow
-from holdfast.workflows.handle import Run
+from standfast.testing.workflows import Script, WorkflowEnvironment
+from standfast.workflows.declaring.definition import Workflow
+from standfast.workflows.handle import Run
 
 
 class Shape(Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.workflows import crash_everywhere, unload_everywhere
+from standfast.testing.workflows import crash_everywhere, unload_everywhere
 from tests.workflows_corpus.corpus import CORPUS
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidWorkflowError, RunDivergedError, RunFailedError, RunStuckError
-from holdfast.testing import VirtualClock, simulate
-from holdfast.testing.workflows import WorkflowEnvironment, crash_everywhere, interleave, unload_everywhere
+import standfast as sf
+from standfast.errors import InvalidWorkflowError, RunDivergedError, RunFailedError, RunStuckError
+from standfast.testing import VirtualClock, simulate
+from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere, interleave, unload_everywhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +29,8 @@ def note_in_a_thread(text: str) -> str:
     return text
 
 
-@hf.workflow
-async def naps(ctx: hf.Context, nights: int) -> int:
+@sf.workflow
+async def naps(ctx: sf.Context, nights: int) -> int:
     """Sleep for some nights."""
     for _ in range(nights):
         await ctx.step(note, "evening")
@@ -39,21 +39,21 @@ async def naps(ctx: hf.Context, nights: int) -> int:
     return nights
 
 
-@hf.workflow
-async def asks(ctx: hf.Context) -> Any:
+@sf.workflow
+async def asks(ctx: sf.Context) -> Any:
     """Wait for an answer."""
     return await ctx.wait_signal("answer")
 
 
-@hf.workflow
-async def forgets(ctx: hf.Context) -> int:
+@sf.workflow
+async def forgets(ctx: sf.Context) -> int:
     """Return something that no record has: it differs each time the code runs."""
     await ctx.step(note, "once")
     return next(counter)
 
 
-@hf.workflow
-async def wavers(ctx: hf.Context) -> str:
+@sf.workflow
+async def wavers(ctx: sf.Context) -> str:
     """Do something else each time the code runs."""
     if next(counter) % 2:
         await ctx.step("odd", note, "odd")
@@ -130,8 +130,8 @@ async def test_a_step_that_waits_for_the_test_does_not_keep_it_from_settling() -
     """The test can then let it go on."""
     gate = asyncio.Event()
 
-    @hf.workflow
-    async def gated(ctx: hf.Context) -> bool:
+    @sf.workflow
+    async def gated(ctx: sf.Context) -> bool:
         return await ctx.step("gate", gate.wait)
 
     async with WorkflowEnvironment([gated]) as env:
@@ -165,8 +165,8 @@ def test_an_environment_runs_on_a_simulated_loop() -> None:
 async def test_a_failure_is_raised_as_it_is_in_production() -> None:
     """With its cause."""
 
-    @hf.workflow
-    async def fails(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def fails(ctx: sf.Context) -> None:
         await ctx.step(note, "before")
         raise ValueError("no")
 
@@ -195,8 +195,8 @@ async def test_a_workflow_that_is_right_is_disturbed_at_every_commit() -> None:
     assert seen.kinds == ("step", "sleep", "slept", "step", "sleep", "slept", "step")
 
 
-@hf.workflow
-async def sums_in_any_order(ctx: hf.Context) -> int:
+@sf.workflow
+async def sums_in_any_order(ctx: sf.Context) -> int:
     """Add up what branches bring, in whatever order."""
     found: list[int] = []
 
@@ -208,8 +208,8 @@ async def sums_in_any_order(ctx: hf.Context) -> int:
     return sum(found)
 
 
-@hf.workflow
-async def first_come(ctx: hf.Context) -> str:
+@sf.workflow
+async def first_come(ctx: sf.Context) -> str:
     """Depend on which branch comes first."""
     found: list[str] = []
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.testing.workflows import crash_everywhere, unload_everywhere
+import standfast as sf
+from standfast.testing.workflows import crash_everywhere, unload_everywhere
 from tests.sizes import rounds
 from tests.workflows_corpus.corpus import CORPUS
 from tests.workflows_corpus.of_steps import shout
@@ -18,7 +18,7 @@ from tests.workflows_corpus.of_steps import shout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.stores.sqlite import SqlWork
+    from standfast.stores.sqlite import SqlWork
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 -- only where TemporaryDirectory makes its own folder
 
@@ -65,8 +65,8 @@ def booked(sql: SqlWork) -> list[str]:
     return [str(row[0]) for row in sql.execute("SELECT name FROM orders ORDER BY id")]
 
 
-@hf.workflow
-async def books_orders(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def books_orders(ctx: sf.Context) -> list[str]:
     """Write to a table of its own, exactly once each time."""
     await ctx.transaction(prepare)
     await ctx.transaction(book, "first")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import blocking
-from holdfast.clock import monotonic
+from standfast import blocking
+from standfast.clock import monotonic
 from tests.integration.blocking.programs.engine_left_open import waits
 from tests.integration.blocking.test_forks import said
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import blocking
+from standfast import blocking
 
 ROOT = Path(__file__).resolve().parents[3]
 

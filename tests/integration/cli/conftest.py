@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Start(Protocol):
-    """Starts ``holdfast`` with some arguments."""
+    """Starts ``standfast`` with some arguments."""
 
     def __call__(self, *arguments: str, **options: Any) -> Program:
         """Start it."""

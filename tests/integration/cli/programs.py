@@ -1,4 +1,4 @@
-"""Real processes of ``holdfast``, and what they run: started, listened to and ended."""
+"""Real processes of ``standfast``, and what they run: started, listened to and ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 
 if TYPE_CHECKING:
     import signal
@@ -26,21 +26,21 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
-HOLDFAST: Final = (sys.executable, "-m", "holdfast")
+STANDFAST: Final = (sys.executable, "-m", "standfast")
 
 
 @final
 class Program:
-    """One process of ``holdfast``."""
+    """One process of ``standfast``."""
 
     def __init__(self, url: str, *arguments: str, owns_terminal: bool = False, **options: Any) -> None:
         before = [sys.executable, "-c", OWN_TERMINAL] if owns_terminal else []
         self.process: Final = subprocess.Popen(
-            [*before, *HOLDFAST, *arguments],
+            [*before, *STANDFAST, *arguments],
             stdin=options.pop("stdin", subprocess.PIPE),
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),
-            env={**os.environ, "HOLDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")},
+            env={**os.environ, "STANDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")},
             **options,
         )
         self._heard = b""
@@ -92,7 +92,7 @@ def python(code: str) -> Sequence[str]:
 
 
 def answer(url: str, *arguments: str) -> tuple[int, str]:
-    """Run ``holdfast`` to its end; return its exit code and what it printed."""
+    """Run ``standfast`` to its end; return its exit code and what it printed."""
     program = Program(url, *arguments, stdin=subprocess.DEVNULL)
     out, err = program.process.communicate(timeout=PATIENCE)
     return program.process.returncode, (out + err).decode()

@@ -1,4 +1,4 @@
-"""A terminal of our own, and ``holdfast`` alone on it."""
+"""A terminal of our own, and ``standfast`` alone on it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class Terminal:
 
 
 def begin(start: Start, terminal: Terminal, *arguments: str) -> Program:
-    """Start ``holdfast`` alone on a terminal."""
+    """Start ``standfast`` alone on a terminal."""
     side = terminal.theirs
     return start(*arguments, stdin=side, stdout=side, stderr=side, start_new_session=True, owns_terminal=True)

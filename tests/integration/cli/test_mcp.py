@@ -1,4 +1,4 @@
-"""``holdfast mcp`` with the official client, which starts it as a process of its own."""
+"""``standfast mcp`` with the official client, which starts it as a process of its own."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.heavy  # real processes: once, on the default interpret
 
 MODULE = """
 import os
-import holdfast as hf
+import standfast as sf
 
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 
 @desk.action
-async def greet(request: hf.Request, name: str) -> str:
+async def greet(request: sf.Request, name: str) -> str:
     return f"hello {name} from {request.user} of {request.tenant}"
 
-@desk.action(roles=["clerk"], concurrency=hf.Queue())
-async def stamp(request: hf.Request) -> None: ...
+@desk.action(roles=["clerk"], concurrency=sf.Queue())
+async def stamp(request: sf.Request) -> None: ...
 
-app = hf.App(os.environ["HOLDFAST_STORE"], flows=[desk], tools=[desk])
-bare = hf.App(os.environ["HOLDFAST_STORE"], flows=[desk])
+app = sf.App(os.environ["STANDFAST_STORE"], flows=[desk], tools=[desk])
+bare = sf.App(os.environ["STANDFAST_STORE"], flows=[desk])
 """
 
 
@@ -44,8 +44,8 @@ def folder(tmp_path: Path) -> str:
 
 async def test_tools_are_called_over_stdin_and_stdout(folder: str, url: str) -> None:
     """For the user that was named, with the roles that were given."""
-    arguments = ["-m", "holdfast", "--tenant", "acme", "mcp", "office:app", "--app-dir", folder, "--as", "ada"]
-    environment = {**os.environ, "HOLDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")}
+    arguments = ["-m", "standfast", "--tenant", "acme", "mcp", "office:app", "--app-dir", folder, "--as", "ada"]
+    environment = {**os.environ, "STANDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")}
     server = StdioServerParameters(command=sys.executable, args=arguments, env=environment)
     async with stdio_client(server) as (incoming, outgoing), ClientSession(incoming, outgoing) as client:
         await client.initialize()

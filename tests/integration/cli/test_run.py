@@ -1,4 +1,4 @@
-"""``holdfast run`` with real processes: exit codes, signals, exclusion, and what happens when the lock is lost."""
+"""``standfast run`` with real processes: exit codes, signals, exclusion, and what happens when the lock is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_command_that_a_signal_ends_gives_128_and_its_number(url: str, number:
 
 def test_the_command_knows_its_key_and_its_fence(url: str) -> None:
     """They are in its environment, and the fence grows from hold to hold."""
-    code = "import os; print(os.environ['HOLDFAST_KEY'], os.environ['HOLDFAST_FENCE'])"
+    code = "import os; print(os.environ['STANDFAST_KEY'], os.environ['STANDFAST_FENCE'])"
     first, second = (answer(url, *HOLD, *python(code))[1].split() for _ in range(2))
 
     assert [first[0], second[0]] == ["a", "a"]
@@ -70,7 +70,7 @@ def test_signals_find_the_command_as_usual(url: str) -> None:
 def test_a_command_that_is_not_there_gives_127(url: str, name: str, tmp_path: Path) -> None:
     """At once, without waiting for the lock or making a store."""
     code, said = answer(url, *HOLD, "--", name)
-    assert (code, said.splitlines()[0]) == (127, f"holdfast: there is no command {name}")
+    assert (code, said.splitlines()[0]) == (127, f"standfast: there is no command {name}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,7 +134,7 @@ def test_permits_let_several_in(url: str, start: Start) -> None:
     assert [program.hear() for program in programs] == ["ready", "ready"]
     assert answer(url, *permits, "--no-wait", "--", "true")[0] == 124
     _, said = answer(url, "run", "--lock", "a", "--permits", "3", "--no-wait", "--", "true")
-    assert "holdfast: a is in use with 2 permits; they count, and not 3" in said
+    assert "standfast: a is in use with 2 permits; they count, and not 3" in said
 
 
 def test_modes_are_shared_or_not(url: str, start: Start) -> None:
@@ -179,7 +179,7 @@ def test_the_lock_is_taken_away_after_max_hold(url: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child with its parent")
-def test_a_command_does_not_outlive_a_killed_holdfast(url: str, start: Start) -> None:
+def test_a_command_does_not_outlive_a_killed_standfast(url: str, start: Start) -> None:
     """It is killed as well, and the lock is free for the next."""
     program = start(*HOLD, *python(STUBBORN))
     assert program.hear() == "ready"

@@ -1,4 +1,4 @@
-"""``holdfast serve`` with real processes and real sockets: what it serves, how it is stopped, and what it refuses."""
+"""``standfast serve`` with real processes and real sockets: what it serves, how it is stopped, and what it refuses."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ pytestmark = pytest.mark.heavy  # many real processes: once, on the default inte
 
 MODULE = """
 import asyncio, os, signal
-import holdfast as hf
+import standfast as sf
 
-shop = hf.Flow("shop", concurrency="queue")
+shop = sf.Flow("shop", concurrency="queue")
 
 @shop.action
-async def buy(request: hf.Request, item: str) -> str:
+async def buy(request: sf.Request, item: str) -> str:
     return item
 
 @shop.action(concurrency="allow")
-async def wait(request: hf.Request) -> str:
+async def wait(request: sf.Request) -> str:
     go_on = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, go_on.set)
     print("waiting", flush=True)
@@ -44,16 +44,16 @@ async def wait(request: hf.Request) -> str:
     return "gone on"
 
 @shop.action(durable=True)
-async def count(request: hf.Request, upto: int) -> int:
+async def count(request: sf.Request, upto: int) -> int:
     for n in range(upto):
         request.emit(n)
         await asyncio.sleep(0)
     return upto
 
-store = os.environ["HOLDFAST_STORE"]
-app = hf.App(store, flows=[shop])
-alone = hf.App(store, flows=[shop], arbiter="local")
-guarded = hf.App(store, flows=[shop], authenticate=hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")}))
+store = os.environ["STANDFAST_STORE"]
+app = sf.App(store, flows=[shop])
+alone = sf.App(store, flows=[shop], arbiter="local")
+guarded = sf.App(store, flows=[shop], authenticate=sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")}))
 not_one = 7
 
 def make():
@@ -105,8 +105,8 @@ async def test_whoever_waits_for_longer_than_the_grace_is_told_that_the_server_s
         assert await asyncio.to_thread(program.hear) == "waiting"
         program.send(signal.SIGTERM)
         answered = await waiting
-    assert (answered.status_code, answered.json()["type"]) == (503, "urn:holdfast:request-interrupted")
-    assert answered.headers["Holdfast-Request"]
+    assert (answered.status_code, answered.json()["type"]) == (503, "urn:standfast:request-interrupted")
+    assert answered.headers["Standfast-Request"]
     assert program.end() == (0, "")
 
 
@@ -183,7 +183,7 @@ def test_without_authentication_only_this_machine_is_served(folder: str, url: st
     code, said = answer(url, "serve", "web:app", "--app-dir", folder, "--host", "0.0.0.0", "--port", "0")  # noqa: S104 -- that is what is tested
     assert code == 4
     assert "without authentication" in said
-    assert "hf.BearerTokens" in said
+    assert "sf.BearerTokens" in said
 
 
 async def test_a_second_sole_server_refuses_to_start(start: Start, folder: str, url: str) -> None:

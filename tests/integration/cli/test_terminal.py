@@ -1,4 +1,4 @@
-"""``holdfast run`` on a terminal: what is typed there reaches the command, and a wait is told."""
+"""``standfast run`` on a terminal: what is typed there reaches the command, and a wait is told."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_control_c_ends_the_wait(start: Start, terminal: Terminal) -> None:
     terminal.type(CONTROL_C)
 
     assert program.end()[0] == 128 + signal.SIGINT
-    assert b"holdfast: waiting for a: 0 in front, held by" in terminal.shown
+    assert b"standfast: waiting for a: 0 in front, held by" in terminal.shown
 
 
 def test_the_command_can_be_typed_to(start: Start, terminal: Terminal) -> None:

@@ -1,4 +1,4 @@
-"""``holdfast worker`` with real processes: what it says, how it is stopped, and what it refuses."""
+"""``standfast worker`` with real processes: what it says, how it is stopped, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.cli.programs import answer
 from tests.integration.cli.terminals import CONTROL_C, begin
 
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.heavy  # many real processes: once, on the default inte
 
 MODULE = """
 import asyncio, os
-import holdfast as hf
+import standfast as sf
 
 async def stay():
     print("staying", flush=True)
     await asyncio.sleep(float(os.environ.get("STAY", "0")))
     return "stayed"
 
-@hf.workflow(version="3")
+@sf.workflow(version="3")
 async def stays(ctx):
     return await ctx.step(stay)
 
-engine = hf.Engine(os.environ["HOLDFAST_STORE"], workflows=[stays], drive=False)
+engine = sf.Engine(os.environ["STANDFAST_STORE"], workflows=[stays], drive=False)
 not_one = 7
 
 def make():
@@ -48,8 +48,8 @@ def cannot():
 """
 
 
-@hf.workflow(version="3")
-async def stays(ctx: hf.Context) -> str:
+@sf.workflow(version="3")
+async def stays(ctx: sf.Context) -> str:
     """Stand in for the workflow of the module, to start it from here."""
     raise NotImplementedError(ctx)
 
@@ -76,7 +76,7 @@ async def test_a_worker_says_what_it_does_and_hands_back_when_it_is_stopped(
     worker = drive(start, folder)
     assert f"drives runs of {url}, namespace default, tenant default" in worker.hear()
     assert worker.hear() == "workflows: stays@3"
-    async with hf.Engine(url, drive=False) as engine:
+    async with sf.Engine(url, drive=False) as engine:
         await engine.start(stays, id="a")
         assert worker.hear() == "staying"
         worker.send(signal.SIGTERM)
@@ -93,7 +93,7 @@ async def test_a_second_signal_waits_for_no_step(
     """The run is handed back at once, without the step, and the exit code says so."""
     monkeypatch.setenv("STAY", "60")
     worker = drive(start, folder, "--grace", "50s")
-    async with hf.Engine(url, drive=False) as engine:
+    async with sf.Engine(url, drive=False) as engine:
         await engine.start(stays, id="a")
         while worker.hear() != "staying":
             pass
@@ -113,7 +113,7 @@ async def test_a_worker_tells_programs_in_json(start: Start, folder: str, url: s
     first = json.loads(worker.hear())
     assert (first["event"], first["store"], first["process"]) == ("worker-started", url, worker.process.pid)
     assert first["workflows"] == [{"name": "stays", "version": "3"}]
-    async with hf.Engine(url, drive=False) as engine:
+    async with sf.Engine(url, drive=False) as engine:
         assert await (await engine.start(stays, id="a")).result(timeout=30) == "stayed"
     worker.send(signal.SIGTERM)
     out, _ = worker.process.communicate(timeout=30)
@@ -127,7 +127,7 @@ async def test_a_worker_tells_programs_in_json(start: Start, folder: str, url: s
 async def test_a_quiet_worker_says_nothing(start: Start, folder: str, url: str) -> None:
     """Neither when it starts nor when it stops; an engine that is made later is fine too."""
     worker = drive(start, folder, "--quiet", name="flows:make_later")
-    async with hf.Engine(url, drive=False) as engine:
+    async with sf.Engine(url, drive=False) as engine:
         await (await engine.start(stays, id="a")).result(timeout=30)
     assert worker.hear() == "staying"
     worker.send(signal.SIGTERM)
@@ -162,7 +162,7 @@ def test_what_is_no_engine_is_refused(url: str, folder: str, name: str, code: in
     got, said = answer(url, "worker", name, "--app-dir", folder)
     assert got == code
     assert words in said
-    assert "holdfast/cli" not in said
+    assert "standfast/cli" not in said
 
 
 def test_a_worker_takes_no_store_of_the_command(url: str, folder: str) -> None:

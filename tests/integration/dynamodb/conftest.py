@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores.dynamodb import DynamoServer
-from holdfast.stores.opening import open_store
-from holdfast.stores.remote import RemoteBackend
+from standfast.keys import RecordKey
+from standfast.stores.dynamodb import DynamoServer
+from standfast.stores.opening import open_store
+from standfast.stores.remote import RemoteBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
     Operation = Callable[..., Awaitable[Any]]
 
@@ -31,7 +31,7 @@ def url(dynamodb_url: str) -> str:
 @pytest.fixture
 def fresh_url(dynamodb_url: str) -> str:
     """A table of the test's own, which does not exist yet."""
-    return dynamodb_url.replace("/holdfast?", f"/t-{uuid.uuid4().hex}?")
+    return dynamodb_url.replace("/standfast?", f"/t-{uuid.uuid4().hex}?")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientConnectorError, ClientOSError
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 
-from holdfast.errors import (
+from standfast.errors import (
     StoreBusyError,
     StoreError,
     StoreGoneError,
@@ -18,12 +18,12 @@ from holdfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.stores import Commit, Conflict, Decision, Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Commit, Conflict, Decision, Put
+from standfast.stores.opening import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 def answered(code: str, status: int = 400, reasons: tuple[str, ...] = ()) -> ClientError:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import StoreUnavailableError, UnsuitableStoreError
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.dynamodb.tables import FORMAT
-from holdfast.stores.opening import open_store
+from standfast.errors import StoreUnavailableError, UnsuitableStoreError
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.dynamodb.tables import FORMAT
+from standfast.stores.opening import open_store
 from tests.integration.dynamodb.conftest import server_of
 
 
@@ -56,7 +56,7 @@ async def test_a_table_in_a_newer_format_is_refused(fresh_url: str) -> None:
     await client.put_item(TableName=table, Item=newer)
     await store.aclose()
 
-    with pytest.raises(UnsuitableStoreError, match="upgrade holdfast"):
+    with pytest.raises(UnsuitableStoreError, match="upgrade standfast"):
         await open_store(fresh_url)
 
 
@@ -73,7 +73,7 @@ async def test_a_table_of_somebody_else_is_refused(url: str, fresh_url: str) -> 
     )
     await store.aclose()
 
-    with pytest.raises(UnsuitableStoreError, match="not Holdfast's"):
+    with pytest.raises(UnsuitableStoreError, match="not Standfast's"):
         await open_store(f"{fresh_url}&create=true")
 
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant, later
-from holdfast.errors import InvalidChangeError
-from holdfast.stores import Commit, Conflict, Decision, Delete, Put
-from holdfast.stores.dynamodb.items import GRACE
-from holdfast.stores.opening import open_store
+from standfast.clock import Instant, later
+from standfast.errors import InvalidChangeError
+from standfast.stores import Commit, Conflict, Decision, Delete, Put
+from standfast.stores.dynamodb.items import GRACE
+from standfast.stores.opening import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
-    from holdfast.stores import GroupedStore, Snapshot
+    from standfast.keys import RecordKey
+    from standfast.stores import GroupedStore, Snapshot
 
 HOUR = 3_600
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.errors import HoldTimeoutError, LeaseTooShortError
-from holdfast.space import Space
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+from standfast.clock import monotonic
+from standfast.errors import HoldTimeoutError, LeaseTooShortError
+from standfast.space import Space
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 async def test_the_patience_of_a_waiter_is_not_renewed_by_the_holder(url: str, key: Any) -> None:

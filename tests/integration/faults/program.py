@@ -6,14 +6,14 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError, OutcomeUnknownError, StoreBusyError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Decision, Delete, Put
+from standfast.errors import OutcomeUnknownError, StandfastError, StoreBusyError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Decision, Delete, Put
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.stores import Snapshot, Store
+    from standfast.stores import Snapshot, Store
 
 
 class Ledger:
@@ -117,7 +117,7 @@ async def insistently(action: Callable[[], Awaitable[object]], tries: int = 200)
             await action()
         except (StoreUnavailableError, OutcomeUnknownError, StoreBusyError):
             await asyncio.sleep(0.05)
-        except HoldfastError:
+        except StandfastError:
             raise
         else:
             return

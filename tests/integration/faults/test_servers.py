@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import HoldfastError, StoreUnavailableError
-from holdfast.stores.opening import open_store
+import standfast as sf
+from standfast.errors import StandfastError, StoreUnavailableError
+from standfast.stores.opening import open_store
 from tests.integration.faults.conftest import opening, private
 from tests.integration.faults.program import Ledger, insistently
 from tests.integration.faults.proxy import proxy_to
@@ -20,7 +20,7 @@ from tests.sizes import rounds, size
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from holdfast.stores import Store
+    from standfast.stores import Store
 
 pytestmark = [pytest.mark.services, pytest.mark.heavy]
 
@@ -33,7 +33,7 @@ async def under_load(url: str, lease: float) -> AsyncGenerator[Ledger]:
     """Count and create without pause, and hand a lock back and forth, until the block is left; then compare."""
     ledger, over = Ledger(), asyncio.Event()
     stores = [await open_store(url) for _ in range(2)]
-    spaces = [await hf.open(url, namespace=ledger.namespace, lease=lease) for _ in range(2)]
+    spaces = [await sf.open(url, namespace=ledger.namespace, lease=lease) for _ in range(2)]
     handed: list[int] = []
 
     async def write(store: Store, name: str) -> None:
@@ -43,9 +43,9 @@ async def under_load(url: str, lease: float) -> AsyncGenerator[Ledger]:
             await ledger.count(store)
             number += 1
 
-    async def hold(space: hf.Space) -> None:
+    async def hold(space: sf.Space) -> None:
         while not over.is_set():
-            with contextlib.suppress(HoldfastError):  # whatever became of it, it is asked for again
+            with contextlib.suppress(StandfastError):  # whatever became of it, it is asked for again
                 async with space.mutex("handed").hold(timeout=10):
                     handed.append(id(space))
             await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.locks.crew import Crew
 from tests.integration.locks.ledger import Ledger
 
@@ -34,7 +34,7 @@ def gathering(tmp_path: Path) -> Gathering:
     @asynccontextmanager
     async def make(url: str, *, lease: float) -> AsyncIterator[Crew]:
         path = tmp_path / f"ledger{next(numbers)}.db"
-        async with hf.open(url) as space:
+        async with sf.open(url) as space:
             crew = Crew(space, url, ledger := Ledger(path), path, lease)
             try:
                 yield crew

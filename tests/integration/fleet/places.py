@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.ids import new_id
+from standfast.ids import new_id
 from tests import services
 
 _OPTION: Final = {"postgresql": "schema", "pgbouncer": "schema", "redis": "prefix", "mysql": "prefix"}

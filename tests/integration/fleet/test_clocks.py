@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.clock import monotonic
+import standfast as sf
+from standfast.clock import monotonic
 from tests.integration.fleet.clocks import Dial, at_rate, off_by
 from tests.integration.fleet.places import place
 from tests.integration.fleet.programs.share import PERMITS
@@ -132,14 +132,14 @@ async def test_sleeps_take_as_long_as_they_should_whatever_the_clocks_of_workers
     """Workers an hour ahead and an hour behind drive the same runs and the same schedule, and one of them is killed."""
     url, ledger, dial = place(kind), Ledger(tmp_path / "ledger"), Dial(tmp_path / "dial")
     monkeypatch.setenv(LEDGER, ledger.path)
-    monkeypatch.setenv("HOLDFAST_STORE", url)
+    monkeypatch.setenv("STANDFAST_STORE", url)
     async with AsyncExitStack() as stack:
-        engine = hf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
+        engine = sf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
         await stack.enter_async_context(engine)
         clocks = [off_by("+3600s"), off_by("-3600s"), dial.environment]
         nurseries = [await stack.enter_async_context(Nursery(ledger, clock)) for clock in clocks]
         workers = [(await nursery.spawn_ready(lease=LEASE))[0] for nursery in nurseries]
-        await engine.schedules.create(hf.Schedule(in_a_row, 1, id="ticks", every="1 second", overlap="allow"))
+        await engine.schedules.create(sf.Schedule(in_a_row, 1, id="ticks", every="1 second", overlap="allow"))
         began_at = monotonic()
         runs = [await engine.start(sleeper, 4) for _ in range(6)]
         dial.turn("+7200s")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests import services
 from tests.integration.faults.proxy import proxy_to
 from tests.integration.fleet.places import place_on
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.services, pytest.mark.heavy]
 LEASE: Final = 2.0
 CLIENTS: Final = size(full=20, quick=8)
 LANES: Final = ["north", "south", "west"]
-TICKS: Final = hf.Schedule(
+TICKS: Final = sf.Schedule(
     in_a_row, 1, id="ticks", every="1 second", overlap="queue", backfill=True, most_backfilled=1_000
 )
 
@@ -43,7 +43,7 @@ class Day:
 
     def __init__(self, storm: Storm, ledger: Ledger, near: Nursery, far: Nursery) -> None:
         self.storm, self._ledger, self._near, self._far = storm, ledger, near, far
-        self.lanes: Final[dict[str, list[hf.Run[int]]]] = {lane: [] for lane in LANES}
+        self.lanes: Final[dict[str, list[sf.Run[int]]]] = {lane: [] for lane in LANES}
         self._over: Final = asyncio.Event()
 
     async def begin(self) -> None:
@@ -88,13 +88,13 @@ async def live_through(server: Server, url: str, path: Path, seed: int, monkeypa
     """Let a day pass, and return what there was of it."""
     ledger = Ledger(path)
     monkeypatch.setenv(LEDGER, ledger.path)
-    monkeypatch.setenv("HOLDFAST_STORE", url)
-    engine = hf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
+    monkeypatch.setenv("STANDFAST_STORE", url)
+    engine = sf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
     async with (
         proxy_to(url) as proxy,
         engine,
         Nursery(ledger) as near,
-        Nursery(ledger, {"HOLDFAST_STORE": proxy.url}) as far,
+        Nursery(ledger, {"STANDFAST_STORE": proxy.url}) as far,
     ):
         day = Day(Storm(engine, near, seed, lease=LEASE, patient=True), ledger, near, far)
         await day.begin()

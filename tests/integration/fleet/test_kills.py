@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.fleet.places import place
 from tests.integration.workflows.flows import LEDGER, WORKFLOWS
 from tests.integration.workflows.ledger import Ledger
@@ -29,10 +29,10 @@ STORMS: Final = [("postgresql", 400, 6.0), ("redis", 400, 6.0), ("pgbouncer", 10
 
 
 @asynccontextmanager
-async def fleet(url: str, path: Path) -> AsyncIterator[tuple[hf.Engine, Nursery, Ledger]]:
+async def fleet(url: str, path: Path) -> AsyncIterator[tuple[sf.Engine, Nursery, Ledger]]:
     """Open an engine that drives nothing, workers to be, and their ledger."""
     ledger = Ledger(path)
-    engine = hf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
+    engine = sf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
     async with engine as opened, Nursery(ledger) as nursery:
         yield opened, nursery, ledger
     ledger.close()
@@ -47,7 +47,7 @@ async def test_a_storm_of_kills_on_a_server_loses_no_run_and_repeats_nothing_rec
     if kind != "redis":
         await prepare(url)
     monkeypatch.setenv(LEDGER, str(tmp_path / "ledger"))
-    monkeypatch.setenv("HOLDFAST_STORE", url)
+    monkeypatch.setenv("STANDFAST_STORE", url)
     label = f"kills of workers on {kind}"
     async with fleet(url, tmp_path / "ledger") as (engine, nursery, ledger):
         kills = rounds(label, full=full, quick=5, seconds=seconds)

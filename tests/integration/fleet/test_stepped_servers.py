@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec import Struct
 
-import holdfast as hf
-from holdfast.clock import monotonic
-from holdfast.errors import ResultTimeoutError
+import standfast as sf
+from standfast.clock import monotonic
+from standfast.errors import ResultTimeoutError
 from tests import services
 from tests.integration.fleet.clocks import Dial
 from tests.integration.fleet.places import place_on
@@ -141,24 +141,24 @@ async def test_a_holder_that_dies_before_the_clock_is_set_back_is_waited_for_no_
 @pytest.fixture
 async def engine(
     stepped: Stepped, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[hf.Engine, Nursery]]:
+) -> AsyncIterator[tuple[sf.Engine, Nursery]]:
     """An engine that drives nothing, and workers to be."""
     url, ledger = stepped.place(), Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
     monkeypatch.setenv(LEDGER, ledger.path)
-    monkeypatch.setenv("HOLDFAST_STORE", url)
-    opened = hf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
+    monkeypatch.setenv("STANDFAST_STORE", url)
+    opened = sf.Engine(url, workflows=WORKFLOWS.values(), drive=False, lease=LEASE)
     async with opened as engine, Nursery(ledger) as nursery:
         yield engine, nursery
 
 
-async def nap(engine: hf.Engine, seconds: float) -> float:
+async def nap(engine: sf.Engine, seconds: float) -> float:
     """Return how long a sleep really takes."""
     began_at = monotonic()
     assert await (await engine.start(naps, seconds)).result(timeout=30) == seconds
     return monotonic() - began_at
 
 
-async def asleep(engine: hf.Engine, seconds: float) -> hf.Run[float]:
+async def asleep(engine: sf.Engine, seconds: float) -> sf.Run[float]:
     """Start a run that sleeps for long; return it when it does."""
     run = await engine.start(naps, seconds)
     async with engine.space.watch(engine.space.key("life", run.id)) as watch:
@@ -168,7 +168,7 @@ async def asleep(engine: hf.Engine, seconds: float) -> hf.Run[float]:
 
 
 async def test_a_clock_that_is_set_forward_ends_sleeps_early(
-    stepped: Stepped, engine: tuple[hf.Engine, Nursery]
+    stepped: Stepped, engine: tuple[sf.Engine, Nursery]
 ) -> None:
     """An hour has passed as far as anybody can tell; sleeps that begin after it take as long as they should."""
     client, nursery = engine
@@ -181,7 +181,7 @@ async def test_a_clock_that_is_set_forward_ends_sleeps_early(
 
 
 async def test_a_clock_that_is_set_back_ends_sleeps_late_and_no_later_ones(
-    stepped: Stepped, engine: tuple[hf.Engine, Nursery]
+    stepped: Stepped, engine: tuple[sf.Engine, Nursery]
 ) -> None:
     """A sleep ends at an instant of the server's: it comes when the clock gets there; new ones go by the new clock."""
     client, nursery = engine
@@ -197,7 +197,7 @@ async def test_a_clock_that_is_set_back_ends_sleeps_late_and_no_later_ones(
 
 
 async def test_runs_of_a_worker_that_dies_before_the_clock_is_set_back_go_on_after_a_lease(
-    stepped: Stepped, engine: tuple[hf.Engine, Nursery], tmp_path: Path
+    stepped: Stepped, engine: tuple[sf.Engine, Nursery], tmp_path: Path
 ) -> None:
     """Nobody takes it for alive for an hour."""
     client, nursery = engine

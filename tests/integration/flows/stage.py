@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import holdfast as hf
+import standfast as sf
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-def flow_of(work: Callable[[hf.Request, str], Awaitable[str]]) -> hf.Flow:
+def flow_of(work: Callable[[sf.Request, str], Awaitable[str]]) -> sf.Flow:
     """Return a flow whose actions all do the same, each by a policy of its own."""
-    flow = hf.Flow("chat")
+    flow = sf.Flow("chat")
 
-    @flow.action(concurrency=hf.Queue(timeout="60s"))
-    async def queued(request: hf.Request, name: str) -> str:
+    @flow.action(concurrency=sf.Queue(timeout="60s"))
+    async def queued(request: sf.Request, name: str) -> str:
         return await work(request, name)
 
-    @flow.action(concurrency=hf.Queue(timeout="60s"), interrupted="fail")
-    async def delicate(request: hf.Request, name: str) -> str:
+    @flow.action(concurrency=sf.Queue(timeout="60s"), interrupted="fail")
+    async def delicate(request: sf.Request, name: str) -> str:
         return await work(request, name)
 
-    @flow.action(concurrency=hf.Debounce("100ms"))
-    async def debounced(request: hf.Request, name: str) -> str:
+    @flow.action(concurrency=sf.Debounce("100ms"))
+    async def debounced(request: sf.Request, name: str) -> str:
         return await work(request, name)
 
     return flow
 
 
-async def nothing(request: hf.Request, name: str) -> str:
+async def nothing(request: sf.Request, name: str) -> str:
     """Do nothing: whoever only sends requests does not run them."""
     return f"{request.id}{name}"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestInterruptedError, TooManyQuarantinedError
-from holdfast.flows.records import SESSIONS, session_key
+import standfast as sf
+from standfast.errors import RequestInterruptedError, TooManyQuarantinedError
+from standfast.flows.records import SESSIONS, session_key
 from tests.integration.flows.stage import flow_of, nothing
 from tests.integration.sqlite.children import PATIENCE, Child
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from holdfast.flows.dispatch import Dispatcher
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.request import Explanation
+    from standfast.flows.dispatch import Dispatcher
+    from standfast.flows.handle import Handle
+    from standfast.flows.request import Explanation
 
-SOMEBODY = hf.Principal()
-OPERATOR = hf.Principal(user="olga", roles=frozenset({"operator"}))
+SOMEBODY = sf.Principal()
+OPERATOR = sf.Principal(user="olga", roles=frozenset({"operator"}))
 
 
 class Serve(Protocol):
@@ -58,7 +58,7 @@ def serve(url: str) -> Iterator[Serve]:
 @pytest.fixture
 async def watcher(url: str) -> AsyncIterator[Dispatcher]:
     """One that sends and follows requests, and runs no durable ones."""
-    async with hf.Dispatcher(hf.Engine(url, drive=False), [flow_of(nothing)]) as dispatcher:
+    async with sf.Dispatcher(sf.Engine(url, drive=False), [flow_of(nothing)]) as dispatcher:
         yield dispatcher
 
 
@@ -172,10 +172,10 @@ async def test_a_tenant_whose_requests_end_their_servers_gets_no_more_until_an_o
     one = serve("fragile-one")
     poison = begun(one, "queued", "a")
     one.kill()
-    two, tenants = serve("fragile-two"), hf.TenantLimits(quarantined=1)
-    async with hf.Dispatcher(hf.Engine(url, drive=False), [flow_of(nothing)], tenants=tenants) as watcher:
+    two, tenants = serve("fragile-two"), sf.TenantLimits(quarantined=1)
+    async with sf.Dispatcher(sf.Engine(url, drive=False), [flow_of(nothing)], tenants=tenants) as watcher:
         await explained(await watcher.find(SOMEBODY, poison))
-        sending = hf.Arrival(flow="chat", action="queued", inputs={"name": "b"}, session="s-1", attended=False)
+        sending = sf.Arrival(flow="chat", action="queued", inputs={"name": "b"}, session="s-1", attended=False)
         with pytest.raises(TooManyQuarantinedError):
             await watcher.dispatch(sending)
         await watcher.cancel(OPERATOR, poison, "it is poison")
@@ -185,7 +185,7 @@ async def test_a_tenant_whose_requests_end_their_servers_gets_no_more_until_an_o
         assert await handle.result(timeout=PATIENCE) == "b@fragile-two"
 
 
-async def eventually(dispatcher: Dispatcher, arrival: hf.Arrival) -> Handle:
+async def eventually(dispatcher: Dispatcher, arrival: sf.Arrival) -> Handle:
     """Send a request again until it is taken on."""
     async with asyncio.timeout(PATIENCE):
         while True:

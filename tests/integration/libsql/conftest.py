@@ -13,19 +13,19 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from holdfast.keys import RecordKey
-from holdfast.stores.libsql.calling import Caller
-from holdfast.stores.libsql.hrana import Batch, Results
-from holdfast.stores.libsql.options import read_options
-from holdfast.stores.opening import open_store
-from holdfast.stores.remote.addresses import Address
+from standfast.keys import RecordKey
+from standfast.stores.libsql.calling import Caller
+from standfast.stores.libsql.hrana import Batch, Results
+from standfast.stores.libsql.options import read_options
+from standfast.stores.opening import open_store
+from standfast.stores.remote.addresses import Address
 from tests import services
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
     from tests.services.server import Server
 
 

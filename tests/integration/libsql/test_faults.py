@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import StoreError, StoreUnavailableError
-from holdfast.events import OutcomeSettled
-from holdfast.stores import Commit, Conflict, Delete, Put
-from holdfast.stores.libsql import calling, streams
-from holdfast.stores.libsql.calling import Caller
-from holdfast.stores.libsql.hrana import Batch
-from holdfast.stores.libsql.options import read_options
-from holdfast.stores.remote.addresses import Address
-from holdfast.stores.remote.backend import RemoteBackend
+from standfast.errors import StoreError, StoreUnavailableError
+from standfast.events import OutcomeSettled
+from standfast.stores import Commit, Conflict, Delete, Put
+from standfast.stores.libsql import calling, streams
+from standfast.stores.libsql.calling import Caller
+from standfast.stores.libsql.hrana import Batch
+from standfast.stores.libsql.options import read_options
+from standfast.stores.remote.addresses import Address
+from standfast.stores.remote.backend import RemoteBackend
 from tests import services
 from tests.integration.libsql.conftest import opened, sql
 from tests.integration.libsql.wire import wire_to
@@ -24,8 +24,8 @@ from tests.integration.libsql.wire import wire_to
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores import GroupedStore
+    from standfast.keys import RecordKey
+    from standfast.stores import GroupedStore
     from tests.services.server import Server
 
     MakeKey = Callable[..., RecordKey]

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, StoreError
-from holdfast.stores.libsql.calling import Caller
-from holdfast.stores.libsql.options import read_options
-from holdfast.stores.libsql.schema import prepare
-from holdfast.stores.libsql.server import LibsqlServer
-from holdfast.stores.remote.addresses import Address
-from holdfast.stores.remote.server import Intent, Landed, Refused, Row, Written
+from standfast.clock import Instant
+from standfast.errors import AttemptClosedError, StoreError
+from standfast.stores.libsql.calling import Caller
+from standfast.stores.libsql.options import read_options
+from standfast.stores.libsql.schema import prepare
+from standfast.stores.libsql.server import LibsqlServer
+from standfast.stores.remote.addresses import Address
+from standfast.stores.remote.server import Intent, Landed, Refused, Row, Written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from holdfast.keys import RecordKey
+    from standfast.keys import RecordKey
 
     MakeKey = Callable[..., RecordKey]
 

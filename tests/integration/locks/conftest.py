@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.locks.crew import Crew
 from tests.integration.locks.ledger import Ledger
 
@@ -28,7 +28,7 @@ async def gather(tmp_path: Path) -> AsyncIterator[Gather]:
     """Start crews that are ended after the test."""
     url, path = f"sqlite:///{tmp_path / 'store.db'}", tmp_path / "ledger.db"
     ledger, crews = Ledger(path), list[Crew]()
-    async with hf.open(f"{url}?busy=200ms") as space:
+    async with sf.open(f"{url}?busy=200ms") as space:
 
         def begin(size: int, *, lease: float = 30.0) -> Crew:
             crews.append(Crew(space, url, ledger, path, lease))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
-from holdfast.clock import monotonic
-from holdfast.errors import StoreBusyError
-from holdfast.scope import address_of
-from holdfast.stores import Put
+from standfast.clock import monotonic
+from standfast.errors import StoreBusyError
+from standfast.scope import address_of
+from standfast.stores import Put
 from tests.integration.locks.programs.contend import MUTEX, RESOURCE
 from tests.integration.sqlite.children import Child
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from holdfast import Space
+    from standfast import Space
     from tests.integration.locks.ledger import Ledger
 
 PROGRAM: Final = "tests.integration.locks.programs.contend"

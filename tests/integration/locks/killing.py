@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 
 if TYPE_CHECKING:
     import random

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
 
-from holdfast.errors import StaleFenceError
-from holdfast.fencing import SqlFenceGuard
+from standfast.errors import StaleFenceError
+from standfast.fencing import SqlFenceGuard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 
 if TYPE_CHECKING:
     from tests.integration.locks.conftest import Gather

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 from tests.integration.locks.conftest import spread
 from tests.integration.locks.killing import all_come_in, kill_the_first_waiters, kill_the_holder
 from tests.sizes import remark, rounds

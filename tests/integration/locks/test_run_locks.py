@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.testing.conformance.ground import reach
+import standfast as sf
+from standfast.testing.conformance.ground import reach
 from tests.integration.sqlite.children import Child
 from tests.sizes import rounds
 
@@ -26,14 +26,14 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def space(url: str) -> AsyncIterator[hf.Space]:
+async def space(url: str) -> AsyncIterator[sf.Space]:
     """The test's own process on it."""
-    async with hf.open(url) as space:
+    async with sf.open(url) as space:
         yield space
 
 
 @pytest.fixture
-def crew(url: str, space: hf.Space) -> Iterator[list[Child]]:
+def crew(url: str, space: sf.Space) -> Iterator[list[Child]]:
     """Processes that are ready, and ended after the test."""
     assert space.namespace  # it is open: the file is there
     children = [Child(PROGRAM, url) for _ in range(CREW)]
@@ -44,7 +44,7 @@ def crew(url: str, space: hf.Space) -> Iterator[list[Child]]:
         child.kill()
 
 
-async def test_a_run_of_a_killed_process_is_free_at_once(space: hf.Space, crew: list[Child]) -> None:
+async def test_a_run_of_a_killed_process_is_free_at_once(space: sf.Space, crew: list[Child]) -> None:
     """Where a death can be seen, nobody waits for the lease of a block; the next fence is higher."""
     fence = int(crew[0].ask("hold", "run-1")[1])
     assert await space.run_locks.try_acquire("checkout", "run-1") is None
@@ -55,7 +55,7 @@ async def test_a_run_of_a_killed_process_is_free_at_once(space: hf.Space, crew: 
         assert hold.fence > fence
 
 
-async def test_a_lease_outlives_its_process_until_its_end(space: hf.Space, crew: list[Child]) -> None:
+async def test_a_lease_outlives_its_process_until_its_end(space: sf.Space, crew: list[Child]) -> None:
     """A lease has an end of its own: a killed process keeps the run until then, and not longer."""
     assert crew[0].ask("lease", 2, "run-1")[0] == "leased"
     crew[0].kill()
@@ -70,7 +70,7 @@ async def test_a_lease_outlives_its_process_until_its_end(space: hf.Space, crew:
 
 
 @pytest.mark.heavy
-async def test_of_racing_processes_one_drives_a_run(space: hf.Space, crew: list[Child]) -> None:
+async def test_of_racing_processes_one_drives_a_run(space: sf.Space, crew: list[Child]) -> None:
     """However they are told, with a lease or a block, exactly one gets each run."""
     for number in rounds("races for a run", full=1_000, quick=20, seconds=5):
         for index, child in enumerate(crew):

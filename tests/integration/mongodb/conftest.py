@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo import MongoClient
 
-from holdfast.stores.opening import open_store
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from pymongo.collection import Collection
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.mongodb import MongoServer
-from holdfast.stores.remote import RemoteBackend
+from standfast.stores.mongodb import MongoServer
+from standfast.stores.remote import RemoteBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pymongo import MongoClient
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 def server_of(store: GroupedStore) -> MongoServer:
@@ -33,7 +33,7 @@ class Failing:
     @contextlib.contextmanager
     def commands(self, *names: str, times: int = 1, **how: Any) -> Iterator[None]:
         """Let ``names`` fail so many times, in the way that ``failCommand`` knows."""
-        data = {"failCommands": list(names), "appName": "holdfast", **how}
+        data = {"failCommands": list(names), "appName": "standfast", **how}
         self._driver.admin.command({"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data})
         try:
             yield

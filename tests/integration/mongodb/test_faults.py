@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo import MongoClient
 
-from holdfast.errors import OutcomeUnknownError, StoreFullError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.mongodb import abandoned
-from holdfast.stores.opening import open_store
-from holdfast.stores.remote.server import Intent, Landed, Row
+from standfast.errors import OutcomeUnknownError, StoreFullError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.mongodb import abandoned
+from standfast.stores.opening import open_store
+from standfast.stores.remote.server import Intent, Landed, Row
 from tests import services
 from tests.integration.mongodb.failing import Failing, server_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
     from tests.services.server import Server
 
 pytestmark = pytest.mark.services
@@ -115,7 +115,7 @@ async def test_a_full_disk_is_reported_as_such(store: GroupedStore, failing: Fai
 async def test_a_record_that_a_dead_process_keeps_is_reported_in_time(store: GroupedStore, server: Server) -> None:
     """The transaction of a process that died holds its records until the server ends it."""
     key = RecordKey("faults", "kept")
-    prefix = "holdfast_records"
+    prefix = "standfast_records"
     with MongoClient[dict[str, Any]](server.url) as client, client.start_session() as session:
         session.start_transaction()
         records = client.get_default_database()[prefix]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import HoldfastError, InvalidUrlError, StoreUnavailableError, UnsuitableStoreError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.credentials import Credentials
-from holdfast.stores.mongodb.documents import STORE
-from holdfast.stores.opening import open_store
+from standfast.errors import InvalidUrlError, StandfastError, StoreUnavailableError, UnsuitableStoreError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.credentials import Credentials
+from standfast.stores.mongodb.documents import STORE
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 SECRET = "hunter2-very-secret"  # noqa: S105 -- to look for it
 
@@ -63,7 +63,7 @@ async def test_a_newer_layout_is_refused(url: str, driver: MongoClient[dict[str,
     name = f"{fresh.rpartition('=')[2]}_records"
     driver.get_default_database()[name].update_one({"_id": STORE}, {"$set": {"schema": 99}})
 
-    with pytest.raises(UnsuitableStoreError, match="upgrade Holdfast"):
+    with pytest.raises(UnsuitableStoreError, match="upgrade Standfast"):
         await open_store(fresh)
 
 
@@ -94,19 +94,19 @@ async def test_a_wrong_password_is_reported_and_never_shown(url: str, *, by_argu
 async def test_a_server_that_is_not_there_is_reported_in_time() -> None:
     """Within the time limit for connecting."""
     with pytest.raises(StoreUnavailableError, match="is the server up"):
-        await open_store("mongodb://127.0.0.1:1/holdfast?connect_timeout=100ms")
+        await open_store("mongodb://127.0.0.1:1/standfast?connect_timeout=100ms")
 
 
 async def test_a_certificate_that_is_not_there_is_reported() -> None:
     """Before anything is connected to."""
     with pytest.raises(InvalidUrlError, match="No such file"):
-        await open_store("mongodb://127.0.0.1:1/holdfast?tls=true&tlsCAFile=/missing.pem")
+        await open_store("mongodb://127.0.0.1:1/standfast?tls=true&tlsCAFile=/missing.pem")
 
 
 async def test_a_name_shows_no_secret(url: str) -> None:
     """Wherever the store is named."""
-    with pytest.raises(HoldfastError) as caught:
-        await open_store(f"mongodb://joe:{SECRET}@127.0.0.1:1/holdfast?connect_timeout=50ms")
+    with pytest.raises(StandfastError) as caught:
+        await open_store(f"mongodb://joe:{SECRET}@127.0.0.1:1/standfast?connect_timeout=50ms")
 
     assert SECRET not in str(caught.value)
     assert url

@@ -11,20 +11,20 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Conflict, Delete, Put
-from holdfast.stores.mongodb.documents import STORE, to_id
-from holdfast.stores.opening import open_store
-from holdfast.stores.protocol import MAX_VERSION
-from holdfast.stores.remote.server import Intent, Row, Written
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Conflict, Delete, Put
+from standfast.stores.mongodb.documents import STORE, to_id
+from standfast.stores.opening import open_store
+from standfast.stores.protocol import MAX_VERSION
+from standfast.stores.remote.server import Intent, Row, Written
 from tests.integration.mongodb.failing import server_of
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
     from pymongo.collection import Collection
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
     Records = Collection[dict[str, Any]]
 

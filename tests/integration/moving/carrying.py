@@ -6,16 +6,16 @@ import contextlib
 import io
 from typing import TYPE_CHECKING
 
-from holdfast.stores.moving.exporting import export_store
-from holdfast.stores.moving.importing import import_store
-from holdfast.stores.moving.living import PRESENCE, kind_of
-from holdfast.stores.opening import open_store
+from standfast.stores.moving.exporting import export_store
+from standfast.stores.moving.importing import import_store
+from standfast.stores.moving.living import PRESENCE, kind_of
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores import GroupedStore, Record
+    from standfast.keys import RecordKey
+    from standfast.stores import GroupedStore, Record
 
 
 async def exported(url: str) -> bytes:

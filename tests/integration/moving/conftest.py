@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores.opening import open_store
+from standfast.stores.opening import open_store
 from tests.integration.moving.places import KINDS, fresh_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=() if kind == "sqlite" else pytest.mark.services) for kind in KINDS])

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-import holdfast as hf
-from holdfast.stores import Conflict, Put
-from holdfast.stores.moving.fencing import fence_store
-from holdfast.testing.conformance.workflows.ground import eventually
+import standfast as sf
+from standfast.stores import Conflict, Put
+from standfast.stores.moving.fencing import fence_store
+from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import opened
 from tests.integration.moving.places import fresh_url
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 LEASE = "30s"
 
 
-@hf.workflow
-async def patient(ctx: hf.Context) -> str:
+@sf.workflow
+async def patient(ctx: sf.Context) -> str:
     """Wait to be told to go on."""
     await ctx.wait_signal("go")
     return "done"
@@ -28,7 +28,7 @@ async def patient(ctx: hf.Context) -> str:
 
 async def test_a_holder_is_taken_for_gone(url: str) -> None:
     """The lock is free at once, the next one has a higher fence, and a late guarded commit fails."""
-    old = await hf.open(url, lease=LEASE)
+    old = await sf.open(url, lease=LEASE)
     async with old.mutex("k").hold(on_lost="tell") as hold:
         async with opened(url) as store:
             fenced = await fence_store(store)
@@ -41,14 +41,14 @@ async def test_a_holder_is_taken_for_gone(url: str) -> None:
 
 async def fence_of(url: str) -> int:
     """Take the lock, and return its fence."""
-    async with hf.open(url, lease=LEASE) as space, space.mutex("k").hold(timeout="10s") as hold:
+    async with sf.open(url, lease=LEASE) as space, space.mutex("k").hold(timeout="10s") as hold:
         return hold.fence
 
 
 async def test_runs_of_a_copy_are_taken_up_by_new_workers(tmp_path: Path) -> None:
     """The worker that had them lives on beside the original, and the copy does not wait for its lease."""
     url = fresh_url("sqlite", tmp_path)
-    async with hf.Engine(url, workflows=[patient], lease="1h") as original:
+    async with sf.Engine(url, workflows=[patient], lease="1h") as original:
         run = await original.start(patient, id="patient")
         await original.start(patient, id="another")
         await eventually(lambda: is_claimed(run))
@@ -56,12 +56,12 @@ async def test_runs_of_a_copy_are_taken_up_by_new_workers(tmp_path: Path) -> Non
 
         async with opened(copy) as store:
             assert (await fence_store(store)).workers == 1
-        async with hf.Engine(copy, workflows=[patient], lease="1h") as restored:
+        async with sf.Engine(copy, workflows=[patient], lease="1h") as restored:
             await restored.run("patient").signal("go")
             assert await restored.run("patient").result(timeout="10s") == "done"
 
 
-async def is_claimed(run: hf.Run[str]) -> bool:
+async def is_claimed(run: sf.Run[str]) -> bool:
     """Tell whether a worker has taken a run."""
     return (await run.info()).status != "pending"
 

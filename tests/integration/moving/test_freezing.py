@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import StoreMovedError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Conflict, Decision, Delete, Put, Record
-from holdfast.stores.moving.protocol import EXPORTED, OPEN
-from holdfast.stores.opening import open_store
+from standfast.clock import Instant
+from standfast.errors import StoreMovedError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Conflict, Decision, Delete, Put, Record
+from standfast.stores.moving.protocol import EXPORTED, OPEN
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 K = RecordKey("space", "default", "k")
 OTHER = RecordKey("elsewhere", "default", "k")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import StoreMovedError
-from holdfast.stores import Put
+import standfast as sf
+from standfast.errors import StoreMovedError
+from standfast.stores import Put
 from tests.integration.moving.carrying import carried
 from tests.integration.moving.places import fresh_url
 
@@ -22,7 +22,7 @@ LEASE = "30s"
 async def test_a_holder_of_the_old_store_holds_nothing_in_the_new_one(url: str, tmp_path: Path) -> None:
     """Its next guarded commit is refused; in the new store the lock is free at once, with a higher fence."""
     new_url = fresh_url("sqlite", tmp_path)
-    old = await hf.open(url, lease=LEASE)
+    old = await sf.open(url, lease=LEASE)
     async with old.mutex("k").hold(on_lost="tell") as hold:
         await carried(url, new_url)
 
@@ -36,20 +36,20 @@ async def test_a_holder_of_the_old_store_holds_nothing_in_the_new_one(url: str, 
 
 async def fence_of(url: str) -> int:
     """Take the lock, and return its fence."""
-    async with hf.open(url, lease=LEASE) as space, space.mutex("k").hold(timeout="5s") as hold:
+    async with sf.open(url, lease=LEASE) as space, space.mutex("k").hold(timeout="5s") as hold:
         return hold.fence
 
 
 async def test_what_is_sealed_moves_as_it_is(tmp_path: Path) -> None:
     """Who moves a store needs no keys; who opens it needs the same."""
     url, new_url = fresh_url("sqlite", tmp_path), fresh_url("sqlite", tmp_path)
-    keyring = hf.Keyring({"2026-01": hf.Keyring.new_key()})
-    async with hf.open(url, encryption=keyring) as old:
+    keyring = sf.Keyring({"2026-01": sf.Keyring.new_key()})
+    async with sf.open(url, encryption=keyring) as old:
         await old.commit(Put(old.key("secret"), b"plain text"))
 
     await carried(url, new_url)
 
-    async with hf.open(new_url) as bare:
+    async with sf.open(new_url) as bare:
         assert b"plain" not in (await bare.read(bare.key("secret"))).records[bare.key("secret")].value
-    async with hf.open(new_url, encryption=keyring) as new:
+    async with sf.open(new_url, encryption=keyring) as new:
         assert (await new.read(new.key("secret"))).records[new.key("secret")].value == b"plain text"

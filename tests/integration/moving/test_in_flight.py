@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from holdfast.errors import StoreMovedError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.moving.protocol import EXPORTED
-from holdfast.stores.opening import open_store
+from standfast.errors import StoreMovedError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.moving.protocol import EXPORTED
+from standfast.stores.opening import open_store
 from tests.integration.moving.places import fresh_url
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 pytestmark = pytest.mark.services
 K = RecordKey("space", "default", "k")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import StoreMovedError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put, Record
-from holdfast.stores.moving.files import FORMAT, Header, Writer
-from holdfast.stores.moving.protocol import EXPORTED
-from holdfast.testing.conformance.workflows.ground import eventually
+from standfast.errors import StoreMovedError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put, Record
+from standfast.stores.moving.files import FORMAT, Header, Writer
+from standfast.stores.moving.protocol import EXPORTED
+from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import content, opened
 from tests.integration.moving.places import fresh_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 K = RecordKey("space", "default", "k")
 MANY = 20_000
@@ -33,7 +33,7 @@ async def test_an_export_that_is_killed_is_repeated(tmp_path: Path) -> None:
         for number in range(10):
             await store.commit(*(Put(K.child(f"{number}-{place}"), bytes(2_000)) for place in range(50)))
 
-    stuck = await holdfast(url, "export", "-", "--yes")  # nobody reads what it writes
+    stuck = await standfast(url, "export", "-", "--yes")  # nobody reads what it writes
     async with opened(url) as store:
         await eventually(lambda: is_frozen(url))
         stuck.kill()
@@ -41,7 +41,7 @@ async def test_an_export_that_is_killed_is_repeated(tmp_path: Path) -> None:
         with pytest.raises(StoreMovedError):
             await store.commit(Put(K, b"late"))
 
-    assert await ended(await holdfast(url, "export", str(file), "--yes")) == 0
+    assert await ended(await standfast(url, "export", str(file), "--yes")) == 0
     assert file.stat().st_mode & 0o777 == 0o600
     assert len(file.read_bytes().splitlines()) == 500 + 2
 
@@ -56,14 +56,14 @@ async def test_an_import_that_is_killed_is_repeated(tmp_path: Path) -> None:
         writer.end(0)
 
     async with opened(url) as store:
-        killed = await holdfast(url, "import", str(file))
+        killed = await standfast(url, "import", str(file))
         await eventually(lambda: has_some(store))
         killed.kill()
         assert await ended(killed) != 0
         with pytest.raises(StoreMovedError, match="import"):
             await store.commit(Put(K, b"early"))
 
-    assert await ended(await holdfast(url, "import", str(file))) == 0
+    assert await ended(await standfast(url, "import", str(file))) == 0
     assert len(await content(url)) == MANY
     async with opened(url) as store:
         assert isinstance(await store.commit(Put(K, b"now")), Commit)
@@ -88,7 +88,7 @@ async def ended(process: asyncio.subprocess.Process) -> int | None:
     return process.returncode
 
 
-async def holdfast(url: str, *arguments: str) -> asyncio.subprocess.Process:
+async def standfast(url: str, *arguments: str) -> asyncio.subprocess.Process:
     """Start the command."""
-    command = (sys.executable, "-m", "holdfast", *arguments, "--store", url)
+    command = (sys.executable, "-m", "standfast", *arguments, "--store", url)
     return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

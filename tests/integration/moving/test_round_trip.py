@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.clock import later
-from holdfast.stores import Put
-from holdfast.testing.conformance.workflows.ground import eventually
+import standfast as sf
+from standfast.clock import later
+from standfast.stores import Put
+from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import carried, content
 from tests.integration.moving.places import SERVERS, fresh_url
 
@@ -21,38 +21,38 @@ pytestmark = pytest.mark.services
 LEASE = "3s"
 
 
-@hf.workflow
-async def guarded(ctx: hf.Context, name: str) -> tuple[str, int]:
+@sf.workflow
+async def guarded(ctx: sf.Context, name: str) -> tuple[str, int]:
     """Hold a lock until told to go on."""
     async with ctx.mutex("door") as hold:
         await ctx.wait_signal("go")
         return name, hold.fence
 
 
-@hf.workflow
-async def sleepy(ctx: hf.Context) -> str:
+@sf.workflow
+async def sleepy(ctx: sf.Context) -> str:
     """Sleep for longer than it takes to begin the move."""
     await ctx.sleep(timedelta(seconds=2))
     return "awake"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def limited(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def limited(ctx: sf.Context, name: str) -> str:
     """Be the only one of its kind."""
     await ctx.wait_signal("go")
     return name
 
 
-@hf.workflow
-async def daily(ctx: hf.Context) -> str:
+@sf.workflow
+async def daily(ctx: sf.Context) -> str:
     """Do something every day."""
     return await ctx.step(str, "done")
 
 
-def engine_on(url: str) -> hf.Engine:
+def engine_on(url: str) -> sf.Engine:
     """Return an engine for these workflows."""
-    yearly = hf.Schedule(daily, id="yearly", cron="0 0 1 1 *")
-    return hf.Engine(url, workflows=[guarded, sleepy, limited, daily], schedules=[yearly], lease=LEASE)
+    yearly = sf.Schedule(daily, id="yearly", cron="0 0 1 1 *")
+    return sf.Engine(url, workflows=[guarded, sleepy, limited, daily], schedules=[yearly], lease=LEASE)
 
 
 async def begin(url: str) -> None:
@@ -71,7 +71,7 @@ async def begin(url: str) -> None:
         assert (await first.info()).status != "completed"
 
 
-async def has(space: hf.Space, what: str) -> bool:
+async def has(space: sf.Space, what: str) -> bool:
     """Tell whether anybody holds the door, or waits there."""
     return bool(getattr(await space.explain("door"), what))
 

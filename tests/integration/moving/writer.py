@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast.errors import StoreMovedError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.opening import open_store
+from standfast.errors import StoreMovedError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.opening import open_store
 
 
 async def write(url: str, name: str) -> None:

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import asyncmy
 
-from holdfast.stores.opening import open_store
-from holdfast.stores.remote import RemoteBackend
+from standfast.stores.opening import open_store
+from standfast.stores.remote import RemoteBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.stores import GroupedStore
-    from holdfast.stores.mysql.server import MysqlServer
+    from standfast.stores import GroupedStore
+    from standfast.stores.mysql.server import MysqlServer
 
 
 def place(url: str, **options: str) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.remote import Intent, Landed, Row, Written
+from standfast.clock import Instant
+from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.remote import Intent, Landed, Row, Written
 from tests import services
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql, server_of
 

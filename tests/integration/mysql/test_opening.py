@@ -12,24 +12,24 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     InvalidUrlError,
     StoreReadOnlyError,
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.events import StoreNotDurable
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.mysql import NotDurableWarning
-from holdfast.stores.opening import open_store
+from standfast.events import StoreNotDurable
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.mysql import NotDurableWarning
+from standfast.stores.opening import open_store
 from tests import services
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.events import Event
+    from standfast.events import Event
     from tests.services.server import Server
 
 KEY = RecordKey("n", "k")
@@ -82,7 +82,7 @@ async def test_the_rights_that_are_documented_are_enough(mysql_url: str) -> None
     async with opened(url):
         pass
     rights = "SELECT, INSERT, UPDATE, DELETE"
-    await run_sql(url, f"CREATE USER {user} IDENTIFIED BY 'pässword'", f"GRANT {rights} ON holdfast.* TO {user}")
+    await run_sql(url, f"CREATE USER {user} IDENTIFIED BY 'pässword'", f"GRANT {rights} ON standfast.* TO {user}")
 
     async with opened(f"{as_user(url, user, 'p%C3%A4ssword')}&migrate=false") as [store]:
         await store.commit(Put(KEY, b"there"))
@@ -94,7 +94,7 @@ async def test_missing_rights_are_told(mysql_url: str) -> None:
     """With what to do about them."""
     url = place(mysql_url)
     user = prefix_of(url)
-    await run_sql(url, f"CREATE USER {user} IDENTIFIED BY 'x'", f"GRANT SELECT ON holdfast.* TO {user}")
+    await run_sql(url, f"CREATE USER {user} IDENTIFIED BY 'x'", f"GRANT SELECT ON standfast.* TO {user}")
 
     with pytest.raises(UnsuitableStoreError, match="run-on-mysql"):
         await open_store(as_user(url, user, "x"))
@@ -104,7 +104,7 @@ async def test_a_wrong_password_is_told_and_shown_nowhere(mysql_url: str) -> Non
     """Not in the message, not in the traceback, not in what it came from."""
     secret = uuid.uuid4().hex
     with pytest.raises(UnsuitableStoreError) as caught:
-        await open_store(as_user(mysql_url, "holdfast", secret))
+        await open_store(as_user(mysql_url, "standfast", secret))
 
     told = [repr(caught.value), *traceback.format_exception(caught.value), caught.value.store]
     assert "user and password" in str(caught.value)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Delete, Put
-from holdfast.stores.protocol import Decision
-from holdfast.stores.remote import Intent, Refused, Row, Written
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Delete, Put
+from standfast.stores.protocol import Decision
+from standfast.stores.remote import Intent, Refused, Row, Written
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql, server_of
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
-    from holdfast.stores.protocol import Snapshot
+    from standfast.stores import GroupedStore
+    from standfast.stores.protocol import Snapshot
 
 A, B = RecordKey("n", "a"), RecordKey("n", "b")
 FAR = 3_000_000_000_000_000

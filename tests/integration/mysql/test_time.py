@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import SYSTEM_CLOCK
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Conflict, Delete, Put
-from holdfast.stores.mysql.linking import connect
-from holdfast.stores.mysql.options import read_options
-from holdfast.stores.mysql.statements import NOW
-from holdfast.stores.remote.addresses import Address
+from standfast.clock import SYSTEM_CLOCK
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Conflict, Delete, Put
+from standfast.stores.mysql.linking import connect
+from standfast.stores.mysql.options import read_options
+from standfast.stores.mysql.statements import NOW
+from standfast.stores.remote.addresses import Address
 from tests import services
 from tests.integration.fleet.clocks import Dial
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql

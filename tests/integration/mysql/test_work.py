@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asyncmy.errors import ProgrammingError
 
-import holdfast as hf
-from holdfast.errors import StoreError, WorkTimeoutError
-from holdfast.keys import RecordKey
-from holdfast.stores import Check, Conflict, Put, Worked
+import standfast as sf
+from standfast.errors import StoreError, WorkTimeoutError
+from standfast.keys import RecordKey
+from standfast.stores import Check, Conflict, Put, Worked
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
 
 if TYPE_CHECKING:
-    from holdfast.stores.mysql import SqlWork
+    from standfast.stores.mysql import SqlWork
 
 A, B = RecordKey("n", "a"), RecordKey("n", "b")
 
@@ -107,11 +107,11 @@ async def test_a_connection_that_is_lost_within_the_work_is_made_good_by_the_eng
             await sql.execute(insert, (7,))
         return len(attempts)
 
-    @hf.workflow
-    async def noting(ctx: hf.Context) -> int:
+    @sf.workflow
+    async def noting(ctx: sf.Context) -> int:
         return await ctx.transaction(note)
 
-    async with hf.Engine(url, workflows=[noting]) as engine:
+    async with sf.Engine(url, workflows=[noting]) as engine:
         assert await (await engine.start(noting)).result(timeout=40) == 2
     assert await mine(url) == [(2, "a")]
 

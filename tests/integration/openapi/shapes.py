@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta, Struct
 
-import holdfast as hf
+import standfast as sf
 
-shapes = hf.Flow("shapes")
+shapes = sf.Flow("shapes")
 
 
 class Colour(enum.Enum):
@@ -78,19 +78,19 @@ class Card(TypedDict, total=False):
 
 
 @shapes.action
-async def nothing(request: hf.Request) -> None:
+async def nothing(request: sf.Request) -> None:
     """Take nothing, return nothing."""
 
 
 @shapes.action(concurrency="queue")
-async def scalars(request: hf.Request, text: str, whole: int, real: float, yes: bool = True) -> str:  # noqa: FBT001, FBT002 -- inputs have names over HTTP
+async def scalars(request: sf.Request, text: str, whole: int, real: float, yes: bool = True) -> str:  # noqa: FBT001, FBT002 -- inputs have names over HTTP
     """Take one of each."""
     return f"{text} {whole} {real} {yes}"
 
 
 @shapes.action(concurrency="reject")
 async def bounded(
-    request: hf.Request,
+    request: sf.Request,
     name: Annotated[str, Meta(min_length=1, max_length=8, pattern="^[a-z]+$")],
     many: Annotated[int, Meta(ge=1, le=9)] = 1,
 ) -> Annotated[int, Meta(ge=1)]:
@@ -99,32 +99,32 @@ async def bounded(
 
 
 @shapes.action(concurrency="join")
-async def optional(request: hf.Request, one: str | None = None, other: int | str | None = None) -> int | str | None:
+async def optional(request: sf.Request, one: str | None = None, other: int | str | None = None) -> int | str | None:
     """Take one thing or another, or nothing."""
     return one or other
 
 
-@shapes.action(concurrency=hf.Queue(key="none"))
-async def figure(request: hf.Request, figure: Circle | Square, colour: Colour = Colour.RED) -> Circle | Square:
+@shapes.action(concurrency=sf.Queue(key="none"))
+async def figure(request: sf.Request, figure: Circle | Square, colour: Colour = Colour.RED) -> Circle | Square:
     """Take one of two that say which they are."""
     return figure
 
 
 @shapes.action
-async def tree(request: hf.Request, tree: Tree) -> list[Tree]:
+async def tree(request: sf.Request, tree: Tree) -> list[Tree]:
     """Take what contains itself."""
     return tree.branches
 
 
 @shapes.action(concurrency="restart")
-async def box(request: hf.Request, box: Box, card: Card) -> dict[str, Box]:
+async def box(request: sf.Request, box: Box, card: Card) -> dict[str, Box]:
     """Take a dataclass and a typed dictionary."""
     return {"box": box}
 
 
 @shapes.action
 async def odd(
-    request: hf.Request,
+    request: sf.Request,
     day: dt.date,
     at: Annotated[dt.datetime, Meta(tz=True)],
     number: decimal.Decimal,
@@ -136,7 +136,7 @@ async def odd(
 
 @shapes.action
 async def collections(
-    request: hf.Request,
+    request: sf.Request,
     letters: dict[str, list[int]],
     pair: tuple[int, str],
     few: Annotated[list[Literal["a", "b"]], Meta(max_length=3)] = [],  # noqa: B006 -- it is copied
@@ -147,46 +147,46 @@ async def collections(
 
 
 @shapes.action
-async def anything(request: hf.Request, value: Any) -> Any:
+async def anything(request: sf.Request, value: Any) -> Any:
     """Take whatever there is."""
     return value
 
 
 @shapes.action
-async def raw(request: hf.Request, data: bytes) -> bytes:
+async def raw(request: sf.Request, data: bytes) -> bytes:
     """Take bytes."""
     return data
 
 
 @shapes.action(durable=True)
-async def later(request: hf.Request, text: str) -> str:
+async def later(request: sf.Request, text: str) -> str:
     """Be done some time."""
     request.emit(text)
     return text
 
 
-@shapes.action(concurrency=hf.Debounce("5ms"))
-async def debounced(request: hf.Request, point: Point) -> Point:
+@shapes.action(concurrency=sf.Debounce("5ms"))
+async def debounced(request: sf.Request, point: Point) -> Point:
     """Be done once for a burst."""
     return point
 
 
-@shapes.action(concurrency=hf.Batch(3, "5ms"))
-async def batched(request: hf.Request, items: list[Point]) -> int:
+@shapes.action(concurrency=sf.Batch(3, "5ms"))
+async def batched(request: sf.Request, items: list[Point]) -> int:
     """Be done for several at a time."""
     return len(items)
 
 
 @shapes.action(concurrency="latest")
-async def latest(request: hf.Request, n: int) -> int:
+async def latest(request: sf.Request, n: int) -> int:
     """Be done for the newest."""
     return n
 
 
 @shapes.action(roles={"operator"})
-async def operate(request: hf.Request) -> str:
+async def operate(request: sf.Request) -> str:
     """Be done for few."""
     return "done"
 
 
-app = hf.App(os.environ.get("HOLDFAST_STORE", "memory://"), flows=[shapes])
+app = sf.App(os.environ.get("STANDFAST_STORE", "memory://"), flows=[shapes])

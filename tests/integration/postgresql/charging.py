@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import psycopg
 
-import holdfast as hf
-from holdfast.stores.postgresql.working import Working
-from holdfast.workflows.context import recording
+import standfast as sf
+from standfast.stores.postgresql.working import Working
+from standfast.workflows.context import recording
 
 if TYPE_CHECKING:
-    from holdfast.events import Event
-    from holdfast.stores.postgresql import SqlWork
+    from standfast.events import Event
+    from standfast.stores.postgresql import SqlWork
 
 POINTS: Final = (
     "order written", "order started", "order committed",
@@ -41,7 +41,7 @@ def strike(point: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@hf.step(retry=hf.Retry(attempts=5, delay=0.05))
+@sf.step(retry=sf.Retry(attempts=5, delay=0.05))
 async def charge(server: str, space: str) -> str:
     """Have the effect ``a``, with asyncpg."""
     strike("a begun")
@@ -50,7 +50,7 @@ async def charge(server: str, space: str) -> str:
         async with connection.transaction():
             await connection.execute(INSERT, space, "a")
             strike("a written")
-            await hf.current_step().record_with(connection, "a")
+            await sf.current_step().record_with(connection, "a")
             strike("a recorded")
         strike("a committed")
     finally:
@@ -59,14 +59,14 @@ async def charge(server: str, space: str) -> str:
     return ""
 
 
-@hf.step(retry=hf.Retry(attempts=5, delay=0.05))
+@sf.step(retry=sf.Retry(attempts=5, delay=0.05))
 def charge_plainly(server: str, space: str) -> str:
     """Have the effect ``b``, with psycopg."""
     strike("b begun")
     with psycopg.connect(server) as connection:
         connection.execute("INSERT INTO effects (space, what) VALUES (%s, %s)", (space, "b"))
         strike("b written")
-        hf.current_step().record_with(connection, "b")
+        sf.current_step().record_with(connection, "b")
         strike("b recorded")
         connection.commit()
         strike("b committed")
@@ -81,17 +81,17 @@ async def book(sql: SqlWork, space: str) -> str:
     return "c"
 
 
-@hf.workflow
-async def fulfil(ctx: hf.Context, server: str, space: str) -> list[str]:
+@sf.workflow
+async def fulfil(ctx: sf.Context, server: str, space: str) -> list[str]:
     """Have three effects, each of them once."""
     first = await ctx.step(charge, server, space)
     second = await ctx.step(charge_plainly, server, space)
     return [first, second, await ctx.transaction(book, space)]
 
 
-def engine_of(url: str, space: str, *, lease: float = 1.5) -> hf.Engine:
+def engine_of(url: str, space: str, *, lease: float = 1.5) -> sf.Engine:
     """Return an engine that drives such runs."""
-    return hf.Engine(url, namespace=space, workflows=[fulfil], lease=lease, hooks=[_tell])
+    return sf.Engine(url, namespace=space, workflows=[fulfil], lease=lease, hooks=[_tell])
 
 
 def _tell(event: Event) -> None:

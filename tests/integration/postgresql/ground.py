@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from holdfast.stores.opening import open_store
-from holdfast.stores.postgresql import PostgresServer
-from holdfast.stores.remote import RemoteBackend
+from standfast.stores.opening import open_store
+from standfast.stores.postgresql import PostgresServer
+from standfast.stores.remote import RemoteBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 ROOT = Path(__file__).resolve().parents[3]
 

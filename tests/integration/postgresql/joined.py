@@ -13,7 +13,7 @@ from msgspec import Struct
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from holdfast.ids import new_id
+from standfast.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Decision, Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.remote import Intent, Landed, Row, Written
+from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Decision, Put
+from standfast.stores.opening import open_store
+from standfast.stores.remote import Intent, Landed, Row, Written
 from tests import services
 from tests.integration.faults.proxy import Fault, proxy_to
 from tests.integration.postgresql.ground import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from holdfast.stores import GroupedStore, Snapshot
+    from standfast.stores import GroupedStore, Snapshot
     from tests.services.server import Server
 
 pytestmark = pytest.mark.services
@@ -65,14 +65,14 @@ def counted(seen: Snapshot) -> Decision[None]:
 async def end_sessions(url: str) -> int:
     """End the sessions of all stores on a server; return how many there were."""
     rows = await run_sql(
-        url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+        url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'standfast'"
     )
     return len(rows)
 
 
 async def sessions(url: str) -> int:
     """Return how many sessions stores have on a server."""
-    [[count]] = await run_sql(url, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'")
+    [[count]] = await run_sql(url, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'standfast'")
     return int(count)
 
 
@@ -165,7 +165,7 @@ async def test_a_deadlock_with_somebody_elses_transaction_is_survived(own_server
 async def _someone_waits(url: str) -> bool:
     return bool(
         await run_sql(
-            url, "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'holdfast'"
+            url, "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'standfast'"
         )
     )
 
@@ -203,7 +203,7 @@ async def test_work_that_idles_for_too_long_has_done_nothing(own_server: Server)
 async def test_a_role_that_prefers_another_isolation_gets_the_same_answers() -> None:
     """Also through a pooler, where no setting of a session can be relied on: serialization failures are tried again."""
     with services.private("postgresql") as server, services.private("pgbouncer", behind=server.url) as pooler:
-        await run_sql(server.url, "ALTER ROLE holdfast SET default_transaction_isolation = 'serializable'")
+        await run_sql(server.url, "ALTER ROLE standfast SET default_transaction_isolation = 'serializable'")
         url = place(pooler.url)
         async with opened(url, url, url) as stores:
             await asyncio.gather(*(store.update([A], counted) for store in stores for _ in range(20)))

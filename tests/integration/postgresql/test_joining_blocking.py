@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import RunNotFoundError, UnsuitableConnectionError
+import standfast as sf
+from standfast import blocking
+from standfast.errors import RunNotFoundError, UnsuitableConnectionError
 from tests.integration.postgresql.joined import BLOCKING, Ground, RolledBackError, make_ground
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@hf.workflow
-async def ship(ctx: hf.Context, order: str) -> str:
+@sf.workflow
+async def ship(ctx: sf.Context, order: str) -> str:
     """Say where an order is."""
     return f"{order} is on its way at {ctx.run_id}"
 
@@ -95,7 +95,7 @@ def test_a_connection_for_an_event_loop_is_refused(ground: Ground, engine: block
 
     with asyncio.Runner() as runner:
         waiting = runner.run(opened())
-        with pytest.raises(UnsuitableConnectionError, match=r"holdfast\.Engine"):
+        with pytest.raises(UnsuitableConnectionError, match=r"standfast\.Engine"):
             engine.start(ship, "o", connection=waiting)
         runner.run(waiting.close())
     with psycopg.connect(ground.server, autocommit=True) as committing:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RunNotFoundError
-from holdfast.ids import new_id
+from standfast.errors import RunNotFoundError
+from standfast.ids import new_id
 from tests.integration.postgresql.charging import POINTS, engine_of
 from tests.integration.postgresql.joined import Ground, make_ground
 from tests.sizes import rounds

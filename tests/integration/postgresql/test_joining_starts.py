@@ -11,17 +11,17 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     InvalidWorkflowError,
     RunNotFoundError,
     UnsuitableConnectionError,
     UnsuitableStoreError,
     WorkflowAlreadyExistsError,
 )
-from holdfast.keys import RecordKey
-from holdfast.stores.opening import open_store
-from holdfast.workflows.storing.records import RunKeys
+from standfast.keys import RecordKey
+from standfast.stores.opening import open_store
+from standfast.workflows.storing.records import RunKeys
 from tests.integration.postgresql.joined import (
     AWAITED,
     SCHEMA,
@@ -34,23 +34,23 @@ from tests.integration.postgresql.joined import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
-@hf.workflow
-async def ship(ctx: hf.Context, order: str) -> str:
+@sf.workflow
+async def ship(ctx: sf.Context, order: str) -> str:
     """Say where an order is."""
     return f"{order} is on its way at {ctx.run_id}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue", ttl="1 hour"))
-async def one_at_a_time(_: hf.Context, order: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue", ttl="1 hour"))
+async def one_at_a_time(_: sf.Context, order: str) -> str:
     """Wait in line."""
     return order
 
 
-@hf.workflow(concurrency=hf.Limit(1))
-async def one_or_none(_: hf.Context, order: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1))
+async def one_or_none(_: sf.Context, order: str) -> str:
     """Be rejected where there is one already."""
     return order
 
@@ -62,15 +62,15 @@ async def ground(postgresql_url: str) -> Ground:
 
 
 @pytest.fixture
-async def engine(ground: Ground) -> AsyncIterator[hf.Engine]:
+async def engine(ground: Ground) -> AsyncIterator[sf.Engine]:
     """An engine that drives runs."""
     known = [ship, one_at_a_time, one_or_none]
-    async with hf.Engine(ground.url, namespace=ground.namespace, workflows=known) as engine:
+    async with sf.Engine(ground.url, namespace=ground.namespace, workflows=known) as engine:
         yield engine
 
 
 @pytest.mark.parametrize("kind", AWAITED)
-async def test_a_committed_transaction_has_started_its_run(ground: Ground, engine: hf.Engine, kind: str) -> None:
+async def test_a_committed_transaction_has_started_its_run(ground: Ground, engine: sf.Engine, kind: str) -> None:
     """Whatever the connection is, the run and the effect are there together, and a worker drives the run."""
     async with AWAITED[kind](ground) as guested:
         await guested.run(ground.write("order-1"))
@@ -85,7 +85,7 @@ async def test_a_committed_transaction_has_started_its_run(ground: Ground, engin
 
 @pytest.mark.parametrize("kind", AWAITED)
 async def test_a_transaction_that_is_rolled_back_has_started_nothing(
-    ground: Ground, engine: hf.Engine, kind: str
+    ground: Ground, engine: sf.Engine, kind: str
 ) -> None:
     """Neither the run nor the effect is there, and the same id is free."""
     with contextlib.suppress(RolledBackError):
@@ -98,7 +98,7 @@ async def test_a_transaction_that_is_rolled_back_has_started_nothing(
     assert (await engine.start(ship, "another", id="order-1")).is_new
 
 
-async def test_the_same_start_in_the_same_transaction_is_one_run(ground: Ground, engine: hf.Engine) -> None:
+async def test_the_same_start_in_the_same_transaction_is_one_run(ground: Ground, engine: sf.Engine) -> None:
     """What was started a moment ago is found, though nobody else can see it yet."""
     async with asyncpg_connection(ground) as guested:
         first = await engine.start(ship, "o", idempotency_key="k", connection=guested.connection)
@@ -109,7 +109,7 @@ async def test_the_same_start_in_the_same_transaction_is_one_run(ground: Ground,
     assert await first.result(timeout=20)
 
 
-async def test_another_start_with_that_id_leaves_the_transaction_as_it_is(ground: Ground, engine: hf.Engine) -> None:
+async def test_another_start_with_that_id_leaves_the_transaction_as_it_is(ground: Ground, engine: sf.Engine) -> None:
     """It is refused, and what else the transaction does can still be committed."""
     await engine.start(ship, "mine", id="order-1")
 
@@ -123,7 +123,7 @@ async def test_another_start_with_that_id_leaves_the_transaction_as_it_is(ground
     assert await ground.effects() == ["all the same"]
 
 
-async def test_of_two_transactions_that_start_the_same_run_one_does(ground: Ground, engine: hf.Engine) -> None:
+async def test_of_two_transactions_that_start_the_same_run_one_does(ground: Ground, engine: sf.Engine) -> None:
     """The second waits for the first; it finds that run if it was committed, without being aborted itself."""
     async with asyncpg_connection(ground) as second:
         async with asyncpg_connection(ground) as first:
@@ -147,7 +147,7 @@ async def _until_it_waits(ground: Ground, connection: asyncpg.Connection) -> Non
         await other.close()
 
 
-async def test_workers_are_told_when_the_transaction_is_committed(ground: Ground, engine: hf.Engine) -> None:
+async def test_workers_are_told_when_the_transaction_is_committed(ground: Ground, engine: sf.Engine) -> None:
     """The hint comes from the server at the commit, and names the run; nobody has to look for it."""
     store: GroupedStore = await open_store(ground.url)
     ready = RunKeys(engine.space, "later").ready
@@ -162,7 +162,7 @@ async def test_workers_are_told_when_the_transaction_is_committed(ground: Ground
     await store.aclose()
 
 
-async def test_runs_wait_in_line_once_they_are_committed(ground: Ground, engine: hf.Engine) -> None:
+async def test_runs_wait_in_line_once_they_are_committed(ground: Ground, engine: sf.Engine) -> None:
     """With a limit that queues, workers let the run enter its line, and all of them are driven."""
     async with asyncpg_connection(ground) as guested:
         runs = [await engine.start(one_at_a_time, f"{n}", connection=guested.connection) for n in range(3)]
@@ -172,7 +172,7 @@ async def test_runs_wait_in_line_once_they_are_committed(ground: Ground, engine:
 
 async def test_a_run_that_waits_for_a_worker_can_be_cancelled(ground: Ground) -> None:
     """It stands in no line yet, and ends all the same."""
-    async with hf.Engine(ground.url, namespace=ground.namespace, workflows=[one_at_a_time], drive=False) as engine:
+    async with sf.Engine(ground.url, namespace=ground.namespace, workflows=[one_at_a_time], drive=False) as engine:
         async with asyncpg_connection(ground) as guested:
             run = await engine.start(one_at_a_time, "o", connection=guested.connection)
         await run.cancel()
@@ -180,7 +180,7 @@ async def test_a_run_that_waits_for_a_worker_can_be_cancelled(ground: Ground) ->
         assert (await run.info()).status == "cancelled"
 
 
-async def test_a_limit_that_rejects_is_refused_before_anything_is_written(ground: Ground, engine: hf.Engine) -> None:
+async def test_a_limit_that_rejects_is_refused_before_anything_is_written(ground: Ground, engine: sf.Engine) -> None:
     """Whether it rejects cannot be known before the commit, so the start says what to do instead."""
     async with asyncpg_connection(ground) as guested:
         with pytest.raises(InvalidWorkflowError, match="queue"):
@@ -192,7 +192,7 @@ async def test_a_limit_that_rejects_is_refused_before_anything_is_written(ground
     assert await ground.effects() == ["goes on"]
 
 
-async def test_a_delayed_start_begins_after_its_delay(ground: Ground, engine: hf.Engine) -> None:
+async def test_a_delayed_start_begins_after_its_delay(ground: Ground, engine: sf.Engine) -> None:
     """A delay counts from the start, not from the commit."""
     async with asyncpg_connection(ground) as guested:
         run = await engine.start(ship, "o", delay=0.2, connection=guested.connection)
@@ -203,7 +203,7 @@ async def test_a_delayed_start_begins_after_its_delay(ground: Ground, engine: hf
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_without_a_transaction_is_refused(ground: Ground, engine: hf.Engine) -> None:
+async def test_a_connection_without_a_transaction_is_refused(ground: Ground, engine: sf.Engine) -> None:
     """With autocommit the run would be there at once: the server notices, and nothing is written."""
     plain = await asyncpg.connect(ground.server)
     committing = await psycopg.AsyncConnection.connect(ground.server, autocommit=True)
@@ -222,7 +222,7 @@ async def test_a_connection_without_a_transaction_is_refused(ground: Ground, eng
         await engine.get("o")
 
 
-async def test_a_connection_to_another_database_is_refused(ground: Ground, engine: hf.Engine) -> None:
+async def test_a_connection_to_another_database_is_refused(ground: Ground, engine: sf.Engine) -> None:
     """Be there a store of its own, or none."""
     elsewhere = Ground(f"{ground.server.rpartition('/')[0]}/postgres", ground.namespace)
     async with asyncpg_connection(elsewhere) as guested:
@@ -235,7 +235,7 @@ async def test_a_connection_to_another_database_is_refused(ground: Ground, engin
             await engine.start(ship, "o", connection=guested.connection)
 
 
-async def test_what_is_no_connection_is_refused(ground: Ground, engine: hf.Engine) -> None:
+async def test_what_is_no_connection_is_refused(ground: Ground, engine: sf.Engine) -> None:
     """The error says what can be passed."""
     with pytest.raises(UnsuitableConnectionError, match="asyncpg or psycopg"):
         await engine.start(ship, "o", connection=object())
@@ -245,12 +245,12 @@ async def test_what_is_no_connection_is_refused(ground: Ground, engine: hf.Engin
 
 async def test_a_store_without_transactions_to_join_is_refused(ground: Ground) -> None:
     """Only PostgreSQL can; the error says what to do on others."""
-    async with hf.Engine("memory://", workflows=[ship]) as engine, asyncpg_connection(ground) as guested:
+    async with sf.Engine("memory://", workflows=[ship]) as engine, asyncpg_connection(ground) as guested:
         with pytest.raises(UnsuitableStoreError, match="after your commit"):
             await engine.start(ship, "o", connection=guested.connection)
 
 
-async def test_a_user_without_privileges_is_told_how_to_get_them(ground: Ground, engine: hf.Engine) -> None:
+async def test_a_user_without_privileges_is_told_how_to_get_them(ground: Ground, engine: sf.Engine) -> None:
     """And with them the start goes through: no right on the tables of the store is needed beyond those."""
     connection = await asyncpg.connect(ground.server)
     role = f"r{ground.namespace.replace('-', '')}"
@@ -276,7 +276,7 @@ async def test_a_user_without_privileges_is_told_how_to_get_them(ground: Ground,
 
 @pytest.mark.parametrize("level", ["read_committed", "repeatable_read", "serializable"])
 async def test_a_transaction_of_any_isolation_starts_runs(
-    ground: Ground, engine: hf.Engine, level: Literal["read_committed", "repeatable_read", "serializable"]
+    ground: Ground, engine: sf.Engine, level: Literal["read_committed", "repeatable_read", "serializable"]
 ) -> None:
     """The run is there when it is committed, and the same start is found there."""
     connection = await asyncpg.connect(ground.server)
@@ -290,7 +290,7 @@ async def test_a_transaction_of_any_isolation_starts_runs(
         await connection.close()
 
 
-async def test_a_savepoint_that_is_rolled_back_takes_its_run_along(ground: Ground, engine: hf.Engine) -> None:
+async def test_a_savepoint_that_is_rolled_back_takes_its_run_along(ground: Ground, engine: sf.Engine) -> None:
     """What is around it is committed."""
     async with asyncpg_connection(ground) as guested:
         await engine.start(ship, "kept", id="kept", connection=guested.connection)
@@ -309,7 +309,7 @@ async def test_it_works_through_a_pooler(ground: Ground, pgbouncer_url: str) -> 
     connection = await asyncpg.connect(pgbouncer_url, statement_cache_size=0)
     url = f"{pgbouncer_url}?schema={SCHEMA}"
     try:
-        async with hf.Engine(url, namespace=ground.namespace, workflows=[ship]) as engine:
+        async with sf.Engine(url, namespace=ground.namespace, workflows=[ship]) as engine:
             async with connection.transaction():
                 await connection.execute(ground.write("o"))
                 run = await engine.start(ship, "o", connection=connection)
@@ -323,9 +323,9 @@ async def test_it_works_through_a_pooler(ground: Ground, pgbouncer_url: str) -> 
 
 async def test_what_is_written_there_is_sealed_like_everything_else(ground: Ground) -> None:
     """With keys, the records of the run cannot be read in the user's transaction either; the engine can."""
-    keyring = hf.Keyring({"key": b"k" * 32})
+    keyring = sf.Keyring({"key": b"k" * 32})
     async with (
-        hf.Engine(ground.url, namespace=ground.namespace, workflows=[ship], encryption=keyring) as engine,
+        sf.Engine(ground.url, namespace=ground.namespace, workflows=[ship], encryption=keyring) as engine,
         asyncpg_connection(ground) as guested,
     ):
         for is_new in (True, False):

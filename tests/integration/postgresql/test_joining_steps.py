@@ -9,10 +9,10 @@ import asyncpg
 import psycopg
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunFailedError, StepNotRecordedError, UnsuitableStoreError
-from holdfast.stores.protocol import Put
-from holdfast.workflows.storing.records import OWNERSHIPS, Ownership
+import standfast as sf
+from standfast.errors import RunFailedError, StepNotRecordedError, UnsuitableStoreError
+from standfast.stores.protocol import Put
+from standfast.workflows.storing.records import OWNERSHIPS, Ownership
 from tests.integration.postgresql.joined import (
     AWAITED,
     BLOCKING,
@@ -30,7 +30,7 @@ def roll_back() -> None:
     raise RolledBackError
 
 
-QUICKLY = hf.Retry(attempts=3, delay=0.01)
+QUICKLY = sf.Retry(attempts=3, delay=0.01)
 
 
 @pytest.fixture
@@ -39,24 +39,24 @@ async def ground(postgresql_url: str) -> Ground:
     return await make_ground(postgresql_url)
 
 
-def engine_of(ground: Ground, *workflows: hf.Workflow[..., Any], **options: Any) -> hf.Engine:
+def engine_of(ground: Ground, *workflows: sf.Workflow[..., Any], **options: Any) -> sf.Engine:
     """Return an engine."""
-    return hf.Engine(ground.url, namespace=ground.namespace, workflows=workflows, **options)
+    return sf.Engine(ground.url, namespace=ground.namespace, workflows=workflows, **options)
 
 
 @pytest.mark.parametrize("kind", AWAITED)
 async def test_an_async_step_records_itself(ground: Ground, kind: str) -> None:
     """Its result is what it has recorded; the run's history has it once, and replays it."""
 
-    @hf.step
+    @sf.step
     async def charge(order: str) -> int:
         async with AWAITED[kind](ground) as guested:
             await guested.run(ground.write(order))
-            await hf.current_step().record_with(guested.connection, 7)
+            await sf.current_step().record_with(guested.connection, 7)
         return 0
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> list[int]:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> list[int]:
         return [await ctx.step(charge, "a"), await ctx.step(charge, "b")]
 
     async with engine_of(ground, pay) as engine:
@@ -71,15 +71,15 @@ async def test_an_async_step_records_itself(ground: Ground, kind: str) -> None:
 async def test_a_plain_step_records_itself(ground: Ground, kind: str) -> None:
     """It runs in a thread, with a connection that blocks."""
 
-    @hf.step
+    @sf.step
     def charge(order: str) -> int:
         with BLOCKING[kind](ground) as guested:
             guested.run(ground.write(order))
-            hf.current_step().record_with(guested.connection, 7)
+            sf.current_step().record_with(guested.connection, 7)
         return 0
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> int:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> int:
         return await ctx.step(charge, "a")
 
     async with engine_of(ground, pay) as engine:
@@ -92,13 +92,13 @@ async def test_what_counts_is_whether_the_transaction_was_committed(ground: Grou
     """A step that raised after its commit has happened; one that was rolled back has not, whatever it returns."""
     attempts: list[int] = []
 
-    @hf.step(retry=QUICKLY)
+    @sf.step(retry=QUICKLY)
     async def charge() -> int:
         attempts.append(1)
         try:
             async with asyncpg_connection(ground) as guested:
                 await guested.run(ground.write(f"{len(attempts)}"))
-                await hf.current_step().record_with(guested.connection, len(attempts))
+                await sf.current_step().record_with(guested.connection, len(attempts))
                 if ending != "raises after the commit" and len(attempts) == 1:
                     roll_back()
         except RolledBackError:
@@ -108,8 +108,8 @@ async def test_what_counts_is_whether_the_transaction_was_committed(ground: Grou
             raise ConnectionResetError
         return 0
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> int:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> int:
         return await ctx.step(charge)
 
     async with engine_of(ground, pay) as engine:
@@ -123,14 +123,14 @@ async def test_a_step_that_does_not_commit_has_failed(ground: Ground) -> None:
     """The error says so; the transaction that was left open is ended by the server, and nothing of it is there."""
     left: list[psycopg.Connection] = []
 
-    @hf.step(retry=hf.Retry(attempts=1))
+    @sf.step(retry=sf.Retry(attempts=1))
     def charge() -> None:
         left.append(connection := psycopg.connect(ground.server))
         connection.execute(ground.write("forgotten"))
-        hf.current_step().record_with(connection)
+        sf.current_step().record_with(connection)
 
-    @hf.workflow(raises=[StepNotRecordedError])
-    async def pay(ctx: hf.Context) -> str:
+    @sf.workflow(raises=[StepNotRecordedError])
+    async def pay(ctx: sf.Context) -> str:
         try:
             await ctx.step(charge)
         except StepNotRecordedError as problem:
@@ -146,13 +146,13 @@ async def test_a_step_that_does_not_commit_has_failed(ground: Ground) -> None:
 async def test_a_step_that_does_not_await_its_record_has_failed(ground: Ground) -> None:
     """That is found out at once, and not when a worker dies."""
 
-    @hf.step(retry=hf.Retry(attempts=1))
+    @sf.step(retry=sf.Retry(attempts=1))
     async def charge() -> None:
         async with asyncpg_connection(ground) as guested:
-            hf.current_step().record_with(guested.connection)
+            sf.current_step().record_with(guested.connection)
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> None:
         await ctx.step(charge)
 
     async with engine_of(ground, pay) as engine:
@@ -164,24 +164,24 @@ async def test_whoever_was_taken_over_cannot_record(ground: Ground) -> None:
     """The guard fails inside the user's transaction, which is rolled back: its effect is not there."""
     told: list[BaseException] = []
 
-    @hf.step(retry=QUICKLY)
+    @sf.step(retry=QUICKLY)
     async def charge() -> str:
         async with asyncpg_connection(ground) as guested:
             await guested.run(ground.write("mine"))
             if not told:
                 await take_over(engine)
             try:
-                await hf.current_step().record_with(guested.connection, "done")
+                await sf.current_step().record_with(guested.connection, "done")
             except StepNotRecordedError as problem:
                 told.append(problem)
                 raise
         return "done"
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> str:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> str:
         return await ctx.step(charge)
 
-    async def take_over(engine: hf.Engine) -> None:
+    async def take_over(engine: sf.Engine) -> None:
         [activation] = engine.host.loaded.values()
         claim = activation.claim
         assert claim is not None
@@ -198,17 +198,17 @@ async def test_whoever_was_taken_over_cannot_record(ground: Ground) -> None:
 async def test_a_lock_that_is_lost_keeps_the_record_out(ground: Ground) -> None:
     """The record is guarded by the locks that the run holds, like everything that it writes."""
 
-    @hf.step(retry=hf.Retry(attempts=1))
+    @sf.step(retry=sf.Retry(attempts=1))
     async def charge() -> None:
         async with asyncpg_connection(ground) as guested:
             await guested.run(ground.write("outside of the lock"))
             till = engine.space.mutex("till")
             [holder] = (await till.explain()).holders
             await till.force_release(holder.entry)
-            await hf.current_step().record_with(guested.connection)
+            await sf.current_step().record_with(guested.connection)
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> None:
         async with ctx.mutex("till"):
             await ctx.step(charge)
 
@@ -223,15 +223,15 @@ async def test_branches_replay_in_the_order_in_which_they_went_on(ground: Ground
     order: list[list[str]] = []
     waiting = asyncio.Event()
 
-    @hf.step
+    @sf.step
     async def charge(name: str) -> str:
         async with asyncpg_connection(ground) as guested:
             await guested.run(ground.write(name))
-            await hf.current_step().record_with(guested.connection, name)
+            await sf.current_step().record_with(guested.connection, name)
         return name
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> list[str]:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> list[str]:
         seen: list[str] = []
         order.append(seen)
 
@@ -262,17 +262,17 @@ async def test_a_time_limit_does_not_make_an_effect_happen_twice(ground: Ground)
     """A plain step goes on in its thread when its time is over: either its transaction counts, or the next one."""
     waits: list[str] = []
 
-    @hf.step(retry=QUICKLY, timeout=0.3)
+    @sf.step(retry=QUICKLY, timeout=0.3)
     def charge() -> str:
         with blocking_psycopg(ground) as guested:
             guested.run(ground.write(f"{len(waits)}"))
             waits.append("")
             guested.run("SELECT pg_sleep(0.6)" if len(waits) == 1 else "SELECT 1")
-            hf.current_step().record_with(guested.connection, "done")
+            sf.current_step().record_with(guested.connection, "done")
         return "done"
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> str:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> str:
         return await ctx.step(charge)
 
     async with engine_of(ground, pay) as engine:
@@ -284,18 +284,18 @@ async def test_a_session_that_is_ended_before_its_commit_has_done_nothing(ground
     """The server ends it after the record was written: the step is tried again, and happens once."""
     attempts: list[int] = []
 
-    @hf.step(retry=QUICKLY)
+    @sf.step(retry=QUICKLY)
     async def charge() -> int:
         attempts.append(1)
         async with asyncpg_connection(ground) as guested:
             await guested.run(ground.write(f"{len(attempts)}"))
-            await hf.current_step().record_with(guested.connection, len(attempts))
+            await sf.current_step().record_with(guested.connection, len(attempts))
             if len(attempts) == 1:
                 await terminate(ground, guested.connection)
         return 0
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> int:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> int:
         return await ctx.step(charge)
 
     async with engine_of(ground, pay) as engine:
@@ -315,16 +315,16 @@ async def terminate(ground: Ground, connection: asyncpg.Connection) -> None:
 async def test_on_other_stores_it_says_what_to_use(ground: Ground) -> None:
     """``ctx.transaction`` is for those that have SQL."""
 
-    @hf.step(retry=hf.Retry(attempts=1), raises=[UnsuitableStoreError])
+    @sf.step(retry=sf.Retry(attempts=1), raises=[UnsuitableStoreError])
     async def charge() -> None:
         async with asyncpg_connection(ground) as guested:
-            await hf.current_step().record_with(guested.connection)
+            await sf.current_step().record_with(guested.connection)
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> None:
         await ctx.step(charge)
 
-    async with hf.Engine("memory://", workflows=[pay]) as engine:
+    async with sf.Engine("memory://", workflows=[pay]) as engine:
         with pytest.raises(RunFailedError, match=r"ctx\.transaction"):
             await (await engine.start(pay)).result(timeout=20)
 
@@ -332,22 +332,22 @@ async def test_on_other_stores_it_says_what_to_use(ground: Ground) -> None:
 async def test_a_step_records_itself_through_a_pooler(ground: Ground, pgbouncer_url: str) -> None:
     """Its own transaction and the store's come by pgbouncer, in transaction mode."""
 
-    @hf.step
+    @sf.step
     async def charge() -> int:
         connection = await asyncpg.connect(pgbouncer_url, statement_cache_size=0)
         try:
             async with connection.transaction():
                 await connection.execute(ground.write("a"))
-                await hf.current_step().record_with(connection, 7)
+                await sf.current_step().record_with(connection, 7)
         finally:
             await connection.close()
         return 0
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> int:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> int:
         return await ctx.step(charge)
 
-    async with hf.Engine(f"{pgbouncer_url}?schema={SCHEMA}", namespace=ground.namespace, workflows=[pay]) as engine:
+    async with sf.Engine(f"{pgbouncer_url}?schema={SCHEMA}", namespace=ground.namespace, workflows=[pay]) as engine:
         assert await (await engine.start(pay)).result(timeout=20) == 7
     assert await ground.effects() == ["a"]
 
@@ -357,20 +357,20 @@ async def test_the_limit_on_idling_ends_with_the_transaction(ground: Ground) -> 
     shown: list[str] = []
     show = "SELECT current_setting('idle_in_transaction_session_timeout')"
 
-    @hf.step
+    @sf.step
     async def charge(own: str) -> None:
         connection = await asyncpg.connect(ground.server)
         try:
             await connection.execute(f"SET idle_in_transaction_session_timeout = '{own}'")
             async with connection.transaction():
-                await hf.current_step().record_with(connection)
+                await sf.current_step().record_with(connection)
                 shown.append(await connection.fetchval(show))
             shown.append(await connection.fetchval(show))
         finally:
             await connection.close()
 
-    @hf.workflow
-    async def pay(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def pay(ctx: sf.Context) -> None:
         for own in ("0", "2s", "1h"):
             await ctx.step(charge, own)
 

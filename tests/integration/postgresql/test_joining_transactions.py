@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import asyncpg
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidWorkflowError, RunFailedError
+import standfast as sf
+from standfast.errors import InvalidWorkflowError, RunFailedError
 from tests.integration.postgresql.joined import Ground, asyncpg_connection, make_ground
 from tests.integration.postgresql.lossy import LossyWire
 
 if TYPE_CHECKING:
-    from holdfast.stores.postgresql import SqlWork
+    from standfast.stores.postgresql import SqlWork
 
 INSERT = "INSERT INTO effects (space, what) VALUES ($1, $2) RETURNING id"
 
@@ -25,9 +25,9 @@ async def ground(postgresql_url: str) -> Ground:
     return await make_ground(postgresql_url)
 
 
-def engine_of(url: str, ground: Ground, *workflows: hf.Workflow[..., Any]) -> hf.Engine:
+def engine_of(url: str, ground: Ground, *workflows: sf.Workflow[..., Any]) -> sf.Engine:
     """Return an engine."""
-    return hf.Engine(url, namespace=ground.namespace, workflows=workflows)
+    return sf.Engine(url, namespace=ground.namespace, workflows=workflows)
 
 
 async def book(sql: SqlWork, space: str, order: str) -> int:
@@ -35,8 +35,8 @@ async def book(sql: SqlWork, space: str, order: str) -> int:
     return int(await sql.fetchval(INSERT, space, order))
 
 
-@hf.workflow
-async def order_of(ctx: hf.Context, space: str) -> list[int]:
+@sf.workflow
+async def order_of(ctx: sf.Context, space: str) -> list[int]:
     """Have two effects."""
     return [await ctx.transaction(book, space, name) for name in ("a", "b")]
 
@@ -61,8 +61,8 @@ async def test_what_it_raises_undoes_everything_and_is_recorded(ground: Ground) 
         await book(sql, ground.namespace, "undone")
         raise LookupError("no such order")
 
-    @hf.workflow
-    async def failing(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def failing(ctx: sf.Context) -> None:
         await ctx.transaction(fail)
 
     async with engine_of(ground.url, ground, failing) as engine:
@@ -76,11 +76,11 @@ async def test_what_it_raises_undoes_everything_and_is_recorded(ground: Ground) 
 async def test_on_a_file_it_takes_a_plain_function() -> None:
     """Nothing may wait while the file is locked."""
 
-    @hf.workflow(raises=[InvalidWorkflowError])
-    async def waiting(ctx: hf.Context) -> None:
+    @sf.workflow(raises=[InvalidWorkflowError])
+    async def waiting(ctx: sf.Context) -> None:
         await ctx.transaction(book, "", "")
 
-    async with hf.Engine("memory://", workflows=[waiting]) as engine:
+    async with sf.Engine("memory://", workflows=[waiting]) as engine:
         with pytest.raises(RunFailedError):
             await (await engine.start(waiting)).result(timeout=20)
 
@@ -111,8 +111,8 @@ async def test_a_session_that_is_ended_before_the_commit_is_made_good(ground: Gr
                 await book(sql, ground.namespace, "in vain")
         return number
 
-    @hf.workflow
-    async def booking(ctx: hf.Context) -> int:
+    @sf.workflow
+    async def booking(ctx: sf.Context) -> int:
         return await ctx.transaction(interrupted)
 
     async with engine_of(ground.url, ground, booking) as engine:
@@ -139,16 +139,16 @@ async def test_a_record_whose_commit_gets_no_answer_is_there_or_not(
         wire.breaks = [how]
         through = Ground(wire.url, ground.namespace)
 
-        @hf.step(retry=hf.Retry(attempts=3, delay=0.01))
+        @sf.step(retry=sf.Retry(attempts=3, delay=0.01))
         async def charge() -> int:
             attempts.append(1)
             async with asyncpg_connection(through) as guested:
                 await guested.run(ground.write(f"{len(attempts)}"))
-                await hf.current_step().record_with(guested.connection, len(attempts))
+                await sf.current_step().record_with(guested.connection, len(attempts))
             return 0
 
-        @hf.workflow
-        async def pay(ctx: hf.Context) -> int:
+        @sf.workflow
+        async def pay(ctx: sf.Context) -> int:
             return await ctx.step(charge)
 
         async with engine_of(ground.url, ground, pay) as engine, asyncio.timeout(50):

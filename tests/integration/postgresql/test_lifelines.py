@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import pytest
 
-import holdfast as hf
-from holdfast.clock import monotonic
-from holdfast.errors import LeaseLostError
-from holdfast.stores.opening import open_store
-from holdfast.stores.proving import GRACE
+import standfast as sf
+from standfast.clock import monotonic
+from standfast.errors import LeaseLostError
+from standfast.stores.opening import open_store
+from standfast.stores.proving import GRACE
 from tests import services
 from tests.integration.faults.proxy import proxy_to
 from tests.integration.fleet.places import place, place_on
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from holdfast.locks import Hold
+    from standfast.locks import Hold
     from tests.integration.locks.crew import Member
     from tests.services.server import Server
 
@@ -49,7 +49,7 @@ LONG_ENOUGH: Final = 2 * GRACE
 async def crew_on(url: str, tmp_path: Path, number: int) -> AsyncIterator[Crew]:
     """Start a crew."""
     path = tmp_path / "ledger.db"
-    async with hf.open(url) as space:
+    async with sf.open(url) as space:
         crew = Crew(space, url, ledger := Ledger(path), path, LEASE)
         crew.start(number)
         yield crew
@@ -90,7 +90,7 @@ async def end_sessions(url: str) -> int:
     connection = await asyncpg.connect(url)
     try:
         ended = await connection.fetch(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast lifeline'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'standfast lifeline'"
         )
         return len(ended)
     finally:
@@ -117,7 +117,7 @@ async def test_the_runs_of_a_killed_worker_go_on_elsewhere_long_before_its_lease
     """Other workers see that it died."""
     url, label, took = place("postgresql"), "kills of workers seen by PostgreSQL", list[float]()
     program = "tests.integration.postgresql.programs.linger"
-    async with hf.Engine(url, workflows=[linger], drive=False) as engine:
+    async with sf.Engine(url, workflows=[linger], drive=False) as engine:
         worker = Child(program, url)
         assert worker.hear() == ["ready"]
         await engine.start(linger)
@@ -201,7 +201,7 @@ async def test_a_stopped_holder_is_not_taken_for_dead(tmp_path: Path) -> None:
 # --- those who are cut off ---------------------------------------------------------------------------------------
 
 
-async def was_lost_when_taken(space: hf.Space, before: Hold) -> bool:
+async def was_lost_when_taken(space: sf.Space, before: Hold) -> bool:
     """Take the mutex; tell whether it was lost by then to whoever held it before."""
     async with space.mutex("it").hold():
         return before.is_lost
@@ -212,8 +212,8 @@ async def test_a_holder_that_is_cut_off_knows_it_before_anybody_takes_over() -> 
     url = place("postgresql")
     async with (
         proxy_to(url) as proxy,
-        hf.open(proxy.url, lease=LEASE) as cut_off,
-        hf.open(url, lease=LEASE) as other,
+        sf.open(proxy.url, lease=LEASE) as cut_off,
+        sf.open(url, lease=LEASE) as other,
         cut_off.mutex("it").hold(on_lost="tell") as hold,
     ):
         proxy.swallow()

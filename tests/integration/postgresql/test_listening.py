@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Delete, Put, Wake
-from holdfast.stores.opening import open_store
-from holdfast.stores.postgresql import listening
-from holdfast.stores.remote import hearing
+from standfast.keys import RecordKey
+from standfast.stores import Delete, Put, Wake
+from standfast.stores.opening import open_store
+from standfast.stores.postgresql import listening
+from standfast.stores.remote import hearing
 from tests import services
 from tests.integration.faults.proxy import proxy_to
 from tests.integration.postgresql.ground import opened, place, run_sql, until

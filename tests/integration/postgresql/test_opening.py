@@ -12,21 +12,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidUrlError, StoreReadOnlyError, StoreUnavailableError, UnsuitableStoreError
-from holdfast.events import StoreNotDurable
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.postgresql import NotDurableWarning, Options, Target
-from holdfast.stores.postgresql.migrating import first, migrations
+import standfast as sf
+from standfast.errors import InvalidUrlError, StoreReadOnlyError, StoreUnavailableError, UnsuitableStoreError
+from standfast.events import StoreNotDurable
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.opening import open_store
+from standfast.stores.postgresql import NotDurableWarning, Options, Target
+from standfast.stores.postgresql.migrating import first, migrations
 from tests import services
 from tests.integration.postgresql.ground import as_user, connected, made, opened, place, run_program, run_sql, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.events import Event
+    from standfast.events import Event
     from tests.services.server import Server
 
 KEY = RecordKey("n", "k")
@@ -103,7 +103,7 @@ def test_migrations_are_numbered_without_a_gap() -> None:
     [
         "schema=Robert'); DROP TABLE",
         'schema=a"b',
-        "schema=Holdfast",
+        "schema=Standfast",
         "schema=1st",
         "schema=" + "x" * 32,
         "schema=sch%C3%A9ma",
@@ -143,7 +143,7 @@ async def test_a_wrong_password_is_told_and_shown_nowhere(
     secret = uuid.uuid4().hex
     caplog.set_level(logging.DEBUG)
     with pytest.raises(UnsuitableStoreError, match="user or the password") as caught:
-        await hf.open(as_user(postgresql_url, "holdfast", secret))
+        await sf.open(as_user(postgresql_url, "standfast", secret))
 
     told = [repr(caught.value), str(caught.value), *traceback.format_exception(caught.value), caplog.text]
     assert not any(secret in line for line in told)

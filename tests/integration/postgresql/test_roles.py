@@ -7,18 +7,18 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-import holdfast as hf
-from holdfast.errors import UnsuitableStoreError
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+import standfast as sf
+from standfast.errors import UnsuitableStoreError
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.postgresql.ground import connected, made, make_user, opened, place, run_sql, schema_of
 
 KEY = RecordKey("n", "k")
 
 
-@hf.workflow
-async def greet(ctx: hf.Context, name: str) -> str:
+@sf.workflow
+async def greet(ctx: sf.Context, name: str) -> str:
     """A workflow of one step."""
     return await ctx.step("greet", str.title, name)
 
@@ -31,7 +31,7 @@ async def few(postgresql_url: str) -> str:
 
 async def test_one_who_was_let_in_can_lock(few: str) -> None:
     """Holding, waiting and giving back need no more than that."""
-    async with hf.open(few, namespace="locks") as space, hf.open(f"{few}&migrate=false", namespace="locks") as other:
+    async with sf.open(few, namespace="locks") as space, sf.open(f"{few}&migrate=false", namespace="locks") as other:
         async with space.mutex("door").hold() as hold:
             first = hold.fence
         async with other.mutex("door").hold(timeout=10) as hold:
@@ -40,7 +40,7 @@ async def test_one_who_was_let_in_can_lock(few: str) -> None:
 
 async def test_one_who_was_let_in_can_run_workflows(few: str) -> None:
     """From the start to the result."""
-    async with hf.Engine(few, namespace="runs", workflows=[greet]) as engine:
+    async with sf.Engine(few, namespace="runs", workflows=[greet]) as engine:
         run = await engine.start(greet, "you")
 
         assert await run.result(timeout=30) == "You"
@@ -101,7 +101,7 @@ async def test_one_who_may_only_look_sees_the_views_and_nothing_else(postgresql_
     url = await made(postgresql_url)
     reader = await make_user(url, "SELECT @.grant_views_to('$')")
 
-    async with hf.open(url, namespace="seen") as space, space.mutex("door").hold():
+    async with sf.open(url, namespace="seen") as space, space.mutex("door").hold():
         [lock] = await run_sql(reader, "SELECT namespace, key FROM @.locks")
     async with connected(reader) as connection:
         for relation in ("records", "attempts", "topics"):
@@ -115,7 +115,7 @@ async def test_a_password_that_changes_is_asked_for_with_each_connection(postgre
     """So a token that runs out, or a password that is changed now and then, is taken up."""
     url = await make_user(await made(postgresql_url), "SELECT @.grant_to('$')")
     user, current = str(urlsplit(url).username), [f"secret-{urlsplit(url).username}"]
-    store = await open_store(url.replace(f":{current[0]}", ""), credentials=hf.Credentials(lambda: current[0]))
+    store = await open_store(url.replace(f":{current[0]}", ""), credentials=sf.Credentials(lambda: current[0]))
     try:
         await store.read(KEY)
         current[0] = "another"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.keys import KeyFamily, RecordKey
-from holdfast.stores import Put
+import standfast as sf
+from standfast.keys import KeyFamily, RecordKey
+from standfast.stores import Put
 from tests.integration.postgresql.ground import made, opened, run_sql, until
 
 if TYPE_CHECKING:
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 REPO = KeyFamily("viewed-repo")
 
 
-@hf.step
+@sf.step
 async def look(name: str) -> str:
     """A step with a result of known size."""
     return name * 10
 
 
-@hf.step
+@sf.step
 async def stumble() -> None:
     """A step that fails."""
     raise LookupError("nothing there")
 
 
-@hf.workflow
-async def travel(ctx: hf.Context, name: str) -> str:
+@sf.workflow
+async def travel(ctx: sf.Context, name: str) -> str:
     """A workflow that looks, stumbles, and goes on."""
     seen = await ctx.step(look, name)
     try:
@@ -41,8 +41,8 @@ async def travel(ctx: hf.Context, name: str) -> str:
     return ""
 
 
-@hf.workflow
-async def rest(ctx: hf.Context, seconds: float) -> None:
+@sf.workflow
+async def rest(ctx: sf.Context, seconds: float) -> None:
     """A workflow that sleeps."""
     await ctx.sleep(seconds)
 
@@ -61,7 +61,7 @@ async def rows(url: str, statement: str) -> list[dict[str, Any]]:
 
 async def test_a_run_is_shown_with_its_history(url: str) -> None:
     """Who, what, when, how it went and how large it was; never the values."""
-    async with hf.Engine(url, namespace="trips", tenant="acme", workflows=[travel]) as engine:
+    async with sf.Engine(url, namespace="trips", tenant="acme", workflows=[travel]) as engine:
         await (await engine.start(travel, "a", id="first")).result(timeout=30)
     [run] = await rows(url, "SELECT * FROM @.runs")
     steps = await rows(url, "SELECT * FROM @.steps ORDER BY place")
@@ -85,7 +85,7 @@ async def test_a_run_that_sleeps_is_shown_with_what_it_waits_for(url: str) -> No
     async def sleeps() -> bool:
         return [run["status"] for run in await rows(url, "SELECT status FROM @.runs")] == ["suspended"]
 
-    async with hf.Engine(url, workflows=[rest]) as engine:
+    async with sf.Engine(url, workflows=[rest]) as engine:
         await engine.start(rest, 3_600.0, id="tired")
         await until(sleeps)
         [run] = await rows(url, "SELECT * FROM @.runs")
@@ -97,7 +97,7 @@ async def test_a_run_that_sleeps_is_shown_with_what_it_waits_for(url: str) -> No
 
 async def test_a_lock_is_shown_with_its_holder_and_its_waiters(url: str) -> None:
     """A row for each holder; its fence is the one that the holder was given."""
-    async with hf.open(url, namespace="n") as space:
+    async with sf.open(url, namespace="n") as space:
 
         async def waits() -> bool:
             return bool(await rows(url, "SELECT FROM @.locks WHERE waiters = 1"))
@@ -118,8 +118,8 @@ async def test_a_lock_is_shown_with_its_holder_and_its_waiters(url: str) -> None
 async def test_everyone_who_shares_a_semaphore_is_shown(url: str) -> None:
     """With fences of their own."""
     async with (
-        hf.open(url) as space,
-        hf.open(url) as other,
+        sf.open(url) as space,
+        sf.open(url) as other,
         space.semaphore("pool", permits=3).hold() as one,
         other.semaphore("pool", permits=3).hold() as two,
     ):
@@ -132,7 +132,7 @@ async def test_everyone_who_shares_a_semaphore_is_shown(url: str) -> None:
 async def test_names_of_any_kind_are_shown(url: str) -> None:
     """Also those that text in PostgreSQL cannot hold, and those that look like the end of a part."""
     names = ["naïve ☃", "nul\x00in it", "\\000\x01", "\x00", "a\x01b", "\\u0000"]
-    async with hf.open(url) as space:
+    async with sf.open(url) as space:
         for name in names:
             async with space.mutex(name).hold():
                 [lock] = await rows(url, "SELECT key FROM @.locks")
@@ -141,8 +141,8 @@ async def test_names_of_any_kind_are_shown(url: str) -> None:
 
 async def test_sealed_values_are_shown_as_sealed(url: str) -> None:
     """Keys are there to see, nothing else is."""
-    keyring = hf.Keyring({"k": b"k" * 32})
-    async with hf.Engine(url, namespace="hidden", workflows=[travel], encryption=keyring) as engine:
+    keyring = sf.Keyring({"k": b"k" * 32})
+    async with sf.Engine(url, namespace="hidden", workflows=[travel], encryption=keyring) as engine:
         await (await engine.start(travel, "a", id="first")).result(timeout=30)
     [run] = await rows(url, "SELECT * FROM @.runs")
     steps = await rows(url, "SELECT * FROM @.steps")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from holdfast.errors import AttemptClosedError, InvalidChangeError, StoreError, WorkTimeoutError
-from holdfast.keys import RecordKey
-from holdfast.stores import Conflict, Put, Worked
-from holdfast.stores.backend import CommitRider, WorkRider
+from standfast.errors import AttemptClosedError, InvalidChangeError, StoreError, WorkTimeoutError
+from standfast.keys import RecordKey
+from standfast.stores import Conflict, Put, Worked
+from standfast.stores.backend import CommitRider, WorkRider
 from tests.integration.postgresql.ground import made, opened, run_sql, schema_of, server_of
 
 if TYPE_CHECKING:
-    from holdfast.stores.postgresql import SqlWork
+    from standfast.stores.postgresql import SqlWork
 
 A = RecordKey("n", "a")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 import redis.asyncio
 
-from holdfast.stores.opening import open_store
+from standfast.stores.opening import open_store
 from tests import services
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
     from tests.services.server import Server
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis.asyncio
 
-from holdfast.errors import OutcomeUnknownError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.redis.names import Names
+from standfast.errors import OutcomeUnknownError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.opening import open_store
+from standfast.stores.redis.names import Names
 from tests.integration.redis.clusters import SLOTS, address, cluster, unlock
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
     from tests.services.server import Server
 
 pytestmark = pytest.mark.services

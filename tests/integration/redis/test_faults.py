@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import OutcomeUnknownError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
+from standfast.errors import OutcomeUnknownError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
 
 if TYPE_CHECKING:
     import redis.asyncio

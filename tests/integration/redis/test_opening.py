@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from holdfast.errors import (
-    HoldfastError,
+from standfast.errors import (
     InvalidUrlError,
+    StandfastError,
     StoreReadOnlyError,
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.events import StoreNotDurable
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.redis import NotDurableWarning
+from standfast.events import StoreNotDurable
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.opening import open_store
+from standfast.stores.redis import NotDurableWarning
 from tests import services
 
 if TYPE_CHECKING:
     import redis.asyncio
 
-    from holdfast.events import Event
+    from standfast.events import Event
     from tests.integration.redis.conftest import Open
     from tests.services.server import Server
 
@@ -226,5 +226,5 @@ async def test_several_hosts_that_are_no_cluster_are_refused(server: Server, pre
 
 async def test_a_database_that_is_not_there_is_refused(server: Server) -> None:
     """With what the server says."""
-    with pytest.raises(HoldfastError, match="DB index"):
+    with pytest.raises(StandfastError, match="DB index"):
         await open_store(f"{server.url.removesuffix('/0')}/99")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 
-from holdfast.errors import OutcomeUnknownError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
+from standfast.errors import OutcomeUnknownError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
 from tests import services
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import StoreError, StoreRewoundError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.opening import open_store
+from standfast.errors import StoreError, StoreRewoundError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.opening import open_store
 from tests import services
 
 if TYPE_CHECKING:

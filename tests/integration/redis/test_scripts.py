@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import StoreBusyError, StoreCorruptError, StoreFullError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Delete, Put
-from holdfast.stores.protocol import MAX_VERSION
-from holdfast.stores.redis import RedisServer
-from holdfast.stores.redis.scanning import LOOKED_AT
-from holdfast.stores.remote import Intent, RemoteBackend, Row, Written
+from standfast.clock import Instant
+from standfast.errors import StoreBusyError, StoreCorruptError, StoreFullError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Delete, Put
+from standfast.stores.protocol import MAX_VERSION
+from standfast.stores.redis import RedisServer
+from standfast.stores.redis.scanning import LOOKED_AT
+from standfast.stores.remote import Intent, RemoteBackend, Row, Written
 
 if TYPE_CHECKING:
     import redis.asyncio
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
     from tests.integration.redis.conftest import Open
 
 pytestmark = pytest.mark.services

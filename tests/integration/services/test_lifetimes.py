@@ -65,7 +65,7 @@ def parent(pid: int) -> int:
 def run_folder(pid: int) -> Path:
     """Return the folder that holds all that a server and its keeper write."""
     place = Path(f"/proc/{pid}/cwd").readlink()
-    return next(folder for folder in place.parents if folder.name.startswith("holdfast-"))
+    return next(folder for folder in place.parents if folder.name.startswith("standfast-"))
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "redis", "mysql"])

@@ -38,7 +38,9 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
         "-c",
         os.devnull,
     ]
-    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name and "HOLDFAST" not in name}
+    environment = {
+        name: value for name, value in os.environ.items() if "PYTEST" not in name and "STANDFAST" not in name
+    }
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments, str(folder / "test_it.py")],
         cwd=folder,
@@ -61,7 +63,7 @@ def test_the_processes_of_a_test_run_share_a_server(tmp_path: Path) -> None:
 
 def test_a_missing_server_is_named_loudly_once_and_its_tests_are_skipped(tmp_path: Path) -> None:
     """On a laptop the other tests go on, and nobody overlooks what was not tested."""
-    ran = run(tmp_path, HOLDFAST_SERVICES_FOLDER=str(tmp_path / "nothing"))
+    ran = run(tmp_path, STANDFAST_SERVICES_FOLDER=str(tmp_path / "nothing"))
 
     assert ran.returncode == 0, ran.stdout
     assert "2 passed, 2 skipped" in ran.stdout
@@ -70,7 +72,7 @@ def test_a_missing_server_is_named_loudly_once_and_its_tests_are_skipped(tmp_pat
 
 def test_a_missing_server_fails_its_tests_where_all_must_be_there(tmp_path: Path) -> None:
     """In continuous integration nothing is left out."""
-    ran = run(tmp_path, HOLDFAST_SERVICES_FOLDER=str(tmp_path / "nothing"), HOLDFAST_REQUIRE_SERVICES="1")
+    ran = run(tmp_path, STANDFAST_SERVICES_FOLDER=str(tmp_path / "nothing"), STANDFAST_REQUIRE_SERVICES="1")
 
     assert ran.returncode == 1
     assert "redis (it has not been fetched" in ran.stdout

@@ -27,7 +27,7 @@ class Servers:
 
     def start(self, *options: str, seconds: float = 0.01) -> tuple[Program, str]:
         """Start one; return it and its address when it serves."""
-        os.environ |= {"HOLDFAST_TEST_LEDGER": str(self.ledger), "HOLDFAST_TEST_SECONDS": str(seconds)}
+        os.environ |= {"STANDFAST_TEST_LEDGER": str(self.ledger), "STANDFAST_TEST_SECONDS": str(seconds)}
         program = Program(self._url, "serve", DESK, "--app-dir", str(ROOT), "--port", "0", *options)
         self._programs.append(program)
         said = program.hear()

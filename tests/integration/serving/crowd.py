@@ -42,7 +42,7 @@ class Crowd:
 
     async def _sent(self, session: str, action: str, number: int, server: int) -> str:
         """Send one number until it is accepted; the key says that it is the same one."""
-        headers = {"Holdfast-Session": session, "Idempotency-Key": f"{session}-{number}"}
+        headers = {"Standfast-Session": session, "Idempotency-Key": f"{session}-{number}"}
         async with asyncio.timeout(PATIENCE):
             while True:
                 client = self._clients[server % len(self._clients)]
@@ -86,7 +86,7 @@ class Crowd:
 
     async def numbers(self, session: str, server: int) -> list[int]:
         """Return what a session has seen."""
-        headers = {"Holdfast-Session": session}
+        headers = {"Standfast-Session": session}
         found: list[int] = (await self._clients[server].post("/flows/desk/numbers", headers=headers)).json()
         return found
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 
-import holdfast as hf
+import standfast as sf
 
-LEDGER = os.environ["HOLDFAST_TEST_LEDGER"]
-FOUR_EYES = float(os.environ.get("HOLDFAST_TEST_SECONDS", "0.01"))
+LEDGER = os.environ["STANDFAST_TEST_LEDGER"]
+FOUR_EYES = float(os.environ.get("STANDFAST_TEST_SECONDS", "0.01"))
 
-desk = hf.Flow("desk", concurrency=hf.Queue(timeout="60s", max_waiting=1_000))
+desk = sf.Flow("desk", concurrency=sf.Queue(timeout="60s", max_waiting=1_000))
 
 
-def note(what: str, request: hf.Request, number: int) -> None:
+def note(what: str, request: sf.Request, number: int) -> None:
     """Write one line; the system appends it as a whole."""
     line = f"{what} {request.session_id} {number} {os.getpid()}\n"
     descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -21,7 +21,7 @@ def note(what: str, request: hf.Request, number: int) -> None:
     os.close(descriptor)
 
 
-async def work(request: hf.Request, number: int) -> int:
+async def work(request: sf.Request, number: int) -> int:
     """Take a while, tell how far it is, and add to the session."""
     note("begin", request, number)
     try:
@@ -35,28 +35,28 @@ async def work(request: hf.Request, number: int) -> int:
 
 
 @desk.action(durable=True)
-async def again(request: hf.Request, number: int) -> int:
+async def again(request: sf.Request, number: int) -> int:
     """Be run again if its server dies."""
     return await work(request, number)
 
 
 @desk.action(durable=True, interrupted="fail")
-async def once(request: hf.Request, number: int) -> int:
+async def once(request: sf.Request, number: int) -> int:
     """Be told interrupted if its server dies."""
     return await work(request, number)
 
 
 @desk.action(on_disconnect="continue")
-async def here(request: hf.Request, number: int) -> int:
+async def here(request: sf.Request, number: int) -> int:
     """Run in the server that took it, while its caller waits."""
     return await work(request, number)
 
 
 @desk.action
-async def numbers(request: hf.Request) -> list[int]:
+async def numbers(request: sf.Request) -> list[int]:
     """Return what the session has seen."""
     found: list[int] = await request.session.get("numbers", [])
     return found
 
 
-app = hf.App(os.environ["HOLDFAST_STORE"], flows=[desk])
+app = sf.App(os.environ["STANDFAST_STORE"], flows=[desk])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 import pytest
 
-import holdfast as hf
-from holdfast.flows.arbiters.local import LocalArbiter
+import standfast as sf
+from standfast.flows.arbiters.local import LocalArbiter
 from tests.integration.webhooks.sending import NEW, SOON, client_of, signed
 from tests.unit.transports.chat.talking import Socket, Support
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import httpx
 
 BODY, REQUESTS, STREAMS, WAITING = 1_000, 4, 2, 2
-SESSION: Final = {"Holdfast-Session": "s"}
+SESSION: Final = {"Standfast-Session": "s"}
 
 
 @final
@@ -31,13 +31,13 @@ class Counter:
         self.let_go = asyncio.Event()
         self.begun = 0
         self.changed = asyncio.Condition()
-        self.flow: Final = hf.Flow("counter")
-        self.flow.action(name="queued", concurrency=hf.Queue(max_waiting=WAITING))(self._stay)
+        self.flow: Final = sf.Flow("counter")
+        self.flow.action(name="queued", concurrency=sf.Queue(max_waiting=WAITING))(self._stay)
         self.flow.action(name="free")(self._stay)
-        self.flow.action(name="late", concurrency=hf.Queue(timeout="10ms"))(self._stay)
+        self.flow.action(name="late", concurrency=sf.Queue(timeout="10ms"))(self._stay)
         self.take = self.flow.action(name="take")(self._take)
 
-    async def _stay(self, request: hf.Request) -> str:
+    async def _stay(self, request: sf.Request) -> str:
         del request
         self.begun += 1
         async with self.changed:
@@ -45,7 +45,7 @@ class Counter:
         await self.let_go.wait()
         return "gone"
 
-    async def _take(self, request: hf.Request, parcel: Any) -> None:
+    async def _take(self, request: sf.Request, parcel: Any) -> None:
         del request, parcel
 
     async def until(self, begun: int) -> None:
@@ -70,22 +70,22 @@ HELLO: Final = {
 
 
 @pytest.fixture(params=["shared", "local"])
-async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[hf.App]:
+async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[sf.App]:
     """An application with narrow limits; after each test nothing is left of it."""
     arbiter: Literal["shared", "local"] = request.param
     support = Support()
-    webhook = hf.Webhook("letters", hf.webhooks.StandardWebhooks(NEW), counter.take)
-    limits = hf.AppLimits(body=BODY, body_time="5s", requests=REQUESTS, streams=STREAMS)
+    webhook = sf.Webhook("letters", sf.webhooks.StandardWebhooks(NEW), counter.take)
+    limits = sf.AppLimits(body=BODY, body_time="5s", requests=REQUESTS, streams=STREAMS)
     before = asyncio.all_tasks()
-    async with hf.App(
+    async with sf.App(
         f"sqlite:///{tmp_path}/store.db",
         flows=[counter.flow, support.flow],
-        chats=[hf.Chat(support.flow)],
+        chats=[sf.Chat(support.flow)],
         tools=[counter.flow],
         webhooks=[webhook],
         arbiter=arbiter,
         limits=limits,
-        authenticate=lambda _: hf.Principal("acme", "ada"),
+        authenticate=lambda _: sf.Principal("acme", "ada"),
     ) as app:
         yield app
         counter.let_go.set()
@@ -94,7 +94,7 @@ async def app(counter: Counter, tmp_path: Path, request: pytest.FixtureRequest) 
     assert [each for each in left if "_shutdown_watcher" not in repr(each)] == []  # one of the library of tools, a loop
 
 
-async def check_empty(app: hf.App) -> None:
+async def check_empty(app: sf.App) -> None:
     """Check that nobody stands in any line, and that no request runs."""
     arbiter = app.dispatcher.arbiter
     if isinstance(arbiter, LocalArbiter):
@@ -102,14 +102,14 @@ async def check_empty(app: hf.App) -> None:
     assert [each.key async for each in app.space.lines() if each.kind == "request"] == []
 
 
-def calls(app: hf.App, action: str, many: int, session: str = "s-{}") -> list[asyncio.Task[httpx.Response]]:
+def calls(app: sf.App, action: str, many: int, session: str = "s-{}") -> list[asyncio.Task[httpx.Response]]:
     """Send so many calls that are not answered yet."""
     return [
-        asyncio.create_task(call(app, action, {"Holdfast-Session": session.format(number)})) for number in range(many)
+        asyncio.create_task(call(app, action, {"Standfast-Session": session.format(number)})) for number in range(many)
     ]
 
 
-async def call(app: hf.App, action: str, headers: dict[str, str] | None = None) -> httpx.Response:
+async def call(app: sf.App, action: str, headers: dict[str, str] | None = None) -> httpx.Response:
     """Call an action, and wait for the answer."""
     async with client_of(app) as client:
         return await client.post(f"/flows/counter/{action}", headers=headers)
@@ -121,11 +121,11 @@ def is_too_many(answer: httpx.Response) -> bool:
     return (
         answer.status_code == told["status"] == 429
         and int(answer.headers["retry-after"]) >= 1
-        and told["type"] in ("urn:holdfast:too-many-requests", "urn:holdfast:queue-full")
+        and told["type"] in ("urn:standfast:too-many-requests", "urn:standfast:queue-full")
     )
 
 
-async def test_a_body_that_is_too_large_starts_nothing(app: hf.App, counter: Counter) -> None:
+async def test_a_body_that_is_too_large_starts_nothing(app: sf.App, counter: Counter) -> None:
     """413 with its type, by every way in; what has the right size is taken."""
     body, headers = b'{"parcel":"%s"}' % (b"x" * BODY), {"content-type": "application/json"}
     async with client_of(app) as client:
@@ -136,11 +136,11 @@ async def test_a_body_that_is_too_large_starts_nothing(app: hf.App, counter: Cou
         ]
         fits = await client.post("/flows/counter/take", json={"parcel": "x" * 900})
     assert [answer.status_code for answer in answers] == [413, 413, 413]
-    assert {answer.json()["type"] for answer in answers} == {"urn:holdfast:body-too-large"}
+    assert {answer.json()["type"] for answer in answers} == {"urn:standfast:body-too-large"}
     assert (fits.status_code, counter.begun) == (200, 0)
 
 
-async def test_only_so_many_wait_for_one_key(app: hf.App, counter: Counter) -> None:
+async def test_only_so_many_wait_for_one_key(app: sf.App, counter: Counter) -> None:
     """The next is told when to come again, and is taken when there is room; those who wait are all done."""
     first = calls(app, "queued", 1, "s")
     await counter.until(1)
@@ -159,7 +159,7 @@ async def test_only_so_many_wait_for_one_key(app: hf.App, counter: Counter) -> N
     assert (await call(app, "queued", SESSION)).status_code == 200
 
 
-async def test_only_so_many_requests_are_open(app: hf.App, counter: Counter) -> None:
+async def test_only_so_many_requests_are_open(app: sf.App, counter: Counter) -> None:
     """Calls and deliveries together; whoever is refused is told so, and can come back when somebody has gone."""
     open_ = calls(app, "free", REQUESTS)
     await counter.until(REQUESTS)
@@ -175,7 +175,7 @@ async def test_only_so_many_requests_are_open(app: hf.App, counter: Counter) -> 
     assert (await call(app, "free")).status_code == 200
 
 
-async def test_those_who_wait_for_their_turn_are_counted_too(app: hf.App, counter: Counter) -> None:
+async def test_those_who_wait_for_their_turn_are_counted_too(app: sf.App, counter: Counter) -> None:
     """One runs and two wait, of another session one runs: then it is full."""
     open_ = [*calls(app, "queued", 3, "s"), *calls(app, "free", 1)]
     await counter.until(2)
@@ -187,7 +187,7 @@ async def test_those_who_wait_for_their_turn_are_counted_too(app: hf.App, counte
 
 
 @contextlib.asynccontextmanager
-async def stream(app: hf.App, path: str, method: str = "GET") -> AsyncIterator[list[dict[str, Any]]]:
+async def stream(app: sf.App, path: str, method: str = "GET") -> AsyncIterator[list[dict[str, Any]]]:
     """Open a stream of events, and hang up at the end."""
     gone, heard, told = asyncio.Event(), asyncio.Event(), list[dict[str, Any]]()
     asked = [{"type": "http.request", "body": b"", "more_body": False}]
@@ -202,7 +202,7 @@ async def stream(app: hf.App, path: str, method: str = "GET") -> AsyncIterator[l
         told.append(message)
         heard.set()
 
-    headers = [(b"host", b"localhost"), (b"accept", b"text/event-stream"), (b"holdfast-session", b"s")]
+    headers = [(b"host", b"localhost"), (b"accept", b"text/event-stream"), (b"standfast-session", b"s")]
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b"", "client": None}
     task = asyncio.ensure_future(app(scope, receive, send))
     async with asyncio.timeout(SOON):
@@ -212,7 +212,7 @@ async def stream(app: hf.App, path: str, method: str = "GET") -> AsyncIterator[l
         await task
 
 
-async def test_only_so_many_streams_are_open_whatever_they_are(app: hf.App, counter: Counter) -> None:
+async def test_only_so_many_streams_are_open_whatever_they_are(app: sf.App, counter: Counter) -> None:
     """Events, calls, chats and sockets are counted together; when one is closed the next is let in."""
     [running] = calls(app, "free", 1)
     await counter.until(1)
@@ -232,7 +232,7 @@ async def test_only_so_many_streams_are_open_whatever_they_are(app: hf.App, coun
     assert begun == 2  # the call that got no stream was not started
 
 
-async def test_whoever_gives_up_leaves_no_place(app: hf.App, counter: Counter) -> None:
+async def test_whoever_gives_up_leaves_no_place(app: sf.App, counter: Counter) -> None:
     """Neither one whose time is over nor one that hangs up: the next in line is not kept waiting."""
     first = calls(app, "queued", 1, "s")
     await counter.until(1)
@@ -244,13 +244,13 @@ async def test_whoever_gives_up_leaves_no_place(app: hf.App, counter: Counter) -
 
     assert (late.status_code, late.json()["type"], int(late.headers["retry-after"]) >= 1) == (
         503,
-        "urn:holdfast:queue-timeout",
+        "urn:standfast:queue-timeout",
         True,
     )
     assert counter.begun == 1
 
 
-async def test_only_so_many_sessions_use_tools(app: hf.App) -> None:
+async def test_only_so_many_sessions_use_tools(app: sf.App) -> None:
     """The next is told when to come again, by the library of the protocol, and a body that is too large is not read."""
     async with client_of(app) as client:
         answers = [await client.post("/mcp", json=HELLO, headers=MCP) for _ in range(STREAMS + 1)]
@@ -260,7 +260,7 @@ async def test_only_so_many_sessions_use_tools(app: hf.App) -> None:
     assert large.status_code == 413
 
 
-async def test_only_so_many_calls_of_tools_are_open(app: hf.App, counter: Counter) -> None:
+async def test_only_so_many_calls_of_tools_are_open(app: sf.App, counter: Counter) -> None:
     """Those that wait for their end are counted, and the next is refused like any other request."""
     async with client_of(app) as client:
         opened = await client.post("/mcp", json=HELLO, headers=MCP)

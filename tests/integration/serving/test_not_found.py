@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
-import holdfast as hf
-from holdfast.scope import Scope
+import standfast as sf
+from standfast.scope import Scope
 from tests.integration.serving.test_limits import HELLO, MCP
 from tests.integration.serving.test_tenants import ABSENT, requests_of, shop, tenant_of
 from tests.integration.webhooks.sending import client_of
@@ -24,14 +24,14 @@ _counting: ContextVar[list[tuple[str, int]] | None] = ContextVar("counting", def
 
 
 @pytest.fixture(params=["shared", "local"])
-async def app(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[hf.App]:
+async def app(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[sf.App]:
     """An application of several tenants, on a store whose every question is noted for whoever counts."""
     for name in ASKED:
         monkeypatch.setattr(Scope, name, noting(name, getattr(Scope, name)))
     arbiter: Literal["shared", "local"] = request.param
     url, support = f"sqlite:///{tmp_path}/store.db", Support()
-    flows, chats = [shop, support.flow], [hf.Chat(support.flow)]
-    async with hf.App(
+    flows, chats = [shop, support.flow], [sf.Chat(support.flow)]
+    async with sf.App(
         url, flows=flows, chats=chats, tools=[shop], arbiter=arbiter, authenticate=tenant_of, grace=0
     ) as app:
         yield app
@@ -50,7 +50,7 @@ def noting(name: str, method: Any) -> Any:
     return noted
 
 
-async def asked(app: hf.App, method: str, path: str, tenant: str, **options: Any) -> tuple[int, list[tuple[str, int]]]:
+async def asked(app: sf.App, method: str, path: str, tenant: str, **options: Any) -> tuple[int, list[tuple[str, int]]]:
     """Send something; return the status, and what the store was asked for it."""
     counted: list[tuple[str, int]] = []
     token = _counting.set(counted)
@@ -64,7 +64,7 @@ async def asked(app: hf.App, method: str, path: str, tenant: str, **options: Any
 
 
 @pytest.mark.parametrize(("method", "end"), [("GET", ""), ("DELETE", ""), ("GET", "/events")])
-async def test_a_request_of_another_tenant_costs_as_much_as_none(app: hf.App, method: str, end: str) -> None:
+async def test_a_request_of_another_tenant_costs_as_much_as_none(app: sf.App, method: str, end: str) -> None:
     """The store is asked the same questions, in the same order, for one that runs, has ended, or never was."""
     ids = await requests_of(app)
     none = await asked(app, method, f"/requests/{ABSENT}{end}", "evil")
@@ -75,20 +75,20 @@ async def test_a_request_of_another_tenant_costs_as_much_as_none(app: hf.App, me
     assert await asked(app, "GET", f"/requests/{ids['recorded']}", "acme") != none
 
 
-async def test_a_session_of_another_tenant_costs_as_much_as_none(app: hf.App) -> None:
+async def test_a_session_of_another_tenant_costs_as_much_as_none(app: sf.App) -> None:
     """A conversation, and the state of a session."""
     session = "5" * 32
-    said = {"json": {"text": "hello"}, "headers": {"Holdfast-Session": session}}
+    said = {"json": {"text": "hello"}, "headers": {"Standfast-Session": session}}
     assert (await asked(app, "POST", "/chat/support/messages", "acme", **said))[0] == 202
     costs = []
     for number, tenant in enumerate(("evil", "other")):
-        headers = {"Holdfast-Session": session if tenant == "evil" else "6" * 32}
+        headers = {"Standfast-Session": session if tenant == "evil" else "6" * 32}
         costs.append(await asked(app, "POST", "/flows/shop/known", tenant, headers=headers))
         assert costs[number][0] == 200
     assert costs[0] == costs[1]
 
 
-async def test_a_session_of_tools_of_another_tenant_costs_as_much_as_none(app: hf.App) -> None:
+async def test_a_session_of_tools_of_another_tenant_costs_as_much_as_none(app: sf.App) -> None:
     """The store is not asked at all."""
     async with client_of(app) as client:
         opened = await client.post("/mcp", json=HELLO, headers=MCP | {"x-user": "acme"})

@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 import websockets
 
-import holdfast as hf
-from holdfast.cli import serve_running
+import standfast as sf
+from standfast.cli import serve_running
 from tests.integration.webhooks.sending import SOON
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 EVENTS, SIZE = 100, 20_000
 SMALL: Final = 4_096
-LIMITS: Final = hf.AppLimits(user_streams=1, patience="200ms", heartbeat="50ms")
+LIMITS: Final = sf.AppLimits(user_streams=1, patience="200ms", heartbeat="50ms")
 
-talk = hf.Flow("talk", concurrency="allow")
+talk = sf.Flow("talk", concurrency="allow")
 released: dict[str, asyncio.Event] = {}
 
 
 @talk.action(durable=True)
-async def count(request: hf.Request) -> str:
+async def count(request: sf.Request) -> str:
     """Tell more than any buffer takes."""
     for number in range(EVENTS):
         request.emit(f"{number} " + "x" * SIZE)
@@ -39,7 +39,7 @@ async def count(request: hf.Request) -> str:
 
 
 @talk.action(durable=True)
-async def respond(request: hf.Request, text: str) -> str:
+async def respond(request: sf.Request, text: str) -> str:
     """Likewise, in a chat."""
     for number in range(EVENTS):
         request.emit(f"{number} {text}" + "x" * SIZE)
@@ -47,11 +47,11 @@ async def respond(request: hf.Request, text: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def served(limits: hf.AppLimits = LIMITS) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+async def served(limits: sf.AppLimits = LIMITS) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """Serve on a real socket with small buffers; return the server and its port."""
     released["count"] = asyncio.Event()
-    chat = hf.Chat(talk, append=None, limits=hf.ChatLimits(patience="200ms"))
-    async with hf.App("memory://", flows=[talk], chats=[chat], tools=[count], limits=limits) as app:
+    chat = sf.Chat(talk, append=None, limits=sf.ChatLimits(patience="200ms"))
+    async with sf.App("memory://", flows=[talk], chats=[chat], tools=[count], limits=limits) as app:
         listener = serve_running._listening("127.0.0.1", 0, limits.patience)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         config = uvicorn.Config(
@@ -181,7 +181,7 @@ async def test_a_chatter_that_does_not_read_is_let_go_and_loses_nothing() -> Non
 
 async def test_a_client_of_tools_that_does_not_read_keeps_nothing() -> None:
     """Its stream is cut off, and the next one finds a place."""
-    limits = hf.AppLimits(requests=1, patience="200ms")
+    limits = sf.AppLimits(requests=1, patience="200ms")
     async with served(limits) as (server, port), client(port) as http:
         call = {"name": "talk__count", "arguments": {}, "_meta": {"progressToken": 1, **MODERN}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 from starlette.routing import Route
 
-import holdfast as hf
-from holdfast.errors import RequestNotFoundError
+import standfast as sf
+from standfast.errors import RequestNotFoundError
 from tests.integration.serving.test_limits import HELLO, MCP
 from tests.integration.webhooks.sending import SOON, client_of
 from tests.unit.transports.chat.talking import Socket, Support
@@ -27,11 +27,11 @@ ABSENT: Final = "01a00000-0000-7000-8000-000000000000-0000000000000000"
 PRIVATE: Final = "the secret of acme"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
-shop = hf.Flow("shop", concurrency=hf.Reject())
+shop = sf.Flow("shop", concurrency=sf.Reject())
 
 
 @shop.action
-async def brief(request: hf.Request, text: str = "") -> str:
+async def brief(request: sf.Request, text: str = "") -> str:
     """Be done soon."""
     request.emit(text)
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def brief(request: hf.Request, text: str = "") -> str:
 
 
 @shop.action
-async def stay(request: hf.Request, text: str = "") -> None:
+async def stay(request: sf.Request, text: str = "") -> None:
     """Stay until somebody cancels it."""
     request.session.set("text", text)
     request.emit(text)
@@ -47,33 +47,33 @@ async def stay(request: hf.Request, text: str = "") -> None:
 
 
 @shop.action(durable=True, concurrency="allow")
-async def later(request: hf.Request, text: str = "") -> str:
+async def later(request: sf.Request, text: str = "") -> str:
     """Be recorded."""
     request.emit(text)
     return text
 
 
 @shop.action(concurrency="allow")
-async def known(request: hf.Request) -> str:
+async def known(request: sf.Request) -> str:
     """Return what the session knows."""
     found: str = await request.session.get("text", "nothing")
     return found
 
 
-def tenant_of(connection: HTTPConnection) -> hf.Principal:
+def tenant_of(connection: HTTPConnection) -> sf.Principal:
     """Everybody says who they are, and nobody lies; all tenants have a user of the same name."""
-    return hf.Principal(connection.headers.get("x-user", "acme"), "ada")
+    return sf.Principal(connection.headers.get("x-user", "acme"), "ada")
 
 
 @pytest.fixture(params=["shared", "local"])
-async def app(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[hf.App]:
+async def app(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[sf.App]:
     """An application of several tenants."""
     arbiter: Literal["shared", "local"] = request.param
     support = Support()
-    async with hf.App(
+    async with sf.App(
         f"sqlite:///{tmp_path}/store.db",
         flows=[shop, support.flow],
-        chats=[hf.Chat(support.flow)],
+        chats=[sf.Chat(support.flow)],
         tools=[shop],
         arbiter=arbiter,
         authenticate=tenant_of,
@@ -83,19 +83,19 @@ async def app(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[h
         support.go_on()
 
 
-async def send(app: hf.App, method: str, path: str, tenant: str, **options: Any) -> httpx.Response:
+async def send(app: sf.App, method: str, path: str, tenant: str, **options: Any) -> httpx.Response:
     """Send something for a tenant, in a session and with a key that all tenants use."""
-    headers = {"x-user": tenant, "Holdfast-Session": "s"} | options.pop("headers", {})
+    headers = {"x-user": tenant, "Standfast-Session": "s"} | options.pop("headers", {})
     async with client_of(app) as client:
         return await client.request(method, path, headers=headers, **options)
 
 
-async def requests_of(app: hf.App) -> dict[str, str]:
+async def requests_of(app: sf.App) -> dict[str, str]:
     """Let acme have one request that runs, one that was attended and has ended, and a durable one; return their ids."""
     ended = await send(app, "POST", "/flows/shop/brief", "acme", json={"text": PRIVATE})
     recorded = await send(app, "POST", "/flows/shop/later", "acme", json={"text": PRIVATE})
     handle = await app.dispatch(
-        hf.Arrival(flow="shop", action="stay", inputs={"text": PRIVATE}, principal=hf.Principal("acme"), session="s")
+        sf.Arrival(flow="shop", action="stay", inputs={"text": PRIVATE}, principal=sf.Principal("acme"), session="s")
     )
     return {"ended": ended.json(), "recorded": recorded.json()["requestId"], "running": handle.id}
 
@@ -106,7 +106,7 @@ def shape(answer: httpx.Response, request_id: str) -> tuple[int, str, dict[str, 
     return answer.status_code, answer.text.replace(request_id, "..."), headers
 
 
-async def test_a_request_of_another_tenant_looks_like_none_on_every_route(app: hf.App) -> None:
+async def test_a_request_of_another_tenant_looks_like_none_on_every_route(app: sf.App) -> None:
     """Every route that takes an id, by every method: the same status, headers and words as for an id that never was."""
     ids = await requests_of(app)
     paths = [each.path for each in app.routes if isinstance(each, Route) and "{id}" in each.path]
@@ -120,7 +120,7 @@ async def test_a_request_of_another_tenant_looks_like_none_on_every_route(app: h
     assert (await send(app, "GET", f"/requests/{ids['running']}", "acme")).json()["status"] == "running"
 
 
-async def test_a_request_of_another_tenant_looks_like_none_to_every_method(app: hf.App) -> None:
+async def test_a_request_of_another_tenant_looks_like_none_to_every_method(app: sf.App) -> None:
     """Each method of a dispatcher and of an application that takes a principal and an id."""
     ids = await requests_of(app)
     methods = [
@@ -135,12 +135,12 @@ async def test_a_request_of_another_tenant_looks_like_none_to_every_method(app: 
     for method in methods:
         for request_id in (*ids.values(), ABSENT):
             with pytest.raises(RequestNotFoundError) as missing:
-                await method(hf.Principal("evil", "ada", frozenset({"operator"})), request_id)
+                await method(sf.Principal("evil", "ada", frozenset({"operator"})), request_id)
             told.add(re.sub(re.escape(request_id), "...", str(missing.value)))
     assert len(told) == 1
 
 
-async def test_keys_of_tenants_do_not_collide(app: hf.App) -> None:
+async def test_keys_of_tenants_do_not_collide(app: sf.App) -> None:
     """The same session and the same idempotency key of another tenant: neither refused, nor replayed, nor told of."""
     ids, key = await requests_of(app), {"Idempotency-Key": "k"}
     ours = await send(app, "POST", "/flows/shop/later", "acme", json={"text": PRIVATE}, headers=key)
@@ -153,11 +153,11 @@ async def test_keys_of_tenants_do_not_collide(app: hf.App) -> None:
     assert (free.status_code, taken.status_code, taken.json()["requestId"]) == (200, 409, ids["running"])
 
 
-async def test_a_session_of_another_tenant_is_empty(app: hf.App) -> None:
+async def test_a_session_of_another_tenant_is_empty(app: sf.App) -> None:
     """Its state, its conversation over HTTP and the one over a socket: as if nobody had ever used it."""
     said = await send(app, "POST", "/chat/support/messages", "acme", json={"text": PRIVATE})
     own = said.json()["session"]
-    theirs = await send(app, "POST", "/flows/shop/known", "evil", headers={"Holdfast-Session": own})
+    theirs = await send(app, "POST", "/flows/shop/known", "evil", headers={"Standfast-Session": own})
     async with Socket(app, user="evil") as socket, asyncio.timeout(SOON):
         await socket.open(own)
         await socket.say("message", id="m1", text="hello")
@@ -168,7 +168,7 @@ async def test_a_session_of_another_tenant_is_empty(app: hf.App) -> None:
     assert PRIVATE not in str(frames)
 
 
-async def test_a_session_of_tools_of_another_tenant_looks_like_none(app: hf.App) -> None:
+async def test_a_session_of_tools_of_another_tenant_looks_like_none(app: sf.App) -> None:
     """By every method that the protocol has."""
     opened = await send(app, "POST", "/mcp", "acme", json=HELLO, headers=MCP)
     own, told = opened.headers["mcp-session-id"], list[tuple[int, str]]()
@@ -182,7 +182,7 @@ async def test_a_session_of_tools_of_another_tenant_looks_like_none(app: hf.App)
     assert {status for status, _ in told} == {404}
 
 
-async def test_nothing_of_a_tenant_is_in_the_description(app: hf.App) -> None:
+async def test_nothing_of_a_tenant_is_in_the_description(app: sf.App) -> None:
     """It is the same for all."""
     await requests_of(app)
     ours, theirs = [await send(app, "GET", "/openapi.json", tenant) for tenant in ("acme", "evil")]
@@ -191,7 +191,7 @@ async def test_nothing_of_a_tenant_is_in_the_description(app: hf.App) -> None:
 
 
 @pytest.mark.parametrize("prefer", [{}, {"Prefer": "respond-async"}])
-async def test_whoever_is_refused_can_look_at_the_one_that_has_the_key(app: hf.App, prefer: dict[str, str]) -> None:
+async def test_whoever_is_refused_can_look_at_the_one_that_has_the_key(app: sf.App, prefer: dict[str, str]) -> None:
     """Also if it has ended in the meantime: the id that was named is never one that leads nowhere."""
     calls = [send(app, "POST", "/flows/shop/brief", "acme", headers=prefer) for _ in range(30)]
     answers = await asyncio.gather(*calls)

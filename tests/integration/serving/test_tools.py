@@ -102,7 +102,7 @@ async def test_a_call_that_holds_a_key_is_seen_by_the_other_and_cancelled_by_han
             for _ in range(2):
                 with pytest.raises(MCPError) as caught:
                     await other.call_tool("desk__hold", {})
-                assert caught.value.data["type"] == "urn:holdfast:request-rejected"
+                assert caught.value.data["type"] == "urn:standfast:request-rejected"
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
         assert (await noted(servers, 2 * number + 2))[-2:] == ["held", "let-go"]

@@ -113,7 +113,7 @@ async def test_a_server_that_is_told_to_stop_ends_hands_back_and_lets_go_last(se
 async def test_callers_of_a_server_that_is_told_to_stop_are_answered(servers: Servers) -> None:
     """Those whose requests run, and those whose requests wait: with the result, or with when to come again."""
     one, address = servers.start("--grace", "5s", seconds=0.05)
-    headers = {"Holdfast-Session": "s"}
+    headers = {"Standfast-Session": "s"}
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
         calls = [
             asyncio.ensure_future(client.post("/flows/desk/here", json={"number": n}, headers=headers))

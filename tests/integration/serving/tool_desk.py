@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 
-import holdfast as hf
+import standfast as sf
 
-LEDGER = os.environ["HOLDFAST_TEST_LEDGER"]
+LEDGER = os.environ["STANDFAST_TEST_LEDGER"]
 
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 
 
 def note(what: str) -> None:
@@ -20,14 +20,14 @@ def note(what: str) -> None:
 
 
 @desk.action
-async def greet(request: hf.Request, name: str) -> list[str]:
+async def greet(request: sf.Request, name: str) -> list[str]:
     """Greet somebody, and say where."""
     request.emit({"at": "door"})
     return [f"hello {name}", str(os.getpid())]
 
 
-@desk.action(concurrency=hf.Reject(key="tenant"))
-async def hold(request: hf.Request) -> None:
+@desk.action(concurrency=sf.Reject(key="tenant"))
+async def hold(request: sf.Request) -> None:
     """Hold the desk until the call is cancelled."""
     del request
     note("held")
@@ -37,4 +37,4 @@ async def hold(request: hf.Request) -> None:
         note("let-go")
 
 
-app = hf.App(os.environ["HOLDFAST_STORE"], flows=[desk], tools=[desk], tool_sessions=False)
+app = sf.App(os.environ["STANDFAST_STORE"], flows=[desk], tools=[desk], tool_sessions=False)

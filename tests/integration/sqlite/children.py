@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pytest
 
-from holdfast.clock import SYSTEM_CLOCK
-from holdfast.stores.opening import open_store
+from standfast.clock import SYSTEM_CLOCK
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.children import Child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.clock import Clock
-    from holdfast.stores import GroupedStore
+    from standfast.clock import Clock
+    from standfast.stores import GroupedStore
 
 
 class Start(Protocol):

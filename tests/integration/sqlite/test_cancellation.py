@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, final
 
 import pytest
 
-from holdfast.stores import Commit, Decided, Decision, Put, verdict_of
+from standfast.stores import Commit, Decided, Decision, Put, verdict_of
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
-    from holdfast.stores import Snapshot, Store
+    from standfast.keys import RecordKey
+    from standfast.stores import Snapshot, Store
     from tests.integration.sqlite.conftest import Open
 
 TASKS = 60

@@ -1,4 +1,4 @@
-"""The caller's own SQL and Holdfast's records in one transaction."""
+"""The caller's own SQL and Standfast's records in one transaction."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.errors import InvalidChangeError, StoreError, UnsuitableStoreError, WorkTimeoutError
-from holdfast.keys import RecordKey
-from holdfast.scope import Scope
-from holdfast.stores import Commit, Conflict, GroupedStore, Put, Worked
-from holdfast.stores.memory import open_memory
-from holdfast.stores.sqlite import SqlWork, open_sqlite
+from standfast.clock import monotonic
+from standfast.errors import InvalidChangeError, StoreError, UnsuitableStoreError, WorkTimeoutError
+from standfast.keys import RecordKey
+from standfast.scope import Scope
+from standfast.stores import Commit, Conflict, GroupedStore, Put, Worked
+from standfast.stores.memory import open_memory
+from standfast.stores.sqlite import SqlWork, open_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from holdfast.stores import Change
+    from standfast.stores import Change
 
 K = RecordKey("ns", "k")
 OTHER = RecordKey("ns", "other")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.stores import Commit, Put
+from standfast.clock import monotonic
+from standfast.stores import Commit, Put
 from tests.integration.sqlite.programs.talking import key
 from tests.integration.sqlite.ticking import Ticking
 from tests.sizes import size

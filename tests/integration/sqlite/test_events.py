@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import holdfast as hf
-from holdfast.events import Checkpointed, Event, SlowCommit, Swept
-from holdfast.stores import Decision, Put, Snapshot, group
-from holdfast.stores.sqlite import upkeep
+import standfast as sf
+from standfast.events import Checkpointed, Event, SlowCommit, Swept
+from standfast.stores import Decision, Put, Snapshot, group
+from standfast.stores.sqlite import upkeep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ async def test_a_slow_transaction_is_told_with_the_number_of_its_riders(
     monkeypatch.setattr(group, "SLOW_COMMIT", -1.0)
     told: list[Event] = []
 
-    async with hf.open(f"sqlite:///{tmp_path}/h.db", hooks=[told.append]) as space:
+    async with sf.open(f"sqlite:///{tmp_path}/h.db", hooks=[told.append]) as space:
         await space.commit(Put(space.key("note"), b""))
 
     assert [(event.store, event.riders) for event in told if isinstance(event, SlowCommit)] == [
@@ -36,7 +36,7 @@ async def test_checkpoints_and_sweeps_are_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(upkeep, "EVERY", -1.0)
     told: list[Event] = []
 
-    async with hf.open(f"sqlite:///{tmp_path}/h.db", hooks=[told.append]) as space:
+    async with sf.open(f"sqlite:///{tmp_path}/h.db", hooks=[told.append]) as space:
         key = space.key("note")
 
         def expired(seen: Snapshot) -> Decision[None]:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.errors import StoreBusyError, StoreCorruptError, StoreGoneError
-from holdfast.stores import Commit, Put
-from holdfast.stores.sqlite.sharing import LOOK_EVERY
+from standfast.clock import monotonic
+from standfast.errors import StoreBusyError, StoreCorruptError, StoreGoneError
+from standfast.stores import Commit, Put
+from standfast.stores.sqlite.sharing import LOOK_EVERY
 from tests.integration.sqlite.programs.talking import key
 from tests.integration.sqlite.ticking import Ticking
 
 if TYPE_CHECKING:
-    from holdfast.stores import Store
+    from standfast.stores import Store
     from tests.integration.sqlite.conftest import Look, Open, Start
 
 MODES = ["auto", "thread"]

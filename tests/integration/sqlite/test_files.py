@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import InvalidUrlError, NetworkFilesystemError, StoreGoneError, StoreUnavailableError
-from holdfast.stores import Put
-from holdfast.stores.sqlite import files
+from standfast.errors import InvalidUrlError, NetworkFilesystemError, StoreGoneError, StoreUnavailableError
+from standfast.stores import Put
+from standfast.stores.sqlite import files
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import ForeignHandleError
-from holdfast.stores import Commit, Put
-from holdfast.stores.sqlite import upkeep
+from standfast.errors import ForeignHandleError
+from standfast.stores import Commit, Put
+from standfast.stores.sqlite import upkeep
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.stores import Store
+    from standfast.stores import Store
     from tests.integration.sqlite.conftest import Open
 
 

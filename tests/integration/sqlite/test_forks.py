@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores import Put
+from standfast.stores import Put
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import rounds, size
 

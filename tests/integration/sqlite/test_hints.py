@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.stores import Put, Wake
-from holdfast.stores.sqlite import backend, slow_check
+from standfast.clock import monotonic
+from standfast.stores import Put, Wake
+from standfast.stores.sqlite import backend, slow_check
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:

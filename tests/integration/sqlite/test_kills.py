@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.stores import Put
+from standfast.clock import monotonic
+from standfast.stores import Put
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import rounds
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import StoreClosedError
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite import sharing, upkeep
+from standfast.errors import StoreClosedError
+from standfast.stores import Put
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite import sharing, upkeep
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import ForeignHandleError
-from holdfast.stores.sqlite import lifelines
-from holdfast.stores.sqlite.foreign import opening_our_own
+from standfast.errors import ForeignHandleError
+from standfast.stores.sqlite import lifelines
+from standfast.stores.sqlite.foreign import opening_our_own
 
 if TYPE_CHECKING:
     from pathlib import Path

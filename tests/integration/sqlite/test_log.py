@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.events import Checkpointed
-from holdfast.stores import Commit, Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite import connecting, database, upkeep
+from standfast.clock import monotonic
+from standfast.events import Checkpointed
+from standfast.stores import Commit, Put
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite import connecting, database, upkeep
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.events import Event
-    from holdfast.stores import Store
+    from standfast.events import Event
+    from standfast.stores import Store
     from tests.integration.sqlite.conftest import Look, Open, Start
 
 MOST = 24 * 1024 * 1024

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import FormatTooNewError, StoreCorruptError
-from holdfast.stores import Commit, Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite.driver import open_connection
-from holdfast.stores.sqlite.foreign import descriptors_of
+from standfast.errors import FormatTooNewError, StoreCorruptError
+from standfast.stores import Commit, Put
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite.driver import open_connection
+from standfast.stores.sqlite.foreign import descriptors_of
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import rounds
 

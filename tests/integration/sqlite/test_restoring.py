@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Conflict, GroupedStore, Put
-from holdfast.stores.sqlite import open_sqlite
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Conflict, GroupedStore, Put
+from standfast.stores.sqlite import open_sqlite
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import monotonic
-from holdfast.errors import StoreBusyError
-from holdfast.stores import Commit, Decision, Put
+from standfast.clock import monotonic
+from standfast.errors import StoreBusyError
+from standfast.stores import Commit, Decision, Put
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 
 if TYPE_CHECKING:
-    from holdfast.stores import Snapshot
+    from standfast.stores import Snapshot
     from tests.integration.sqlite.children import Child
     from tests.integration.sqlite.conftest import Look, Open, Start
 

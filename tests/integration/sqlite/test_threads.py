@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import WrongLoopError
-from holdfast.stores import Conflict, Put
-from holdfast.stores.opening import open_store
+from standfast.errors import WrongLoopError
+from standfast.stores import Conflict, Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.count import increment_folded, plus_one
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 
 if TYPE_CHECKING:
-    from holdfast.stores import Record, Store
+    from standfast.stores import Record, Store
     from tests.integration.sqlite.conftest import Look, Open
 
 COUNTERS = 4

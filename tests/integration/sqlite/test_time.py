@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import later
-from holdfast.stores import Commit, Conflict, Put
-from holdfast.testing import VirtualClock
+from standfast.clock import later
+from standfast.stores import Commit, Conflict, Put
+from standfast.testing import VirtualClock
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:
-    from holdfast.clock import Instant
-    from holdfast.stores import Store
+    from standfast.clock import Instant
+    from standfast.stores import Store
     from tests.integration.sqlite.conftest import Open, Start
 
 HOUR = 3600.0

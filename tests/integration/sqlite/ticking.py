@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Self, final
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 
 
 @final

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMS: Final = {
-    "postgresql": "postgresql://holdfast{password}@{place}/holdfast?schema={name}",
+    "postgresql": "postgresql://standfast{password}@{place}/standfast?schema={name}",
     "redis": "rediss://default{password}@{place}/0?prefix={name}",
-    "mysql": "mysql://holdfast{password}@{place}/holdfast?prefix={name}",
-    "mongodb": "mongodb://app{password}@{place}/holdfast?prefix={name}&directConnection=true",
-    "dynamodb": "dynamodb://AKIAHOLDFAST{password}@{place}/{name}?create=true",
+    "mysql": "mysql://standfast{password}@{place}/standfast?prefix={name}",
+    "mongodb": "mongodb://app{password}@{place}/standfast?prefix={name}&directConnection=true",
+    "dynamodb": "dynamodb://AKIASTANDFAST{password}@{place}/{name}?create=true",
     "libsql": "libsql://{password}@{place}?prefix={name}",
 }
 

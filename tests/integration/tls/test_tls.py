@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 from redis import asyncio as redis
 
-import holdfast as hf
-from holdfast.errors import StoreError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.remote import hearing
+import standfast as sf
+from standfast.errors import StoreError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.opening import open_store
+from standfast.stores.remote import hearing
 from tests import services
 from tests.integration.postgresql.ground import run_sql, until
 from tests.integration.tls.authority import NAME
@@ -42,10 +42,10 @@ AT_ONCE: Final = 4.0
 """Seconds within which a refusal is told, on a busy machine; trying again and again takes longer."""
 
 
-def given_to(server: Guarded, authority: Authority, password: str = "") -> hf.Credentials:
+def given_to(server: Guarded, authority: Authority, password: str = "") -> sf.Credentials:
     """Return a password and a TLS context; the driver of MongoDB takes no context."""
     tls = True if server.kind == "mongodb" else authority.client()
-    return hf.Credentials(password or server.password, tls=tls)
+    return sf.Credentials(password or server.password, tls=tls)
 
 
 def url_beside(server: Guarded, authority: Authority) -> str:
@@ -53,7 +53,7 @@ def url_beside(server: Guarded, authority: Authority) -> str:
     return server.url(ca=authority.ca if server.kind == "mongodb" else None)
 
 
-async def written_and_read(url: str, credentials: hf.Credentials | None = None) -> bytes:
+async def written_and_read(url: str, credentials: sf.Credentials | None = None) -> bytes:
     """Open a store, write a record and return what is read."""
     store = await open_store(url, credentials=credentials)
     try:
@@ -131,7 +131,7 @@ async def test_a_lock_is_handed_over_where_nothing_but_tls_gets_through(server: 
     """Whatever a handle opens besides its first connection is encrypted too."""
     url, lease = server.url(server.password, ca=authority.ca), LEASE.get(server.kind, 2.0)
     async with AsyncExitStack() as opened:
-        one, other = [await opened.enter_async_context(hf.open(url, lease=lease)) for _ in range(2)]
+        one, other = [await opened.enter_async_context(sf.open(url, lease=lease)) for _ in range(2)]
 
         async def taken_over() -> int:
             async with other.mutex("handed").hold(timeout=10) as hold:
@@ -174,9 +174,9 @@ async def test_a_client_is_known_by_the_certificate_in_its_context(server: Guard
     async with redis.Redis.from_url(f"rediss://:{server.password}@{NAME}:{server.port}?{files}") as admin:
         await admin.config_set("tls-auth-clients", "yes")
         try:
-            assert await written_and_read(server.url(), hf.Credentials(server.password, tls=named)) == b"written"
+            assert await written_and_read(server.url(), sf.Credentials(server.password, tls=named)) == b"written"
             with pytest.raises(StoreUnavailableError):
-                await open_store(server.url(), credentials=hf.Credentials(server.password, tls=nameless))
+                await open_store(server.url(), credentials=sf.Credentials(server.password, tls=nameless))
         finally:
             await admin.config_set("tls-auth-clients", "no")
 
@@ -187,10 +187,10 @@ async def test_lifelines_and_listeners_of_postgresql_are_encrypted(
 ) -> None:
     """All sessions of a handle come over the relay, which takes none that does not ask for TLS."""
     url = server.url(server.password, ca=authority.ca)
-    async with hf.open(url) as space, space.mutex("held").hold():
+    async with sf.open(url) as space, space.mutex("held").hold():
 
         async def are_there() -> bool:
             rows = await run_sql(server.plain, "SELECT client_port, application_name FROM pg_stat_activity")
-            return {name for port, name in rows if port in relay.ports} == {"holdfast", "holdfast lifeline"}
+            return {name for port, name in rows if port in relay.ports} == {"standfast", "standfast lifeline"}
 
         await until(are_there)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import httpx
 
-import holdfast as hf
-from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK
-from holdfast.transports.webhooks import StandardWebhooks
+import standfast as sf
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
+from standfast.transports.webhooks import StandardWebhooks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ def signed(body: bytes, delivery: str = "msg_1", off: float = 0.0, secret: str =
     return JSON | {"webhook-id": delivery, "webhook-timestamp": time, "webhook-signature": f"v1,{signature}"}
 
 
-def room_of(arrival: hf.Arrival) -> str:
+def room_of(arrival: sf.Arrival) -> str:
     """Return which room a parcel is for."""
     assert isinstance(arrival.inputs, Mapping)
     return str(arrival.inputs["parcel"]["room"])
@@ -50,45 +50,45 @@ class Office:
         self.taken: Final[list[str]] = []
         self.held = asyncio.Event()
         self.let_go = asyncio.Event()
-        self.flow: Final = hf.Flow("post")
+        self.flow: Final = sf.Flow("post")
         self._declare()
 
     def _declare(self) -> None:
         @self.flow.action
-        async def letter(request: hf.Request, parcel: Any) -> None:
+        async def letter(request: sf.Request, parcel: Any) -> None:
             del parcel
             self.taken.append(request.metadata["webhook"]["deliveryId"])
 
         @self.flow.action
-        async def number(request: hf.Request, parcel: dict[str, int]) -> None:
+        async def number(request: sf.Request, parcel: dict[str, int]) -> None:
             del request, parcel
 
-        @self.flow.action(concurrency=hf.Reject(key=room_of))
-        async def hold(request: hf.Request, parcel: dict[str, str]) -> None:
+        @self.flow.action(concurrency=sf.Reject(key=room_of))
+        async def hold(request: sf.Request, parcel: dict[str, str]) -> None:
             del request, parcel
             self.held.set()
             await self.let_go.wait()
 
-        @self.flow.action(concurrency=hf.Queue(key=room_of, max_waiting=1))
-        async def wait(request: hf.Request, parcel: dict[str, str]) -> None:
+        @self.flow.action(concurrency=sf.Queue(key=room_of, max_waiting=1))
+        async def wait(request: sf.Request, parcel: dict[str, str]) -> None:
             del request, parcel
             self.held.set()
             await self.let_go.wait()
 
         self.bound: dict[str, Any] = {"letter": letter, "number": number, "hold": hold, "wait": wait}
 
-    def app(self, url: str, **options: Any) -> hf.App:
+    def app(self, url: str, **options: Any) -> sf.App:
         """Return one worker."""
         verifier = StandardWebhooks({"new": NEW, "old": OLD})
-        webhook = hf.Webhook("letters", verifier, self.bound, **options)
-        return hf.App(url, flows=[self.flow], webhooks=[webhook])
+        webhook = sf.Webhook("letters", verifier, self.bound, **options)
+        return sf.App(url, flows=[self.flow], webhooks=[webhook])
 
 
 @final
 class Worker:
     """One worker, and a provider elsewhere that sends to it."""
 
-    def __init__(self, app: hf.App) -> None:
+    def __init__(self, app: sf.App) -> None:
         self.app: Final = app
 
     async def deliver(self, body: bytes = LETTER, headers: dict[str, str] | None = None) -> httpx.Response:

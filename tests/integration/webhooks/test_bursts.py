@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.transports.webhooks import StandardWebhooks
+import standfast as sf
+from standfast.transports.webhooks import StandardWebhooks
 from tests.integration.webhooks.sending import NEW, Worker, said, signed
 
 if TYPE_CHECKING:
@@ -25,29 +25,29 @@ class Archive:
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
-        self.flow = hf.Flow("archive")
-        self.sync = self.flow.action(name="sync", concurrency=hf.Debounce("250ms", key="tenant", collapse="all"))(
+        self.flow = sf.Flow("archive")
+        self.sync = self.flow.action(name="sync", concurrency=sf.Debounce("250ms", key="tenant", collapse="all"))(
             self._sync
         )
-        self.follow = self.flow.action(name="follow", concurrency=hf.Debounce("250ms", key="tenant"))(self._follow)
+        self.follow = self.flow.action(name="follow", concurrency=sf.Debounce("250ms", key="tenant"))(self._follow)
 
-    async def _sync(self, request: hf.Request, document: dict[str, Any]) -> str:
+    async def _sync(self, request: sf.Request, document: dict[str, Any]) -> str:
         self.runs.append([each["document"]["text"] for each in request.inputs])
         return str(document["text"])
 
-    async def _follow(self, _request: hf.Request, document: dict[str, Any]) -> str:
+    async def _follow(self, _request: sf.Request, document: dict[str, Any]) -> str:
         self.runs.append([document["text"]])
         return str(document["text"])
 
-    def app(self, url: str) -> hf.App:
+    def app(self, url: str) -> sf.App:
         """Return one worker."""
-        webhook = hf.Webhook(
+        webhook = sf.Webhook(
             "letters",
             StandardWebhooks(NEW),
             {"changed": self.sync, "moved": self.follow},
             event_time=lambda delivery: delivery.payload.get("at"),
         )
-        return hf.App(url, flows=[self.flow], webhooks=[webhook])
+        return sf.App(url, flows=[self.flow], webhooks=[webhook])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import StoreUnavailableError
+from standfast.errors import StoreUnavailableError
 from tests.integration.webhooks.sending import (
     JSON,
     LETTER,
@@ -108,7 +108,7 @@ async def test_what_else_is_sent_under_the_id_of_a_delivery_is_refused(worker: W
     await worker.ended(await worker.deliver())
     answer = await worker.deliver(other, signed(other))
 
-    assert (answer.status_code, answer.json()["type"]) == (422, "urn:holdfast:idempotency-mismatch")
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:standfast:idempotency-mismatch")
     assert office.taken == ["msg_1"]
 
 
@@ -205,7 +205,7 @@ async def test_ten_megabytes_are_refused_without_being_kept(worker: Worker, offi
     told = await worker.deliver(body, signed(body))
     untold = await worker.post("/webhooks/letters", pieces(), JSON)
     assert [told.status_code, untold.status_code] == [413, 413]
-    assert told.json()["type"] == "urn:holdfast:body-too-large"
+    assert told.json()["type"] == "urn:standfast:body-too-large"
     assert office.taken == []
 
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast import Engine
-    from holdfast.workflows.operating.information import HistoryEntry
-    from holdfast.workflows.schedules.information import ScheduleInfo
+    from standfast import Engine
+    from standfast.workflows.operating.information import HistoryEntry
+    from standfast.workflows.schedules.information import ScheduleInfo
     from tests.integration.workflows.ledger import Entry
 
 Attempt: TypeAlias = tuple[str, int]

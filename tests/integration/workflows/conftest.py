@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.workflows.flows import LEDGER, WORKFLOWS
 from tests.integration.workflows.ledger import Ledger
 from tests.integration.workflows.nursery import Nursery
@@ -26,7 +26,7 @@ def url(tmp_path: Path) -> str:
 def ledger(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """The ledger of this test; workers find it, and the store, in their environment."""
     monkeypatch.setenv(LEDGER, str(tmp_path / "ledger"))
-    monkeypatch.setenv("HOLDFAST_STORE", url)
+    monkeypatch.setenv("STANDFAST_STORE", url)
     opened = Ledger(tmp_path / "ledger")
     yield opened
     opened.close()
@@ -40,8 +40,8 @@ async def nursery(ledger: Ledger) -> AsyncIterator[Nursery]:
 
 
 @pytest.fixture
-async def engine(url: str, ledger: Ledger) -> AsyncIterator[hf.Engine]:
+async def engine(url: str, ledger: Ledger) -> AsyncIterator[sf.Engine]:
     """An engine that starts runs and talks to them, and drives none."""
     assert ledger.path
-    async with hf.Engine(url, workflows=WORKFLOWS.values(), drive=False) as opened:
+    async with sf.Engine(url, workflows=WORKFLOWS.values(), drive=False) as opened:
         yield opened

@@ -9,17 +9,17 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import holdfast as hf
-from holdfast.errors import StepInterruptedError
+import standfast as sf
+from standfast.errors import StepInterruptedError
 from tests.integration.workflows.ledger import Ledger
 from tests.integration.workflows.payments import paying
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.events import Event
+    from standfast.events import Event
 
-LEDGER = "HOLDFAST_TEST_LEDGER"
+LEDGER = "STANDFAST_TEST_LEDGER"
 INTERRUPTED = "interrupted"
 _ledgers: dict[str, Ledger] = {}
 
@@ -32,7 +32,7 @@ def ledger() -> Ledger:
     return _ledgers[path]
 
 
-@hf.step
+@sf.step
 async def work(_label: str = "") -> str:
     """Do something that takes a moment."""
     nonce = ledger().begin()
@@ -40,7 +40,7 @@ async def work(_label: str = "") -> str:
     return ledger().end(nonce)
 
 
-@hf.step
+@sf.step
 def plain_work() -> str:
     """Do something in a thread."""
     nonce = ledger().begin()
@@ -48,18 +48,18 @@ def plain_work() -> str:
     return ledger().end(nonce)
 
 
-@hf.step(retry=hf.Retry(attempts=3, delay=0.02))
+@sf.step(retry=sf.Retry(attempts=3, delay=0.02))
 async def shaky_work() -> str:
     """Raise the first two times."""
     nonce = ledger().begin()
     await asyncio.sleep(random.uniform(0, 0.005))
     ledger().end(nonce)
-    if hf.current_step().attempt < 3:
+    if sf.current_step().attempt < 3:
         raise ConnectionError(nonce)
     return nonce
 
 
-@hf.step(semantics="at_most_once")
+@sf.step(semantics="at_most_once")
 async def work_once() -> str:
     """Do something that must not be done twice."""
     nonce = ledger().begin("once")
@@ -67,7 +67,7 @@ async def work_once() -> str:
     return ledger().end(nonce)
 
 
-@hf.step
+@sf.step
 async def locked_work(lock: str) -> str:
     """Do something that no two runs may do at the same time."""
     nonce = ledger().begin(lock)
@@ -75,7 +75,7 @@ async def locked_work(lock: str) -> str:
     return ledger().end(nonce)
 
 
-@hf.step
+@sf.step
 async def queued_work(place: str) -> str:
     """Do something in turn."""
     nonce = ledger().begin(place)
@@ -83,7 +83,7 @@ async def queued_work(place: str) -> str:
     return ledger().end(nonce)
 
 
-@hf.step
+@sf.step
 async def parked(gate: str) -> str:
     """Stay until a file is there."""
     nonce = ledger().begin()
@@ -92,7 +92,7 @@ async def parked(gate: str) -> str:
     return ledger().end(nonce)
 
 
-@hf.step
+@sf.step
 async def deadly(antidote: str) -> str:
     """Kill the worker, as a segmentation fault would, unless a file is there."""
     nonce = ledger().begin()
@@ -101,8 +101,8 @@ async def deadly(antidote: str) -> str:
     return ledger().end(nonce)
 
 
-@hf.workflow
-async def in_a_row(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def in_a_row(ctx: sf.Context, number: int) -> int:
     """Steps one after another, in threads too."""
     for _ in range(number):
         await ctx.step(work)
@@ -110,8 +110,8 @@ async def in_a_row(ctx: hf.Context, number: int) -> int:
     return number
 
 
-@hf.workflow
-async def side_by_side(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def side_by_side(ctx: sf.Context, number: int) -> int:
     """Branches of several steps each."""
 
     async def branch(place: int) -> int:
@@ -123,8 +123,8 @@ async def side_by_side(ctx: hf.Context, number: int) -> int:
     return sum(places)
 
 
-@hf.workflow
-async def parent(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def parent(ctx: sf.Context, number: int) -> int:
     """Children, one after another and side by side."""
     await ctx.step(work)
     first = await ctx.child(in_a_row, number)
@@ -133,8 +133,8 @@ async def parent(ctx: hf.Context, number: int) -> int:
     return first + sum(rest)
 
 
-@hf.workflow
-async def listener(ctx: hf.Context, number: int) -> list[int]:
+@sf.workflow
+async def listener(ctx: sf.Context, number: int) -> list[int]:
     """Signals with steps between them."""
     heard: list[int] = []
     for _ in range(number):
@@ -143,8 +143,8 @@ async def listener(ctx: hf.Context, number: int) -> list[int]:
     return heard
 
 
-@hf.workflow
-async def sleeper(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def sleeper(ctx: sf.Context, number: int) -> int:
     """Sleeps, shorter and longer than a run stays in memory, with steps between them."""
     for place in range(number):
         await ctx.step(work)
@@ -153,15 +153,15 @@ async def sleeper(ctx: hf.Context, number: int) -> int:
     return number
 
 
-@hf.workflow
-async def naps(ctx: hf.Context, seconds: float) -> float:
+@sf.workflow
+async def naps(ctx: sf.Context, seconds: float) -> float:
     """One sleep, and nothing else."""
     await ctx.sleep(seconds)
     return seconds
 
 
-@hf.workflow
-async def careful(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def careful(ctx: sf.Context, number: int) -> int:
     """At-most-once steps; one that was interrupted is told, and the run goes on."""
     interrupted = 0
     for _ in range(number):
@@ -173,16 +173,16 @@ async def careful(ctx: hf.Context, number: int) -> int:
     return number
 
 
-@hf.workflow
-async def shaky(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def shaky(ctx: sf.Context, number: int) -> int:
     """Steps that raise before they succeed."""
     for _ in range(number):
         await ctx.step(shaky_work)
     return number
 
 
-@hf.workflow
-async def racer(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def racer(ctx: sf.Context, number: int) -> int:
     """A race that a sleep wins, with a step that is always cancelled."""
     for _ in range(number):
         place, _value = await ctx.race(ctx.sleep(0.05), ctx.wait_signal("never"))
@@ -191,8 +191,8 @@ async def racer(ctx: hf.Context, number: int) -> int:
     return number
 
 
-@hf.workflow
-async def locker(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def locker(ctx: sf.Context, number: int) -> int:
     """Steps under a lock that other runs want too, and a sleep while it is held."""
     for _ in range(number):
         async with ctx.mutex("till"):
@@ -202,16 +202,16 @@ async def locker(ctx: hf.Context, number: int) -> int:
     return number
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda lane, number: lane, on_limit="queue"))  # noqa: ARG005 -- it gets all
-async def queued(ctx: hf.Context, lane: str, number: int) -> int:
+@sf.workflow(concurrency=sf.Limit(1, key=lambda lane, number: lane, on_limit="queue"))  # noqa: ARG005 -- it gets all
+async def queued(ctx: sf.Context, lane: str, number: int) -> int:
     """Two steps, one run of each lane at a time."""
     await ctx.step("first", queued_work, f"{lane} {number}")
     await ctx.step("last", queued_work, f"{lane} {number}")
     return number
 
 
-@hf.workflow
-async def payer(ctx: hf.Context, number: int) -> list[int]:
+@sf.workflow
+async def payer(ctx: sf.Context, number: int) -> list[int]:
     """Transactions in the store's own database, between steps."""
     paid: list[int] = []
     for place in range(number):
@@ -220,8 +220,8 @@ async def payer(ctx: hf.Context, number: int) -> list[int]:
     return paid
 
 
-@hf.workflow
-async def chain(ctx: hf.Context, number: int, done: int = 0) -> int:
+@sf.workflow
+async def chain(ctx: sf.Context, number: int, done: int = 0) -> int:
     """Runs that go on as new ones."""
     await ctx.step(work)
     if number > 1:
@@ -229,8 +229,8 @@ async def chain(ctx: hf.Context, number: int, done: int = 0) -> int:
     return done + 1
 
 
-@hf.workflow
-async def adder(ctx: hf.Context, number: int) -> list[int]:
+@sf.workflow
+async def adder(ctx: sf.Context, number: int) -> list[int]:
     """Updates, answered as they come."""
     added: list[int] = []
 
@@ -244,24 +244,24 @@ async def adder(ctx: hf.Context, number: int) -> list[int]:
     return added
 
 
-@hf.workflow
-async def waits_at_the_gate(ctx: hf.Context, gate: str) -> str:
+@sf.workflow
+async def waits_at_the_gate(ctx: sf.Context, gate: str) -> str:
     """A step that stays until a file is there, and one after it."""
     await ctx.step(parked, gate)
     await ctx.step(work)
     return "through"
 
 
-@hf.workflow
-async def kills_its_worker(ctx: hf.Context, antidote: str) -> str:
+@sf.workflow
+async def kills_its_worker(ctx: sf.Context, antidote: str) -> str:
     """A step that kills its worker."""
     await ctx.step(work)
     await ctx.step(deadly, antidote)
     return "survived"
 
 
-@hf.workflow(name="changing", version="1")
-async def changing_1(ctx: hf.Context) -> str:
+@sf.workflow(name="changing", version="1")
+async def changing_1(ctx: sf.Context) -> str:
     """The old code of a workflow that changes."""
     await ctx.step(work)
     await ctx.wait_signal("go")
@@ -269,8 +269,8 @@ async def changing_1(ctx: hf.Context) -> str:
     return "old"
 
 
-@hf.workflow(name="changing", version="2")
-async def changing_2(ctx: hf.Context) -> str:
+@sf.workflow(name="changing", version="2")
+async def changing_2(ctx: sf.Context) -> str:
     """The new code of it."""
     await ctx.wait_signal("go")
     return "new"
@@ -294,13 +294,13 @@ def told(event: Event) -> None:
         ledger().write("event", key=str(getattr(event, "run", "")), name=type(event).__name__)
 
 
-def make_engine(names: Iterable[str] = (), **options: Any) -> hf.Engine:
+def make_engine(names: Iterable[str] = (), **options: Any) -> sf.Engine:
     """Return an engine on the store of the test, with all workflows or some of them."""
     chosen = [WORKFLOWS[name] for name in names or WORKFLOWS]
-    return hf.Engine(os.environ["HOLDFAST_STORE"], workflows=chosen, hooks=[told], **options)
+    return sf.Engine(os.environ["STANDFAST_STORE"], workflows=chosen, hooks=[told], **options)
 
 
-def engine() -> hf.Engine:
-    """Return the engine for ``holdfast worker``, as the environment says."""
-    names = [name for name in os.environ.get("HOLDFAST_TEST_WORKFLOWS", "").split(",") if name]
-    return make_engine(names, quarantine_after=int(os.environ.get("HOLDFAST_TEST_DEATHS", "5")))
+def engine() -> sf.Engine:
+    """Return the engine for ``standfast worker``, as the environment says."""
+    names = [name for name in os.environ.get("STANDFAST_TEST_WORKFLOWS", "").split(",") if name]
+    return make_engine(names, quarantine_after=int(os.environ.get("STANDFAST_TEST_DEATHS", "5")))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 from msgspec import Struct
 
-import holdfast as hf
-from holdfast.clock import monotonic
-from holdfast.ids import new_id
+import standfast as sf
+from standfast.clock import monotonic
+from standfast.ids import new_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ class Ledger:
         return nonce
 
     def _write_of_step(self, what: str, nonce: str, name: str) -> None:
-        step = hf.current_step()
+        step = sf.current_step()
         key, attempt, fence = step.idempotency_key, step.attempt, step.fence
         self._append(Entry(what, monotonic(), os.getpid(), key, attempt, fence, nonce, name))
 

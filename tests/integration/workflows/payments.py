@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
-from holdfast.stores import Put, Worked
+from standfast.stores import Put, Worked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Space
-    from holdfast.stores.postgresql.working import SqlWork as PostgresqlWork
-    from holdfast.stores.sqlite.work import SqlWork
+    from standfast import Space
+    from standfast.stores.postgresql.working import SqlWork as PostgresqlWork
+    from standfast.stores.sqlite.work import SqlWork
 
 _TWICE: Final = "SELECT name, count(*) FROM payments GROUP BY name HAVING count(*) > 1"
 
@@ -34,7 +34,7 @@ async def pay_on_server(sql: PostgresqlWork, name: str) -> int:
 
 def paying() -> Callable[[Any, str], Any]:
     """Return what pays on the store of this test."""
-    return pay_on_server if os.environ["HOLDFAST_STORE"].startswith("postgresql") else pay
+    return pay_on_server if os.environ["STANDFAST_STORE"].startswith("postgresql") else pay
 
 
 async def prepare(url: str) -> None:

@@ -8,15 +8,15 @@ import signal
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, final
 
-from holdfast.clock import monotonic
-from holdfast.errors import OutcomeUnknownError, StoreBusyError, StoreUnavailableError
+from standfast.clock import monotonic
+from standfast.errors import OutcomeUnknownError, StoreBusyError, StoreUnavailableError
 from tests.integration.workflows.checks import check, check_locks, records_of
 from tests.integration.workflows.flows import SHAPES, adder, listener, payer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    import holdfast as hf
+    import standfast as sf
     from tests.integration.workflows.ledger import Ledger
     from tests.integration.workflows.nursery import Nursery
 
@@ -35,7 +35,7 @@ class Storm:
     Clients that are ``patient`` ask again when the store cannot be reached, as an application would.
     """
 
-    def __init__(self, engine: hf.Engine, nursery: Nursery, seed: int, *, lease: float, patient: bool = False) -> None:
+    def __init__(self, engine: sf.Engine, nursery: Nursery, seed: int, *, lease: float, patient: bool = False) -> None:
         self._engine, self._nursery, self._lease, self._patient = engine, nursery, lease, patient
         has_sql = engine.space.store.capabilities.commit_with
         self._shapes: Final = [shape for shape in SHAPES if has_sql or shape is not payer]
@@ -58,10 +58,10 @@ class Storm:
             assert await self.ask(run.result) == _expected(shape.name, number), run.id
             self.waiting.discard(run.id)
 
-    async def start(self, workflow: hf.Workflow[..., Any], *given: object) -> hf.Run[Any]:
+    async def start(self, workflow: sf.Workflow[..., Any], *given: object) -> sf.Run[Any]:
         """Start a run, once."""
         key = f"start {next(self._numbers)}"
-        run: hf.Run[Any] = await self.ask(lambda: self._engine.start(workflow, *given, idempotency_key=key))
+        run: sf.Run[Any] = await self.ask(lambda: self._engine.start(workflow, *given, idempotency_key=key))
         return run
 
     async def ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -74,12 +74,12 @@ class Storm:
                     raise
                 await asyncio.sleep(0.05)
 
-    async def _signal(self, run: hf.Run[Any], place: int) -> None:
+    async def _signal(self, run: sf.Run[Any], place: int) -> None:
         await asyncio.sleep(self._chooser.uniform(0, 0.05))  # they come at any moment
         for _ in range(self._chooser.randint(1, 2)):
             await self.ask(lambda: run.signal("go", place, signal_id=f"signal {place}"))
 
-    async def _update(self, run: hf.Run[Any], place: int) -> None:
+    async def _update(self, run: sf.Run[Any], place: int) -> None:
         answers = [
             await self.ask(lambda: run.update("add", place, update_id=f"update {place}", timeout=PATIENCE))
             for _ in range(self._chooser.randint(1, 2))
@@ -122,7 +122,7 @@ def _expected(shape: str, number: int) -> object:
 
 
 async def run_storm(
-    engine: hf.Engine,
+    engine: sf.Engine,
     nursery: Nursery,
     ledger: Ledger,
     kills: Iterable[int],
@@ -159,7 +159,7 @@ async def check_deaths(nursery: Nursery, dismissed: set[int]) -> None:
     assert set(nursery.gone) == nursery.ended
 
 
-async def nothing_is_left(space: hf.Space) -> None:
+async def nothing_is_left(space: sf.Space) -> None:
     """Wait until no run is owned, ready or due: everything has ended."""
     kinds = [space.key(kind) for kind in ("own", "ready", "timer")]
     async with asyncio.timeout(PATIENCE), space.watch(*kinds) as watch:

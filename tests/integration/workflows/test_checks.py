@@ -15,7 +15,7 @@ SOUND = [
     Entry("end", 4.0, 12, STEP, 1, 6, "two"),
 ]
 ONCE = Entry("begin", 1.0, 11, "run:once", 1, 5, "one", "once")
-INTERRUPTED = {("run:once", 1): "holdfast.errors.StepInterruptedError the step was interrupted"}
+INTERRUPTED = {("run:once", 1): "standfast.errors.StepInterruptedError the step was interrupted"}
 
 
 def test_a_step_that_is_done_again_after_a_kill_is_no_problem() -> None:

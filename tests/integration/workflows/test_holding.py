@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import WouldWaitError
+import standfast as sf
+from standfast.errors import WouldWaitError
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.holding import holds
 
@@ -38,7 +38,7 @@ async def worker(url: str) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def suspended(engine: hf.Engine, run_id: str) -> None:
+async def suspended(engine: sf.Engine, run_id: str) -> None:
     """Wait until a run waits."""
     async with engine.space.watch(engine.space.key("life", run_id)) as watch:
         while (await engine.get(run_id)).status != "suspended":
@@ -48,7 +48,7 @@ async def suspended(engine: hf.Engine, run_id: str) -> None:
 async def test_a_killed_worker_takes_no_lock_of_a_run_with_it(tmp_path: object) -> None:
     """Its runs hold and wait on while nobody drives them, and go on in order with the next worker."""
     url = f"sqlite:///{tmp_path}/store.db"
-    async with hf.Engine(url, workflows=[holds], drive=False) as engine:
+    async with sf.Engine(url, workflows=[holds], drive=False) as engine:
         inside = engine.state.workflow("holds", "inside", type=list[str])
         async with worker(url):
             first = await engine.start(holds, id="a")

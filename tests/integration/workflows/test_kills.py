@@ -11,14 +11,14 @@ from tests.integration.workflows.storm import run_storm
 from tests.sizes import remark, rounds
 
 if TYPE_CHECKING:
-    import holdfast as hf
+    import standfast as sf
     from tests.integration.workflows.ledger import Ledger
     from tests.integration.workflows.nursery import Nursery
 
 
 @pytest.mark.heavy
 async def test_a_storm_of_kills_loses_no_run_and_repeats_nothing_recorded(
-    engine: hf.Engine, nursery: Nursery, ledger: Ledger, seed: int
+    engine: sf.Engine, nursery: Nursery, ledger: Ledger, seed: int
 ) -> None:
     """Eight workers are killed and replaced for long: every run ends as it should, and duplicates have their kill."""
     kills = rounds("kills of workers", full=1000, quick=20, seconds=25)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import WorkflowConcurrencyLimitExceededError
+import standfast as sf
+from standfast.errors import WorkflowConcurrencyLimitExceededError
 from tests.integration.workflows.programs.limited import WORKFLOWS, alone, in_turn
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def worker(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def test_a_place_survives_kill_9_of_the_process_that_drives_its_run(url: str) -> None:
     """Nobody else gets it while the run is unfinished; when another process has completed it, it is free."""
-    async with hf.Engine(url, workflows=WORKFLOWS, drive=False) as engine:
+    async with sf.Engine(url, workflows=WORKFLOWS, drive=False) as engine:
         async with worker(url) as process:
             run = await engine.start(alone, "a")
             async with engine.space.watch(engine.space.key("life", run.id)) as watch:
@@ -64,7 +64,7 @@ async def test_a_queue_goes_on_in_order_while_its_workers_are_killed(url: str, t
     """Every run has its turn, none before its time; only one that was cut off in its step does that again."""
     chance, path = random.Random(seed), tmp_path / "log"
     names = [f"{number:03}" for number in range(60)]
-    async with hf.Engine(url, workflows=WORKFLOWS, drive=False) as engine:
+    async with sf.Engine(url, workflows=WORKFLOWS, drive=False) as engine:
         runs = [await engine.start(in_turn, str(path), name) for name in names]
         for _ in range(4):
             async with worker(url):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 from tests.integration.workflows.flows import in_a_row, waits_at_the_gate
 from tests.integration.workflows.ledger import written
 from tests.sizes import remark, rounds
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    import holdfast as hf
+    import standfast as sf
     from tests.integration.workflows.ledger import Ledger
     from tests.integration.workflows.nursery import Nursery
 
@@ -52,7 +52,7 @@ async def stopped(nursery: Nursery) -> AsyncIterator[list[int]]:
 
 
 async def test_a_worker_that_slept_past_its_lease_writes_nothing(
-    engine: hf.Engine, nursery: Nursery, ledger: Ledger, gate: Path, stopped: list[int]
+    engine: sf.Engine, nursery: Nursery, ledger: Ledger, gate: Path, stopped: list[int]
 ) -> None:
     """Another one takes its run over; what the sleeper did is refused, it says so, and goes on with other runs."""
     (sleeper,) = await nursery.spawn_ready(lease=SHORT)
@@ -77,7 +77,7 @@ async def test_a_worker_that_slept_past_its_lease_writes_nothing(
     assert await (await engine.start(in_a_row, 2)).result(timeout=PATIENCE) == 2
 
 
-async def test_of_two_workers_one_drives_a_run(engine: hf.Engine, nursery: Nursery, ledger: Ledger) -> None:
+async def test_of_two_workers_one_drives_a_run(engine: sf.Engine, nursery: Nursery, ledger: Ledger) -> None:
     """Both hear of every run and of its signals at the same time, and no step of it is executed by two."""
     await nursery.spawn_ready(2)
     runs = [await engine.start(in_a_row, 3) for _ in range(50)]
@@ -93,7 +93,7 @@ async def test_of_two_workers_one_drives_a_run(engine: hf.Engine, nursery: Nurse
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which process has a lock")
 async def test_a_killed_workers_run_is_taken_over_at_once(
-    engine: hf.Engine, nursery: Nursery, ledger: Ledger, tmp_path: Path
+    engine: sf.Engine, nursery: Nursery, ledger: Ledger, tmp_path: Path
 ) -> None:
     """With eight workers waiting and a lease of 30 s, its step begins again within a fraction of a second."""
     took: list[float] = []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.events import TickFired
+import standfast as sf
+from standfast.events import TickFired
 from tests.integration.workflows.checks import check, check_ticks, records_of
 from tests.integration.workflows.flows import in_a_row
 from tests.sizes import rounds
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from tests.integration.workflows.nursery import Nursery
 
 SCHEDULES: Final = [
-    hf.Schedule(in_a_row, 1, id="strict", every="1 second", overlap="queue", backfill=True, most_backfilled=1_000),
-    hf.Schedule(in_a_row, 1, id="loose", every="1 second", overlap="allow", backfill=True, most_backfilled=1_000),
-    hf.Schedule(in_a_row, 1, id="plain", every="1 second", overlap="allow"),
+    sf.Schedule(in_a_row, 1, id="strict", every="1 second", overlap="queue", backfill=True, most_backfilled=1_000),
+    sf.Schedule(in_a_row, 1, id="loose", every="1 second", overlap="allow", backfill=True, most_backfilled=1_000),
+    sf.Schedule(in_a_row, 1, id="plain", every="1 second", overlap="allow"),
 ]
 
 
 @pytest.mark.heavy
 async def test_each_tick_starts_one_run_however_many_workers_are_killed(
-    engine: hf.Engine, nursery: Nursery, ledger: Ledger
+    engine: sf.Engine, nursery: Nursery, ledger: Ledger
 ) -> None:
     """No tick is lost and none is there twice, while those who handle them are killed at random moments."""
     chooser = random.Random(7)
@@ -45,7 +45,7 @@ async def test_each_tick_starts_one_run_however_many_workers_are_killed(
     assert check(ledger.entries(), await records_of(engine)).problems == ()
 
 
-async def _next_tick(engine: hf.Engine, schedule_id: str = "strict") -> None:
+async def _next_tick(engine: sf.Engine, schedule_id: str = "strict") -> None:
     """Wait until some worker has handled another tick."""
     before = (await engine.schedules.get(schedule_id)).next_at
     async with engine.space.watch(engine.space.key("schedule")) as watch:
@@ -53,7 +53,7 @@ async def _next_tick(engine: hf.Engine, schedule_id: str = "strict") -> None:
             await watch.wait(0.5)
 
 
-async def _all_ended(engine: hf.Engine) -> None:
+async def _all_ended(engine: sf.Engine) -> None:
     for run in (await engine.list(limit=10_000)).runs:
         if run.status != "cancelled":  # one that stood in line when its schedule was paused
             await engine.run(run.id).result(timeout=60)
@@ -67,10 +67,10 @@ async def test_two_engines_race_for_every_tick_and_one_wins(url: str) -> None:
         if isinstance(event, TickFired):
             fired.append(event.run)
 
-    schedules = [hf.Schedule(in_a_row, 0, id=f"s{number}", every="1 second") for number in range(10)]
+    schedules = [sf.Schedule(in_a_row, 0, id=f"s{number}", every="1 second") for number in range(10)]
     async with (
-        hf.Engine(url, workflows=[in_a_row], schedules=schedules, hooks=[told]) as one,
-        hf.Engine(url, workflows=[in_a_row], hooks=[told]),
+        sf.Engine(url, workflows=[in_a_row], schedules=schedules, hooks=[told]) as one,
+        sf.Engine(url, workflows=[in_a_row], hooks=[told]),
     ):
         for _ in range(3):
             await _next_tick(one, "s9")

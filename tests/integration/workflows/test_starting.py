@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.starters import gathers
 from tests.sizes import size
@@ -28,7 +28,7 @@ async def test_of_fifty_processes_one_starts_the_run_and_all_signals_arrive(url:
 
     assert racing.returncode == 0
     assert sorted(told.split()) == [b"new"] + [b"old"] * (processes - 1)
-    async with hf.Engine(url, workflows=[gathers]) as engine:
+    async with sf.Engine(url, workflows=[gathers]) as engine:
         taken = await engine.result("one", timeout=60)
     assert sorted(taken) == sorted(f"{number}-{n}" for number in range(processes) for n in range(signals))
 
@@ -39,7 +39,7 @@ async def test_a_thousand_signals_from_several_engines_arrive_once(url: str) -> 
     count = 1_000
     async with AsyncExitStack() as stack:
         engines = [
-            await stack.enter_async_context(hf.Engine(url, workflows=[gathers], drive=number < 2))
+            await stack.enter_async_context(sf.Engine(url, workflows=[gathers], drive=number < 2))
             for number in range(5)
         ]
         run = await engines[0].start(gathers, count)
@@ -57,7 +57,7 @@ async def test_of_fifty_starts_in_several_engines_one_starts_the_run(url: str) -
     """All get the same run, whether its id or its idempotency key says that it is the same."""
     async with AsyncExitStack() as stack:
         engines = [
-            await stack.enter_async_context(hf.Engine(url, workflows=[gathers], drive=number % 2 == 0))
+            await stack.enter_async_context(sf.Engine(url, workflows=[gathers], drive=number % 2 == 0))
             for number in range(5)
         ]
         same = await asyncio.gather(*(engines[n % 5].start(gathers, 0, id="one") for n in range(50)))

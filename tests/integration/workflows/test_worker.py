@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.events import RunDeposed
+import standfast as sf
+from standfast.events import RunDeposed
 from tests.integration.cli.programs import answer
 from tests.integration.workflows.flows import changing_1, changing_2, in_a_row, kills_its_worker
 from tests.integration.workflows.ledger import written
@@ -16,7 +16,7 @@ from tests.integration.workflows.ledger import written
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.events import Event
+    from standfast.events import Event
     from tests.integration.workflows.ledger import Ledger
     from tests.integration.workflows.nursery import Nursery
 
@@ -28,10 +28,10 @@ SLACK = 1_000_000
 async def test_a_run_is_started_at_the_time_of_the_store(url: str) -> None:
     """Also the first one of an engine that drives nothing and has heard nothing from the store yet."""
 
-    @hf.workflow
-    async def flow(_ctx: hf.Context) -> None: ...
+    @sf.workflow
+    async def flow(_ctx: sf.Context) -> None: ...
 
-    async with hf.open(url) as space, hf.Engine(url, drive=False) as engine:
+    async with sf.open(url) as space, sf.Engine(url, drive=False) as engine:
         before = (await space.read(space.key("any"))).at
         run = await engine.start(flow)
 
@@ -48,24 +48,24 @@ async def test_branches_that_are_handed_back_are_not_cancelled(url: str) -> None
         await go_on.wait()
         return "slow"
 
-    @hf.workflow
-    async def flow(ctx: hf.Context) -> list[str]:
+    @sf.workflow
+    async def flow(ctx: sf.Context) -> list[str]:
         async def branch() -> str:
             await ctx.wait_signal("go")
             return await ctx.step("quick", lambda: "quick")
 
         return await ctx.gather(ctx.step(slow), branch())
 
-    async with hf.Engine(url, workflows=[flow]) as first:
+    async with sf.Engine(url, workflows=[flow]) as first:
         run = await first.start(flow, id="run")
         await began.wait()
         stopping = asyncio.create_task(first.aclose())
-        async with hf.Engine(url, workflows=[flow], drive=False) as other:
+        async with sf.Engine(url, workflows=[flow], drive=False) as other:
             await other.signal("run", "go")
         go_on.set()
         await stopping
 
-    async with hf.Engine(url, workflows=[flow]) as second:
+    async with sf.Engine(url, workflows=[flow]) as second:
         assert await second.result(run.id, timeout=20) == ["slow", "quick"]
         assert "cancelled" not in [entry.kind for entry in await second.history(run.id)]
 
@@ -78,15 +78,15 @@ async def test_a_long_step_keeps_no_other_run(url: str) -> None:
         began.set()
         await go_on.wait()
 
-    @hf.workflow
-    async def busy(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def busy(ctx: sf.Context) -> None:
         await ctx.gather(ctx.step(slow), ctx.wait_signal("never", timeout="1 day"))
 
-    @hf.workflow
-    async def waits(ctx: hf.Context) -> str:
+    @sf.workflow
+    async def waits(ctx: sf.Context) -> str:
         return str(await ctx.wait_signal("go"))
 
-    async with hf.Engine(url, workflows=[busy, waits]) as first, hf.Engine(url, workflows=[waits]) as second:
+    async with sf.Engine(url, workflows=[busy, waits]) as first, sf.Engine(url, workflows=[waits]) as second:
         await first.start(busy, id="busy")
         await first.start(waits, id="waits")
         await began.wait()
@@ -111,11 +111,11 @@ async def test_a_run_that_ends_while_it_is_written_is_not_driven_again(url: str)
         for _ in range(turns):
             await asyncio.sleep(0)
 
-    @hf.workflow
-    async def flow(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def flow(ctx: sf.Context) -> None:
         await ctx.gather(*(ctx.step(step, turns) for turns in (1, 8, 30, 100)))
 
-    async with hf.Engine(url, workflows=[flow], hooks=[told.append]) as engine:
+    async with sf.Engine(url, workflows=[flow], hooks=[told.append]) as engine:
         runs = [await engine.start(flow) for _ in range(50)]
         await asyncio.gather(*(run.result(timeout=30) for run in runs))
 
@@ -123,7 +123,7 @@ async def test_a_run_that_ends_while_it_is_written_is_not_driven_again(url: str)
     assert calls == 4 * len(runs)
 
 
-async def is_so(run: hf.Run[Any], engine: hf.Engine, status: str) -> None:
+async def is_so(run: sf.Run[Any], engine: sf.Engine, status: str) -> None:
     """Wait until a run is in a state."""
     async with asyncio.timeout(40), engine.space.watch(engine.space.key("life", run.id)) as watch:
         while (await run.info()).status != status:
@@ -132,7 +132,7 @@ async def is_so(run: hf.Run[Any], engine: hf.Engine, status: str) -> None:
 
 @pytest.mark.heavy
 async def test_a_run_that_kills_its_workers_is_quarantined_and_can_be_released(
-    engine: hf.Engine, nursery: Nursery, url: str, tmp_path: Path
+    engine: sf.Engine, nursery: Nursery, url: str, tmp_path: Path
 ) -> None:
     """Other runs go on, the command shows which one it is, and lets it go on when its code is mended."""
     antidote = tmp_path / "antidote"
@@ -151,7 +151,7 @@ async def test_a_run_that_kills_its_workers_is_quarantined_and_can_be_released(
 
 
 @pytest.mark.heavy
-async def test_a_run_waits_for_a_worker_with_its_code(engine: hf.Engine, nursery: Nursery, ledger: Ledger) -> None:
+async def test_a_run_waits_for_a_worker_with_its_code(engine: sf.Engine, nursery: Nursery, ledger: Ledger) -> None:
     """One that has another version, or not the workflow at all, leaves it and says so, and goes on with others."""
     await nursery.spawn_ready(names="changing2,in_a_row")
     old, new = await engine.start(changing_1), await engine.start(changing_2)
@@ -168,7 +168,7 @@ async def test_a_run_waits_for_a_worker_with_its_code(engine: hf.Engine, nursery
 
 @pytest.mark.heavy
 async def test_a_run_in_the_middle_waits_for_its_code_to_return(
-    engine: hf.Engine, nursery: Nursery, ledger: Ledger
+    engine: sf.Engine, nursery: Nursery, ledger: Ledger
 ) -> None:
     """Its worker is gone, new code came and left it alone; when the old code is back it goes on where it was."""
     (first,) = await nursery.spawn_ready(names="changing1")

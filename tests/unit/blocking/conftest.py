@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import blocking
+from standfast import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.blocking import run
+import standfast as sf
+from standfast import blocking
+from standfast.blocking import run
 from tests.unit.blocking.scene import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ class OutOfStockError(Exception):
     """What an order raises."""
 
 
-@hf.step
+@sf.step
 def doubled(number: int) -> int:
     """Compute in a thread."""
     return 2 * number
 
 
-@hf.step
+@sf.step
 def in_thread() -> str:
     """Say where it runs."""
     return threading.current_thread().name
 
 
-@hf.step
+@sf.step
 def slow() -> str:
     """Block a thread until it is let go."""
     BEGAN.set()
@@ -43,14 +43,14 @@ def slow() -> str:
     return "slow"
 
 
-@hf.workflow
-async def doubles(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def doubles(ctx: sf.Context, number: int) -> int:
     """Return twice a number."""
     return await ctx.step("double", doubled, number)
 
 
-@hf.workflow
-async def waits(ctx: hf.Context, first: int) -> int:
+@sf.workflow
+async def waits(ctx: sf.Context, first: int) -> int:
     """Add what a signal brings, and let others look and change meanwhile."""
     total = [first]
 
@@ -64,33 +64,33 @@ async def waits(ctx: hf.Context, first: int) -> int:
     return total[0] + number
 
 
-@hf.workflow(raises=[OutOfStockError])
-async def fails(ctx: hf.Context, item: str) -> str:
+@sf.workflow(raises=[OutOfStockError])
+async def fails(ctx: sf.Context, item: str) -> str:
     """Raise."""
     await ctx.step("double", doubled, 1)
     raise OutOfStockError(item)
 
 
-@hf.workflow
-async def is_slow(ctx: hf.Context) -> str:
+@sf.workflow
+async def is_slow(ctx: sf.Context) -> str:
     """Run a step that takes its time."""
     return await ctx.step("slow", slow)
 
 
-@hf.workflow(concurrency=1)
-async def one_at_a_time(ctx: hf.Context) -> int:
+@sf.workflow(concurrency=1)
+async def one_at_a_time(ctx: sf.Context) -> int:
     """Wait for a signal, alone."""
     number: int = await ctx.wait_signal("go")
     return number
 
 
-@hf.workflow
-async def sums(_ctx: hf.Context, numbers: list[int]) -> int:
+@sf.workflow
+async def sums(_ctx: sf.Context, numbers: list[int]) -> int:
     """Add numbers."""
     return sum(numbers)
 
 
-WORKFLOWS: list[hf.Workflow[..., Any]] = [doubles, waits, fails, is_slow, one_at_a_time]
+WORKFLOWS: list[sf.Workflow[..., Any]] = [doubles, waits, fails, is_slow, one_at_a_time]
 
 
 def engine(url: str, *, drive: bool = True) -> blocking.Engine:

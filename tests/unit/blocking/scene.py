@@ -6,12 +6,12 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.clock import monotonic
+from standfast.clock import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import blocking
+    from standfast import blocking
 
 T = TypeVar("T")
 

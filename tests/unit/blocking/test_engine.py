@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, assert_type
 
 import pytest
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import (
+import standfast as sf
+from standfast import blocking
+from standfast.errors import (
     ResultTimeoutError,
     RunCancelledError,
     RunFailedError,
@@ -109,26 +109,26 @@ def test_one_that_drives_nothing_leaves_it_to_others() -> None:
 def test_a_plain_step_runs_in_a_thread_and_may_use_the_engine() -> None:
     """It is not on the loop, so it may block: also for another run."""
 
-    @hf.step
+    @sf.step
     def start_another() -> int:
         return opened.start(doubles, 5).result(timeout=PATIENCE)
 
-    @hf.workflow
-    async def uses_threads(ctx: hf.Context) -> tuple[str, int]:
+    @sf.workflow
+    async def uses_threads(ctx: sf.Context) -> tuple[str, int]:
         return await ctx.step(in_thread), await ctx.step(start_another)
 
     with blocking.Engine("memory://", workflows=[doubles, uses_threads]) as opened:
         name, number = opened.start(uses_threads).result(timeout=PATIENCE)
 
-    assert name.startswith("holdfast-step")
+    assert name.startswith("standfast-step")
     assert number == 10
 
 
 def test_the_code_of_a_workflow_must_not_block() -> None:
     """It runs on the loop that would have to answer: it is refused, where it would hang for ever."""
 
-    @hf.workflow
-    async def careless(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def careless(ctx: sf.Context) -> None:
         opened.get(ctx.run_id)
 
     with blocking.Engine("memory://", workflows=[careless]) as opened:
@@ -256,8 +256,8 @@ def test_limits_are_changed(ours: blocking.Engine) -> None:
 def test_the_place_in_line_is_told() -> None:
     """A run that waits for its turn knows how many are in front."""
 
-    @hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-    async def in_turn(ctx: hf.Context) -> None:
+    @sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+    async def in_turn(ctx: sf.Context) -> None:
         await ctx.wait_signal("go")
 
     with blocking.Engine("memory://", workflows=[in_turn]) as ours:
@@ -280,7 +280,7 @@ def test_locks_and_states_are_within_reach(ours: blocking.Engine) -> None:
 
 def test_what_has_no_blocking_name_is_reached_with_the_async_engine() -> None:
     """A handle that it returns is a blocking one, and typed."""
-    soon = hf.Batched(sums, size=2, window="1 hour")
+    soon = sf.Batched(sums, size=2, window="1 hour")
     with blocking.Engine("memory://", workflows=[soon]) as ours:
         ours.call(lambda engine: soon.add(engine, 1))
         run = ours.call(lambda engine: soon.add(engine, 2))
@@ -295,10 +295,10 @@ def test_what_has_no_blocking_name_is_reached_with_the_async_engine() -> None:
 
 def test_schedules_are_made_changed_and_deleted(ours: blocking.Engine) -> None:
     """Each call answers with how the schedule is then."""
-    hourly = hf.Schedule(doubles, 2, id="s", every="1 hour")
+    hourly = sf.Schedule(doubles, 2, id="s", every="1 hour")
 
     assert ours.schedules.create(hourly).every == 3600
-    assert ours.schedules.change(hf.Schedule(doubles, 2, id="s", every="2 hours")).every == 7200
+    assert ours.schedules.change(sf.Schedule(doubles, 2, id="s", every="2 hours")).every == 7200
     ours.schedules.declare(iter([hourly]))
     assert ours.schedules.pause("s", "holidays").note == "holidays"
     assert not ours.schedules.resume("s").is_paused
@@ -310,7 +310,7 @@ def test_schedules_are_made_changed_and_deleted(ours: blocking.Engine) -> None:
 
 def test_schedules_start_runs(ours: blocking.Engine) -> None:
     """A tick is triggered by hand, and those that were missed are made up for."""
-    ours.schedules.create(hf.Schedule(doubles, 2, id="s", cron="0 * * * *"))
+    ours.schedules.create(sf.Schedule(doubles, 2, id="s", cron="0 * * * *"))
     now = datetime.now(UTC)
     missed = ours.schedules.backfill("s", now - timedelta(hours=3), now)
 
@@ -320,13 +320,13 @@ def test_schedules_start_runs(ours: blocking.Engine) -> None:
 
 def test_declared_schedules_are_made_when_the_engine_opens() -> None:
     """As with the async engine."""
-    hourly = hf.Schedule(doubles, 2, id="s", every="1 hour")
+    hourly = sf.Schedule(doubles, 2, id="s", every="1 hour")
     with blocking.Engine("memory://", workflows=WORKFLOWS, schedules=[hourly], drive=False) as ours:
         assert ours.schedules.get("s").workflow == "doubles"
 
 
 def test_hooks_hear_of_runs() -> None:
-    """They are called on Holdfast's own thread, those of opening too."""
+    """They are called on Standfast's own thread, those of opening too."""
     heard: list[str] = []
     threads: set[str] = set()
 
@@ -340,4 +340,4 @@ def test_hooks_hear_of_runs() -> None:
     until(lambda: "RunMoved" in heard)
     ours.close()
 
-    assert threads == {"holdfast-blocking"}
+    assert threads == {"standfast-blocking"}

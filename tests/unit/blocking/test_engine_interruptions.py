@@ -16,7 +16,7 @@ from tests.unit.blocking.engine_scene import doubles, engine
 from tests.unit.blocking.scene import PATIENCE
 
 if TYPE_CHECKING:
-    from holdfast import blocking
+    from standfast import blocking
 
 _never = threading.Event()
 

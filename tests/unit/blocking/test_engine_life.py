@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.blocking._background import Call, background
-from holdfast.errors import (
+import standfast as sf
+from standfast import blocking
+from standfast.blocking._background import Call, background
+from standfast.errors import (
     BlockingInLoopError,
     EngineNotOpenError,
     InvalidDurationError,
@@ -115,7 +115,7 @@ def test_mistakes_are_found_when_it_is_made() -> None:
     with pytest.raises(InvalidDurationError):
         blocking.Engine("memory://", linger="soon")
     with pytest.raises(UnknownWorkflowError):
-        blocking.Engine("memory://", schedules=[hf.Schedule(doubles, 1, id="s", every=60)])
+        blocking.Engine("memory://", schedules=[sf.Schedule(doubles, 1, id="s", every=60)])
 
 
 def test_an_opening_that_fails_leaves_nothing_open(url: str) -> None:
@@ -142,10 +142,10 @@ def test_workflows_are_added(url: str) -> None:
     with ours:
         assert ours.start(sums, [3]).result(timeout=PATIENCE) == 3
     with pytest.raises(InvalidWorkflowError, match="this name and version"):
-        ours.register(hf.workflow(name="sums")(another))
+        ours.register(sf.workflow(name="sums")(another))
 
 
-async def another(_ctx: hf.Context) -> None:
+async def another(_ctx: sf.Context) -> None:
     """Be another workflow of the same name."""
 
 
@@ -176,7 +176,7 @@ def test_inside_an_event_loop_it_is_refused_with_the_way_out() -> None:
 
         async def use() -> None:
             for attempt in (ours.open, ours.list, ours.run("r").info, ours.schedules.list, ours.close):
-                with pytest.raises(BlockingInLoopError, match=r"async with holdfast\.Engine"):
+                with pytest.raises(BlockingInLoopError, match=r"async with standfast\.Engine"):
                     attempt()
 
         asyncio.run(use())
@@ -300,11 +300,11 @@ def test_an_interrupted_opening_closes_what_it_opened(monkeypatch: pytest.Monkey
     """Ctrl-C at the last moment leaves neither an engine nor a store open."""
     ours = engine("memory://")
     result = Call.result
-    opened: list[hf.Engine] = []
+    opened: list[sf.Engine] = []
 
     def interrupted(self: Call[Any]) -> object:
         found = result(self)
-        if isinstance(found, hf.Engine):
+        if isinstance(found, sf.Engine):
             opened.append(found)
             raise KeyboardInterrupt
         return found

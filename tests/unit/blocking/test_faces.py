@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-import holdfast
-from holdfast import blocking, locks, stores
-from holdfast.locks.runs.run_lease import RunLease
-from holdfast.space import open as open_async
-from holdfast.workflows.schedules.schedules import Schedules
+import standfast
+from standfast import blocking, locks, stores
+from standfast.locks.runs.run_lease import RunLease
+from standfast.space import open as open_async
+from standfast.workflows.schedules.schedules import Schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAIRS: dict[str, tuple[Any, Any]] = {
-    "Space": (holdfast.Space, blocking.Space),
+    "Space": (standfast.Space, blocking.Space),
     "Mutex": (locks.Mutex, blocking.Mutex),
     "Semaphore": (locks.Semaphore, blocking.Semaphore),
     "ModeLock": (locks.ModeLock, blocking.ModeLock),
@@ -33,8 +33,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "DurableMutex": (locks.DurableMutex, blocking.DurableMutex),
     "DurableSemaphore": (locks.DurableSemaphore, blocking.DurableSemaphore),
     "Watch": (stores.Watch, blocking.Watch),
-    "Engine": (holdfast.Engine, blocking.Engine),
-    "Run": (holdfast.Run, blocking.Run),
+    "Engine": (standfast.Engine, blocking.Engine),
+    "Run": (standfast.Run, blocking.Run),
     "Schedules": (Schedules, blocking.Schedules),
 }
 # Those whose annotations are the same words on both faces; locks have holds and options of their own.
@@ -80,16 +80,16 @@ ONLY_ASYNC = {
 
 async def attributes_of_a_space() -> set[str]:
     """Return what a space has that its class does not show."""
-    async with holdfast.open("memory://") as space:
+    async with standfast.open("memory://") as space:
         return set(vars(space))
 
 
 # What things have that their classes do not show.
 MADE: dict[type, Callable[[], set[str]]] = {
-    holdfast.Space: lambda: asyncio.run(attributes_of_a_space()),
-    holdfast.Engine: lambda: set(vars(holdfast.Engine("memory://"))),
+    standfast.Space: lambda: asyncio.run(attributes_of_a_space()),
+    standfast.Engine: lambda: set(vars(standfast.Engine("memory://"))),
     blocking.Engine: lambda: set(vars(blocking.Engine("memory://"))),
-    Schedules: lambda: set(vars(holdfast.Engine("memory://").schedules)),
+    Schedules: lambda: set(vars(standfast.Engine("memory://").schedules)),
 }
 
 
@@ -145,13 +145,13 @@ def test_calls_say_the_same_about_what_they_take_and_return(name: str) -> None:
 
 
 def test_making_an_engine_takes_the_same_arguments() -> None:
-    """``blocking.Engine`` is made as ``hf.Engine`` is."""
-    assert parameters(blocking.Engine, "__init__") == parameters(holdfast.Engine, "__init__")
-    assert blocking.Engine.__init__.__annotations__ == holdfast.Engine.__init__.__annotations__
+    """``blocking.Engine`` is made as ``sf.Engine`` is."""
+    assert parameters(blocking.Engine, "__init__") == parameters(standfast.Engine, "__init__")
+    assert blocking.Engine.__init__.__annotations__ == standfast.Engine.__init__.__annotations__
 
 
 def test_opening_takes_the_same_arguments() -> None:
-    """``blocking.open`` is called as ``hf.open`` is."""
+    """``blocking.open`` is called as ``sf.open`` is."""
     ours = inspect.signature(open_async).parameters
     theirs = inspect.signature(blocking.open).parameters
 
@@ -167,7 +167,7 @@ def test_holds_have_the_same_options() -> None:
 
 
 def test_every_lock_of_the_package_has_a_blocking_face() -> None:
-    """A class of ``holdfast.locks`` with something to await is paired above."""
+    """A class of ``standfast.locks`` with something to await is paired above."""
     awaited = {
         name
         for name in locks.__all__
@@ -181,7 +181,7 @@ def test_every_lock_of_the_package_has_a_blocking_face() -> None:
 
 def test_everything_else_at_the_front_door_has_a_blocking_face() -> None:
     """A public class with something to await is paired above, or there is a reason why it is not."""
-    kinds = {name: kind for name in holdfast.__all__ if inspect.isclass(kind := getattr(holdfast, name))}
+    kinds = {name: kind for name in standfast.__all__ if inspect.isclass(kind := getattr(standfast, name))}
     awaited = {
         name
         for name, kind in kinds.items()

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import blocking
-from holdfast.blocking import _background as background_module
-from holdfast.blocking._background import Call, background, call
-from holdfast.locks import Hold
+from standfast import blocking
+from standfast.blocking import _background as background_module
+from standfast.blocking._background import Call, background, call
+from standfast.locks import Hold
 from tests.sizes import rounds
 from tests.unit.blocking.scene import PATIENCE, beside, until, until_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.blocking import Space
+    from standfast.blocking import Space
 
 
 _never = threading.Event()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import (
+import standfast as sf
+from standfast import blocking
+from standfast.errors import (
     BlockingInLoopError,
     HoldMisuseError,
     HoldTimeoutError,
@@ -25,7 +25,7 @@ from holdfast.errors import (
 from tests.unit.blocking.scene import PATIENCE, beside, until_waiting
 
 if TYPE_CHECKING:
-    from holdfast.blocking import Space
+    from standfast.blocking import Space
 
 
 def test_threads_exclude_each_other(space: Space) -> None:
@@ -244,13 +244,13 @@ def test_a_waiter_can_be_withdrawn_by_an_operator(space: Space) -> None:
         until_waiting(space, "m")
         assert space.mutex("m").withdraw(space.mutex("m").explain().waiters[0].entry)
 
-        assert isinstance(waiter.exception(PATIENCE), hf.HoldfastError)
+        assert isinstance(waiter.exception(PATIENCE), sf.StandfastError)
 
 
 def test_both_faces_stand_in_one_line() -> None:
     """A lock that blocking code holds is taken for an async space, too."""
 
-    async def try_it(space: hf.Space) -> str:
+    async def try_it(space: sf.Space) -> str:
         try:
             async with space.mutex("m").try_hold():
                 return "free"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import BlockingInLoopError, InvalidDurationError, InvalidUrlError, PatchedThreadsError
-from holdfast.stores import Decision
+import standfast as sf
+from standfast import blocking
+from standfast.errors import BlockingInLoopError, InvalidDurationError, InvalidUrlError, PatchedThreadsError
+from standfast.stores import Decision
 
 if TYPE_CHECKING:
-    from holdfast.blocking import Space
+    from standfast.blocking import Space
 
 
 def patched_by(monkeypatch: pytest.MonkeyPatch, home: str, question: str, *modules: str) -> None:
@@ -27,7 +27,7 @@ def patched_by(monkeypatch: pytest.MonkeyPatch, home: str, question: str, *modul
 
 async def test_opening_inside_an_event_loop_is_refused() -> None:
     """It would stand still; the message names the async way."""
-    with pytest.raises(BlockingInLoopError, match=r"async with holdfast\.open"):
+    with pytest.raises(BlockingInLoopError, match=r"async with standfast\.open"):
         blocking.open("memory://")
 
 
@@ -53,7 +53,7 @@ def test_a_thread_beside_the_loop_may_block(space: Space) -> None:
 
 
 def test_a_decision_that_calls_back_is_refused(space: Space) -> None:
-    """What runs on Holdfast's own thread cannot wait for that thread; without the refusal it would hang for ever."""
+    """What runs on Standfast's own thread cannot wait for that thread; without the refusal it would hang for ever."""
 
     def decide(_seen: object) -> Decision[None]:
         space.read(space.key("note"))
@@ -100,9 +100,9 @@ def test_a_password_is_not_shown() -> None:
     """The space is shown without the secrets of its URL."""
     with blocking.open("memory://secrets", namespace="prod") as space:
         assert repr(space) == "<blocking Space prod/default on memory://secrets>"
-        assert isinstance(space.run(asked), hf.Space)
+        assert isinstance(space.run(asked), sf.Space)
 
 
-async def asked(space: hf.Space) -> hf.Space:
+async def asked(space: sf.Space) -> sf.Space:
     """Return what async code is given."""
     return space

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import LeaseLostError, RateTimeoutError, RunHeldError, StoreClosedError
-from holdfast.locks import StateChanged
-from holdfast.stores import Commit, Decision, Put, Wake
+import standfast as sf
+from standfast import blocking
+from standfast.errors import LeaseLostError, RateTimeoutError, RunHeldError, StoreClosedError
+from standfast.locks import StateChanged
+from standfast.stores import Commit, Decision, Put, Wake
 from tests.unit.blocking.scene import PATIENCE, beside, until_waiting
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from holdfast.blocking import Space
+    from standfast.blocking import Space
 
 
 def test_records_are_written_and_read(space: Space) -> None:
@@ -161,7 +161,7 @@ def test_the_lines_in_use_are_listed(space: Space) -> None:
 
 
 def test_hooks_hear_what_happens() -> None:
-    """Hooks are called on Holdfast's own thread."""
+    """Hooks are called on Standfast's own thread."""
     heard: list[tuple[str, str]] = []
 
     def hook(event: object) -> None:
@@ -173,7 +173,7 @@ def test_hooks_hear_what_happens() -> None:
             mutex.force_release(space.explain("m").holders[0].entry)
             hold.lost.wait(PATIENCE)
 
-    assert ("LeaseLost", "holdfast-blocking") in heard
+    assert ("LeaseLost", "standfast-blocking") in heard
 
 
 def test_all_spaces_share_one_thread(space: Space) -> None:
@@ -181,7 +181,7 @@ def test_all_spaces_share_one_thread(space: Space) -> None:
     with blocking.open("memory://"), space.mutex("m").hold():
         names = [thread.name for thread in threading.enumerate()]
 
-    assert names.count("holdfast-blocking") == 1
+    assert names.count("standfast-blocking") == 1
 
 
 def test_closing_tells_those_who_wait() -> None:
@@ -225,5 +225,5 @@ def test_a_hold_that_outlives_its_space_is_lost() -> None:
 
 
 def test_the_front_page_has_it() -> None:
-    """``hf.blocking`` is there without an import of its own."""
-    assert hf.blocking is blocking
+    """``sf.blocking`` is there without an import of its own."""
+    assert sf.blocking is blocking

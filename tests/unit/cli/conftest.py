@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from click.testing import CliRunner
 
-import holdfast as hf
-from holdfast.cli.app import application
+import standfast as sf
+from standfast.cli.app import application
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,9 +33,9 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def space(url: str) -> AsyncIterator[hf.Space]:
+async def space(url: str) -> AsyncIterator[sf.Space]:
     """The default space of that store."""
-    async with hf.open(url) as opened:
+    async with sf.open(url) as opened:
         yield opened
 
 
@@ -44,9 +44,9 @@ def ask(url: str) -> Ask:
     """Ask the command about that store."""
 
     async def run(*arguments: str, typed: str = "", color: bool = False, **environment: str) -> Result:
-        env = {"HOLDFAST_STORE": url, "NO_COLOR": None, **environment}
+        env = {"STANDFAST_STORE": url, "NO_COLOR": None, **environment}
         return await asyncio.to_thread(
-            CliRunner().invoke, application, arguments, input=typed, color=color, env=env, prog_name="holdfast"
+            CliRunner().invoke, application, arguments, input=typed, color=color, env=env, prog_name="standfast"
         )
 
     return run

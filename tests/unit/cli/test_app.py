@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from holdfast.cli import exits
-from holdfast.cli.app import application
-from holdfast.cli.exits import advice_of
-from holdfast.cli.waiting import described
-from holdfast.clock import Instant
-from holdfast.errors import LeaseLostError, WithdrawnError
-from holdfast.locks import ExplainedHolder, ExplainedWaiter, Explanation
+from standfast.cli import exits
+from standfast.cli.app import application
+from standfast.cli.exits import advice_of
+from standfast.cli.waiting import described
+from standfast.clock import Instant
+from standfast.errors import LeaseLostError, WithdrawnError
+from standfast.locks import ExplainedHolder, ExplainedWaiter, Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,15 +31,16 @@ ROOT = Path(__file__).resolve().parents[3]
 async def test_the_version_is_that_of_the_package(ask: Ask) -> None:
     """``--version`` tells it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (await ask("--version")).stdout == f"holdfast {project['version']}\n"
+    assert (await ask("--version")).stdout == f"standfast {project['version']}\n"
 
 
 @pytest.mark.parametrize(
-    ("store", "message"), [("", "HOLDFAST_STORE"), ("memory://", "only by the process"), ("memory://x", "name another")]
+    ("store", "message"),
+    [("", "STANDFAST_STORE"), ("memory://", "only by the process"), ("memory://x", "name another")],
 )
 async def test_a_store_must_be_named(ask: Ask, store: str, message: str) -> None:
     """Without one that others can see, the usage is shown."""
-    shown = await ask("locks", "list", HOLDFAST_STORE=store)
+    shown = await ask("locks", "list", STANDFAST_STORE=store)
     assert shown.exit_code == 2
     assert message in shown.stderr
 
@@ -50,7 +51,7 @@ async def test_an_error_of_ours_is_a_message(ask: Ask, store: str) -> None:
     shown = await ask("--store", store, "locks", "list")
 
     assert shown.exit_code == 1
-    assert shown.stderr.startswith("holdfast: ")
+    assert shown.stderr.startswith("standfast: ")
     assert "Traceback" not in shown.output
     assert shown.stdout == ""
 
@@ -67,7 +68,7 @@ async def test_there_is_a_completion_script_for_each_shell(ask: Ask, shell: str)
     """It names the command and the variable by which it asks."""
     shown = await ask("completion", shell)
     assert shown.exit_code == 0
-    assert f"_HOLDFAST_COMPLETE={shell}_complete" in shown.stdout
+    assert f"_STANDFAST_COMPLETE={shell}_complete" in shown.stdout
 
 
 async def test_an_unknown_shell_is_refused(ask: Ask) -> None:
@@ -78,17 +79,16 @@ async def test_an_unknown_shell_is_refused(ask: Ask) -> None:
 
 
 def test_the_library_does_not_load_the_command() -> None:
-    """``import holdfast`` with all its names loads neither click nor the command."""
-    code = (
-        "import sys; from holdfast import *; print([n for n in sys.modules if n.startswith(('click', 'holdfast.cli'))])"
-    )
+    """``import standfast`` with all its names loads neither click nor the command."""
+    code = "import sys; from standfast import *; print([n for n in sys.modules if n.startswith(NAMES)])"
+    code = code.replace("NAMES", "('click', 'standfast.cli')")
     assert subprocess.check_output([sys.executable, "-P", "-c", code], text=True) == "[]\n"
 
 
 def test_the_module_is_the_command() -> None:
-    """``python -m holdfast`` does the same."""
-    shown = subprocess.check_output([sys.executable, "-P", "-m", "holdfast", "--help"], text=True)
-    assert shown.startswith("Usage: holdfast [OPTIONS] COMMAND [ARGS]...")
+    """``python -m standfast`` does the same."""
+    shown = subprocess.check_output([sys.executable, "-P", "-m", "standfast", "--help"], text=True)
+    assert shown.startswith("Usage: standfast [OPTIONS] COMMAND [ARGS]...")
 
 
 @pytest.mark.parametrize("command", ["completion", "mcp", "run", "serve", "worker"])
@@ -96,7 +96,7 @@ async def test_the_help_shows_examples_as_they_are_typed(ask: Ask, command: str)
     """Each on a line of its own, and nothing of how that is written."""
     shown = (await ask(command, "--help")).stdout
     assert "\\b" not in shown
-    assert re.search(rf"^  (bash:  eval .*|holdfast {command} \S.*)$", shown, re.MULTILINE)
+    assert re.search(rf"^  (bash:  eval .*|standfast {command} \S.*)$", shown, re.MULTILINE)
 
 
 PERSON: dict[str, Any] = {
@@ -142,7 +142,7 @@ def test_a_wait_is_described(owner: str, words: str, *, more: bool) -> None:
     assert described(told(more=more), owner) == words
 
 
-def commands(group: click.Group, path: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
+def commands(group: click.Group, path: str = "standfast") -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its full name."""
     context = click.Context(group)
     for name in group.list_commands(context):

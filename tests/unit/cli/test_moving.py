@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import StoreMovedError
-from holdfast.stores import Put
+import standfast as sf
+from standfast.errors import StoreMovedError
+from standfast.stores import Put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def noted(space: hf.Space) -> hf.Space:
+async def noted(space: sf.Space) -> sf.Space:
     """The store, with two records in it."""
     await space.commit(Put(space.key("note"), b"one"), Put(space.key("another"), b"two"))
     return space
 
 
-async def test_a_store_is_moved_to_another_one(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+async def test_a_store_is_moved_to_another_one(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:
     """Everything is there under the new URL, and the old store says that it was moved."""
     new = f"sqlite:///{tmp_path / 'new.db'}"
     exported = await ask("export", str(tmp_path / "all.jsonl"), "--yes")
@@ -34,11 +34,11 @@ async def test_a_store_is_moved_to_another_one(ask: Ask, noted: hf.Space, tmp_pa
     assert (imported.exit_code, imported.output) == (0, "imported 2 records; the store is in use from now on\n")
     with pytest.raises(StoreMovedError):
         await noted.commit(Put(noted.key("late"), b""))
-    async with hf.open(new) as space:
+    async with sf.open(new) as space:
         assert (await space.read(space.key("note"))).records == (await noted.read(noted.key("note"))).records
 
 
-async def test_a_program_gets_json(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+async def test_a_program_gets_json(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:
     """How many records, the highest version, and the sum that the file must have."""
     note = await noted.read(noted.key("note"))
     file, new = tmp_path / "all.jsonl", f"sqlite:///{tmp_path / 'new.db'}"
@@ -57,19 +57,19 @@ async def test_a_program_gets_json(ask: Ask, noted: hf.Space, tmp_path: Path) ->
 async def test_one_namespace_is_exported(ask: Ask, url: str, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """With all of its tenants, and nothing of the others."""
     file, new = str(tmp_path / "shop.jsonl"), f"sqlite:///{tmp_path / 'new.db'}"
-    async with hf.open(url, namespace="shop", tenant="a") as shop:
+    async with sf.open(url, namespace="shop", tenant="a") as shop:
         await shop.commit(Put(shop.key("sold"), b"three"))
 
     exported = await ask(*(part.format(file=file) for part in arguments), "--yes")
     await ask("import", file, "--store", new)
 
     assert exported.output.startswith("exported 1 records")
-    async with hf.open(new, namespace="shop", tenant="a") as shop, hf.open(new) as other:
+    async with sf.open(new, namespace="shop", tenant="a") as shop, sf.open(new) as other:
         assert (await shop.read(shop.key("sold"))).get(shop.key("sold"))
         assert not (await other.read(other.key("note"))).records
 
 
-async def test_a_namespace_with_nothing_in_it_is_not_exported(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+async def test_a_namespace_with_nothing_in_it_is_not_exported(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:
     """Its name was mistyped: no file is left, and the store is in use as before."""
     refused = await ask("export", str(tmp_path / "shop.jsonl"), "--namespace", "shpo", "--yes")
 
@@ -85,12 +85,12 @@ async def test_a_store_is_moved_through_a_pipe(ask: Ask, tmp_path: Path) -> None
     exported = await ask("export", "-", "--yes")
     imported = await ask("import", "-", "--store", f"sqlite:///{tmp_path / 'new.db'}", typed=exported.stdout)
 
-    assert exported.stdout.startswith('{"line":"holdfast export"')
+    assert exported.stdout.startswith('{"line":"standfast export"')
     assert "exported 2 records" in exported.stderr
     assert (imported.exit_code, imported.output[:18]) == (0, "imported 2 records")
 
 
-async def test_a_file_that_is_there_is_not_written_over(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+async def test_a_file_that_is_there_is_not_written_over(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:
     """Neither is the store frozen."""
     (tmp_path / "all.jsonl").write_text("mine")
 
@@ -102,7 +102,7 @@ async def test_a_file_that_is_there_is_not_written_over(ask: Ask, noted: hf.Spac
     await noted.commit(Put(noted.key("next"), b""))
 
 
-async def test_a_file_that_cannot_be_written_leaves_the_store_in_use(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_leaves_the_store_in_use(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:
     """Nothing was moved."""
     refused = await ask("export", str(tmp_path / "nowhere" / "all.jsonl"), "--yes")
 
@@ -137,7 +137,7 @@ async def test_a_store_with_records_is_no_target(ask: Ask, tmp_path: Path) -> No
     """It stays as it is."""
     file, new = tmp_path / "all.jsonl", f"sqlite:///{tmp_path / 'new.db'}"
     await ask("export", str(file), "--yes")
-    async with hf.open(new) as space:
+    async with sf.open(new) as space:
         await space.commit(Put(space.key("mine"), b""))
 
     refused = await ask("import", str(file), "--store", new)
@@ -154,7 +154,7 @@ async def test_without_a_terminal_an_export_must_be_meant(ask: Ask, tmp_path: Pa
     assert (refused.exit_code, "--yes" in refused.output) == (2, True)
 
 
-async def test_an_exported_store_is_thawed(ask: Ask, noted: hf.Space, tmp_path: Path) -> None:
+async def test_an_exported_store_is_thawed(ask: Ask, noted: sf.Space, tmp_path: Path) -> None:
     """It takes writes again; one that is not frozen has nothing to be thawed."""
     await ask("export", str(tmp_path / "all.jsonl"), "--yes")
 
@@ -165,7 +165,7 @@ async def test_an_exported_store_is_thawed(ask: Ask, noted: hf.Space, tmp_path: 
     await noted.commit(Put(noted.key("next"), b""))
 
 
-async def test_everybody_is_fenced(ask: Ask, space: hf.Space) -> None:
+async def test_everybody_is_fenced(ask: Ask, space: sf.Space) -> None:
     """Who held something is told to be gone, with numbers for programs."""
     async with space.mutex("k").hold(on_lost="tell"):
         told = json.loads((await ask("fence", "--yes", "--json")).output)

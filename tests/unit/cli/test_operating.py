@@ -1,4 +1,4 @@
-"""``holdfast locks release`` and ``withdraw``: who is turned out, and who is asked first."""
+"""``standfast locks release`` and ``withdraw``: who is turned out, and who is asked first."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli import asking
-from holdfast.errors import LeaseLostError, WithdrawnError
+from standfast.cli import asking
+from standfast.errors import LeaseLostError, WithdrawnError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import holdfast as hf
+    import standfast as sf
     from tests.unit.cli.conftest import Ask
 
 
 @asynccontextmanager
-async def waiter(space: hf.Space, key: str) -> AsyncIterator[asyncio.Task[None]]:
+async def waiter(space: sf.Space, key: str) -> AsyncIterator[asyncio.Task[None]]:
     """Let a task wait for a key."""
 
     async def wait() -> None:
@@ -35,7 +35,7 @@ async def waiter(space: hf.Space, key: str) -> AsyncIterator[asyncio.Task[None]]
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_holder_is_turned_out(space: hf.Space, ask: Ask) -> None:
+async def test_the_holder_is_turned_out(space: sf.Space, ask: Ask) -> None:
     """It is told that it no longer holds, and its fence is void."""
     async with space.mutex("a").hold(on_lost="tell", owner="ann") as hold:
         shown = await ask("locks", "release", "a", "--yes")
@@ -49,7 +49,7 @@ async def test_the_holder_is_turned_out(space: hf.Space, ask: Ask) -> None:
         hold.check()
 
 
-async def test_what_was_released_is_told_as_json(space: hf.Space, ask: Ask) -> None:
+async def test_what_was_released_is_told_as_json(space: sf.Space, ask: Ask) -> None:
     """The entry, its owner and its fence."""
     async with space.mutex("a").hold(on_lost="tell", owner="ann") as hold:
         [holder] = (await space.explain("a")).holders
@@ -59,7 +59,7 @@ async def test_what_was_released_is_told_as_json(space: hf.Space, ask: Ask) -> N
     assert json.loads(shown.stdout) == {"key": "a", "released": [facts]}
 
 
-async def test_one_of_several_holders_must_be_named(space: hf.Space, ask: Ask) -> None:
+async def test_one_of_several_holders_must_be_named(space: sf.Space, ask: Ask) -> None:
     """Without a choice nobody is turned out; an entry, an owner or all of them is one."""
     permits = space.semaphore("a", permits=4)
     async with (
@@ -82,7 +82,7 @@ async def test_one_of_several_holders_must_be_named(space: hf.Space, ask: Ask) -
 
 
 @pytest.mark.parametrize("choice", [[], ["--entry", "x"], ["--holder", "x"]])
-async def test_nobody_to_turn_out_has_a_code_of_its_own(space: hf.Space, ask: Ask, choice: list[str]) -> None:
+async def test_nobody_to_turn_out_has_a_code_of_its_own(space: sf.Space, ask: Ask, choice: list[str]) -> None:
     """Releasing what is not held says so and exits with 3."""
     assert space.namespace == "default"
     shown = await ask("locks", "release", "a", "--yes", *choice)
@@ -91,7 +91,7 @@ async def test_nobody_to_turn_out_has_a_code_of_its_own(space: hf.Space, ask: As
 
 
 @pytest.mark.parametrize("command", [["release", "a"], ["withdraw", "a", "--entry", "x"]])
-async def test_without_a_terminal_yes_must_be_said(space: hf.Space, ask: Ask, command: list[str]) -> None:
+async def test_without_a_terminal_yes_must_be_said(space: sf.Space, ask: Ask, command: list[str]) -> None:
     """A script cannot be asked, so nothing is done by default."""
     async with space.mutex("a").hold() as hold:
         shown = await ask("locks", *command)
@@ -103,7 +103,7 @@ async def test_without_a_terminal_yes_must_be_said(space: hf.Space, ask: Ask, co
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
 async def test_a_terminal_is_asked(
-    space: hf.Space, ask: Ask, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+    space: sf.Space, ask: Ask, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:
     """Only a yes turns anybody out."""
     monkeypatch.setattr(asking, "is_terminal", lambda: True)
@@ -116,7 +116,7 @@ async def test_a_terminal_is_asked(
     assert len(left) == (0 if code == 0 else 1)
 
 
-async def test_a_waiter_is_withdrawn(space: hf.Space, ask: Ask) -> None:
+async def test_a_waiter_is_withdrawn(space: sf.Space, ask: Ask) -> None:
     """It is told, and does not come back by itself."""
     async with space.mutex("a").hold(), waiter(space, "a") as task:
         [waiting] = (await space.explain("a")).waiters
@@ -127,7 +127,7 @@ async def test_a_waiter_is_withdrawn(space: hf.Space, ask: Ask) -> None:
     assert json.loads(shown.stdout) == {"key": "a", "withdrawn": waiting.entry}
 
 
-async def test_a_holder_is_not_withdrawn(space: hf.Space, ask: Ask) -> None:
+async def test_a_holder_is_not_withdrawn(space: sf.Space, ask: Ask) -> None:
     """Withdrawing never takes a lock away."""
     async with space.mutex("a").hold() as hold:
         [holder] = (await space.explain("a")).holders

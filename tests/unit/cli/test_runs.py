@@ -1,4 +1,4 @@
-"""``holdfast runs``: what is shown of runs, and what is said to them."""
+"""``standfast runs``: what is shown of runs, and what is said to them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.cli.runs_showing import history_line, masked, shown
-from holdfast.clock import Instant
-from holdfast.errors import RequestCancelledError, RequestFailedError
-from holdfast.workflows.operating.information import HistoryEntry
+import standfast as sf
+from standfast.cli.runs_showing import history_line, masked, shown
+from standfast.clock import Instant
+from standfast.errors import RequestCancelledError, RequestFailedError
+from standfast.workflows.operating.information import HistoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from tests.unit.cli.conftest import Ask
 
 
-@hf.workflow
-async def adds(ctx: hf.Context, first: int, second: int) -> int:
+@sf.workflow
+async def adds(ctx: sf.Context, first: int, second: int) -> int:
     """Add two numbers in a step."""
     return await ctx.step("add", lambda: first + second)
 
 
-@hf.workflow(version="2")
-async def waits(ctx: hf.Context, password: str) -> str:
+@sf.workflow(version="2")
+async def waits(ctx: sf.Context, password: str) -> str:
     """Wait for a signal."""
     assert password
     return str(await ctx.wait_signal("go"))
 
 
-@hf.workflow
-async def fails(ctx: hf.Context) -> None:
+@sf.workflow
+async def fails(ctx: sf.Context) -> None:
     """Raise in a step."""
 
     def break_down() -> None:
@@ -44,25 +44,25 @@ async def fails(ctx: hf.Context) -> None:
     await ctx.step("call", break_down)
 
 
-@hf.workflow
-async def with_child(ctx: hf.Context) -> int:
+@sf.workflow
+async def with_child(ctx: sf.Context) -> int:
     """Have a child."""
     return await ctx.child(adds, 1, 1)
 
 
 @pytest.fixture
-async def engine(url: str) -> AsyncIterator[hf.Engine]:
+async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine that drives the runs of this test."""
-    async with hf.Engine(url, workflows=[adds, waits, fails, with_child], linger=0) as opened:
+    async with sf.Engine(url, workflows=[adds, waits, fails, with_child], linger=0) as opened:
         yield opened
 
 
-async def ended(run: hf.Run[Any]) -> None:
+async def ended(run: sf.Run[Any]) -> None:
     """Wait for a run's end, however it ends."""
     await asyncio.gather(run.result(timeout=20), return_exceptions=True)
 
 
-async def waiting(engine: hf.Engine, run_id: str) -> None:
+async def waiting(engine: sf.Engine, run_id: str) -> None:
     """Wait until a run is out of memory."""
     async with engine.space.watch(engine.space.key("life", run_id)) as watch:
         while (info := await engine.get(run_id)).status != "suspended":
@@ -70,7 +70,7 @@ async def waiting(engine: hf.Engine, run_id: str) -> None:
             await watch.wait(0.1)
 
 
-async def test_runs_are_listed_in_columns(engine: hf.Engine, ask: Ask) -> None:
+async def test_runs_are_listed_in_columns(engine: sf.Engine, ask: Ask) -> None:
     """Each has its workflow, when it was started, how long it took, how it is and what it waits for."""
     await ended(await engine.start(adds, 1, 2, id="a"))
     await engine.start(waits, "x", id="b")
@@ -95,7 +95,7 @@ async def test_runs_are_listed_in_columns(engine: hf.Engine, ask: Ask) -> None:
         (("--workflow", "nothing"), []),
     ],
 )
-async def test_a_list_can_be_narrowed(engine: hf.Engine, ask: Ask, options: tuple[str, ...], names: list[str]) -> None:
+async def test_a_list_can_be_narrowed(engine: sf.Engine, ask: Ask, options: tuple[str, ...], names: list[str]) -> None:
     """By workflow, status and place."""
     for run in (await engine.start(adds, 1, 2, id="a"), await engine.start(adds, 2, 3, id="b")):
         await ended(run)
@@ -105,7 +105,7 @@ async def test_a_list_can_be_narrowed(engine: hf.Engine, ask: Ask, options: tupl
     assert [run["id"] for run in found["runs"]] == names
 
 
-async def test_an_empty_list_says_so(engine: hf.Engine, ask: Ask) -> None:
+async def test_an_empty_list_says_so(engine: sf.Engine, ask: Ask) -> None:
     """Nothing is an answer, and the way to the next page is told."""
     assert (await ask("runs", "list")).stdout == "there are no such runs\n"
     for name in ("a", "b"):
@@ -113,7 +113,7 @@ async def test_an_empty_list_says_so(engine: hf.Engine, ask: Ask) -> None:
     assert (await ask("runs", "list", "--limit", "1")).stdout.endswith("go on with --after a\n")
 
 
-async def test_everything_about_a_run_is_shown(engine: hf.Engine, ask: Ask) -> None:
+async def test_everything_about_a_run_is_shown(engine: sf.Engine, ask: Ask) -> None:
     """Its state, input, result and history."""
     await ended(await engine.start(adds, 1, 2, id="a"))
     text, data = await ask("runs", "show", "a"), await ask("runs", "show", "a", "--json")
@@ -127,7 +127,7 @@ async def test_everything_about_a_run_is_shown(engine: hf.Engine, ask: Ask) -> N
     assert (found["run"]["result"], found["history"][0]["id"]) == (3, "add")
 
 
-async def test_a_failure_is_shown_with_its_place_and_without_secrets(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_failure_is_shown_with_its_place_and_without_secrets(engine: sf.Engine, ask: Ask) -> None:
     """What was raised and from where; passwords are masked, in text and in JSON."""
     await ended(await engine.start(fails, id="a"))
     text, data = await ask("runs", "show", "a"), await ask("runs", "show", "a", "--json")
@@ -138,7 +138,7 @@ async def test_a_failure_is_shown_with_its_place_and_without_secrets(engine: hf.
     assert json.loads(data.stdout)["run"]["failure"]["type"] == "builtins.ConnectionError"
 
 
-async def test_a_secret_in_the_input_is_masked(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_secret_in_the_input_is_masked(engine: sf.Engine, ask: Ask) -> None:
     """By its name, in the list too."""
     await engine.start(waits, "hunter2", id="a")
     for arguments in (("show", "a"), ("show", "a", "--json"), ("list", "--json")):
@@ -147,28 +147,28 @@ async def test_a_secret_in_the_input_is_masked(engine: hf.Engine, ask: Ask) -> N
         assert "hunter2" not in shown_text
 
 
-async def test_children_are_shown(engine: hf.Engine, ask: Ask) -> None:
+async def test_children_are_shown(engine: sf.Engine, ask: Ask) -> None:
     """With how they are."""
     await ended(await engine.start(with_child, id="a"))
     assert "child:    a.adds: completed" in (await ask("runs", "show", "a")).stdout
 
 
-async def test_what_a_run_holds_is_shown(engine: hf.Engine, ask: Ask) -> None:
+async def test_what_a_run_holds_is_shown(engine: sf.Engine, ask: Ask) -> None:
     """The lock, and its fence."""
 
-    @hf.workflow
-    async def holds(ctx: hf.Context) -> None:
+    @sf.workflow
+    async def holds(ctx: sf.Context) -> None:
         async with ctx.mutex("till"):
             await ctx.wait_signal("go")
 
-    async with hf.Engine(engine.space, workflows=[holds], linger=0) as other:
+    async with sf.Engine(engine.space, workflows=[holds], linger=0) as other:
         await other.start(holds, id="a")
         await waiting(other, "a")
         text = (await ask("runs", "show", "a")).stdout
     assert re.search(r"holds: {4}mutex till, fence \d+", text)
 
 
-async def test_a_run_that_is_not_there_has_its_exit_code(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_run_that_is_not_there_has_its_exit_code(engine: sf.Engine, ask: Ask) -> None:
     """Whatever is asked of it."""
     assert engine.address
     for arguments in (
@@ -182,7 +182,7 @@ async def test_a_run_that_is_not_there_has_its_exit_code(engine: hf.Engine, ask:
         assert (answer.exit_code, "there is no run 'x'" in answer.stderr) == (3, True), arguments
 
 
-async def test_a_signal_reaches_the_run(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_signal_reaches_the_run(engine: sf.Engine, ask: Ask) -> None:
     """With JSON for its value, once for each id."""
     run = await engine.start(waits, "x", id="a")
     await waiting(engine, "a")
@@ -195,7 +195,7 @@ async def test_a_signal_reaches_the_run(engine: hf.Engine, ask: Ask) -> None:
     assert "has ended" in late.stderr
 
 
-async def test_a_signal_with_plain_text_says_so(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_signal_with_plain_text_says_so(engine: sf.Engine, ask: Ask) -> None:
     """What is neither JSON nor said to be text is refused."""
     run = await engine.start(waits, "x", id="a")
     assert (await ask("runs", "signal", "a", "go", "now")).exit_code == 2
@@ -203,7 +203,7 @@ async def test_a_signal_with_plain_text_says_so(engine: hf.Engine, ask: Ask) -> 
     assert await run.result(timeout=20) == "now"
 
 
-async def test_a_cancelled_run_says_why(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_cancelled_run_says_why(engine: sf.Engine, ask: Ask) -> None:
     """It is asked first, and one that has ended is told apart."""
     run = await engine.start(waits, "x", id="a")
     await waiting(engine, "a")
@@ -217,15 +217,15 @@ async def test_a_cancelled_run_says_why(engine: hf.Engine, ask: Ask) -> None:
 
 async def test_the_record_of_a_durable_request_says_that_an_operator_cancelled_it(url: str, ask: Ask) -> None:
     """Whose request it is, its run tells."""
-    flow, begun = hf.Flow("shop"), asyncio.Event()
+    flow, begun = sf.Flow("shop"), asyncio.Event()
 
     @flow.action(durable=True)
-    async def pack(_request: hf.Request) -> None:
+    async def pack(_request: sf.Request) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with hf.Dispatcher(url, [flow]) as server:
-        handle = await server.dispatch(hf.Arrival(flow="shop", action="pack", principal=hf.Principal("acme", "ann")))
+    async with sf.Dispatcher(url, [flow]) as server:
+        handle = await server.dispatch(sf.Arrival(flow="shop", action="pack", principal=sf.Principal("acme", "ann")))
         await begun.wait()
         assert (await ask("runs", "cancel", handle.id, "--yes")).exit_code == 0
         with pytest.raises(RequestCancelledError) as problem:
@@ -235,14 +235,14 @@ async def test_the_record_of_a_durable_request_says_that_an_operator_cancelled_i
 
 async def test_a_request_that_has_ended_is_not_retried(url: str, ask: Ask) -> None:
     """Its run would go on and do nothing, since those who waited have been told how the request ended."""
-    flow = hf.Flow("shop")
+    flow = sf.Flow("shop")
 
     @flow.action(durable=True)
-    async def pack(_request: hf.Request) -> None:
+    async def pack(_request: sf.Request) -> None:
         raise LookupError("no such parcel")
 
-    async with hf.Dispatcher(url, [flow]) as server:
-        handle = await server.dispatch(hf.Arrival(flow="shop", action="pack", principal=hf.Principal("acme", "ann")))
+    async with sf.Dispatcher(url, [flow]) as server:
+        handle = await server.dispatch(sf.Arrival(flow="shop", action="pack", principal=sf.Principal("acme", "ann")))
         with pytest.raises(RequestFailedError):
             await handle.result(timeout=20)
         refused = await ask("runs", "retry", handle.id, "--yes")
@@ -250,7 +250,7 @@ async def test_a_request_that_has_ended_is_not_retried(url: str, ask: Ask) -> No
         assert (await server.engine.get(handle.id)).status == "failed"
 
 
-async def test_a_failed_run_can_be_retried(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_failed_run_can_be_retried(engine: sf.Engine, ask: Ask) -> None:
     """It goes on with the step that failed; one that has not ended is left alone."""
     await ended(await engine.start(fails, id="a"))
     assert (await ask("runs", "retry", "a", "--yes")).stdout == "a goes on as soon as a worker takes it up\n"
@@ -259,7 +259,7 @@ async def test_a_failed_run_can_be_retried(engine: hf.Engine, ask: Ask) -> None:
     assert (await ask("runs", "retry", "b", "--yes")).exit_code == 3
 
 
-async def test_a_run_is_followed_to_its_end(engine: hf.Engine, ask: Ask) -> None:
+async def test_a_run_is_followed_to_its_end(engine: sf.Engine, ask: Ask) -> None:
     """What it has done, then what it does, and its result; the exit code tells how it ended."""
     await engine.start(waits, "x", id="a")
     await waiting(engine, "a")
@@ -276,10 +276,10 @@ async def test_a_run_is_followed_to_its_end(engine: hf.Engine, ask: Ask) -> None
     assert [next(iter(json.loads(line))) for line in failed.stdout.splitlines()] == ["entry", "run"]
 
 
-async def test_run_ids_are_completed(engine: hf.Engine, ask: Ask) -> None:
+async def test_run_ids_are_completed(engine: sf.Engine, ask: Ask) -> None:
     """From what is stored."""
     await engine.start(waits, "x", id="order-1")
-    answer = await ask(_HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast runs show ord", COMP_CWORD="3")
+    answer = await ask(_STANDFAST_COMPLETE="bash_complete", COMP_WORDS="standfast runs show ord", COMP_CWORD="3")
     assert answer.stdout == "plain,order-1\n"
 
 

@@ -1,10 +1,10 @@
-"""What ``holdfast serve`` listens with."""
+"""What ``standfast serve`` listens with."""
 
 from __future__ import annotations
 
 import socket
 
-from holdfast.cli.serve_running import _listening
+from standfast.cli.serve_running import _listening
 
 
 def test_a_connection_sends_at_once_what_it_is_given() -> None:

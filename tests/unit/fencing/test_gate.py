@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import DecodeError, InvalidFenceError, StaleFenceError
-from holdfast.fencing import FenceGate
-from holdfast.stores import Put
+import standfast as sf
+from standfast.errors import DecodeError, InvalidFenceError, StaleFenceError
+from standfast.fencing import FenceGate
+from standfast.stores import Put
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def space(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[hf.Space]:
+async def space(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[sf.Space]:
     """A space of the receiving service, on each store."""
     url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/gate.db"}[request.param]
-    async with hf.open(url) as space:
+    async with sf.open(url) as space:
         yield space
 
 
-async def test_a_stale_request_is_refused(space: hf.Space) -> None:
+async def test_a_stale_request_is_refused(space: sf.Space) -> None:
     """After a successor came, the holder that was replaced is told by whom."""
     gate = FenceGate(space)
     await gate.admit("invoice-7", 11)
@@ -34,7 +34,7 @@ async def test_a_stale_request_is_refused(space: hf.Space) -> None:
         await gate.admit("invoice-7", 11)
 
 
-async def test_the_same_fence_is_admitted_again(space: hf.Space) -> None:
+async def test_the_same_fence_is_admitted_again(space: sf.Space) -> None:
     """A holder writes as often as it likes, and nothing is written for it."""
     gate = FenceGate(space)
     await gate.admit("invoice-7", 12)
@@ -44,7 +44,7 @@ async def test_the_same_fence_is_admitted_again(space: hf.Space) -> None:
     assert (await space.read(key)).version(key) == before
 
 
-async def test_another_gate_on_the_same_space_remembers(space: hf.Space) -> None:
+async def test_another_gate_on_the_same_space_remembers(space: sf.Space) -> None:
     """The highest fence is in the store, not in the object: a restart of the service forgets nothing."""
     await FenceGate(space).admit("invoice-7", 12)
     assert await FenceGate(space).highest("invoice-7") == 12
@@ -52,7 +52,7 @@ async def test_another_gate_on_the_same_space_remembers(space: hf.Space) -> None
         await FenceGate(space).admit("invoice-7", 1)
 
 
-async def test_resources_are_guarded_apart(space: hf.Space) -> None:
+async def test_resources_are_guarded_apart(space: sf.Space) -> None:
     """Fences of different resources are never compared."""
     gate = FenceGate(space)
     await gate.admit("invoice-7", 500)
@@ -60,7 +60,7 @@ async def test_resources_are_guarded_apart(space: hf.Space) -> None:
     assert await gate.highest("invoice-9") == 0
 
 
-async def test_of_many_at_once_the_admitted_ones_only_rise(space: hf.Space) -> None:
+async def test_of_many_at_once_the_admitted_ones_only_rise(space: sf.Space) -> None:
     """A crowd of fences in any order leaves the highest, and none that came after a higher one was admitted."""
     gate = FenceGate(space)
     fences = [5, 3, 9, 1, 7, 9, 2]
@@ -70,7 +70,7 @@ async def test_of_many_at_once_the_admitted_ones_only_rise(space: hf.Space) -> N
     assert await gate.highest("r") == 9
 
 
-async def test_a_forgotten_resource_admits_any_fence(space: hf.Space) -> None:
+async def test_a_forgotten_resource_admits_any_fence(space: sf.Space) -> None:
     """Forgetting leaves no record, and doing it twice is harmless."""
     gate = FenceGate(space)
     await gate.admit("invoice-7", 12)
@@ -80,7 +80,7 @@ async def test_a_forgotten_resource_admits_any_fence(space: hf.Space) -> None:
     await gate.admit("invoice-7", 1)
 
 
-async def test_a_damaged_record_admits_nobody(space: hf.Space) -> None:
+async def test_a_damaged_record_admits_nobody(space: sf.Space) -> None:
     """What cannot be read is an error, never an open gate."""
     await space.commit(Put(space.key_for("fence", "invoice-7"), b"1:{}"))
     with pytest.raises(DecodeError, match="highest fence"):
@@ -88,7 +88,7 @@ async def test_a_damaged_record_admits_nobody(space: hf.Space) -> None:
 
 
 @pytest.mark.parametrize("fence", [0, 2**53, True, "12"])
-async def test_what_is_no_fence_is_refused(space: hf.Space, fence: Any) -> None:
+async def test_what_is_no_fence_is_refused(space: sf.Space, fence: Any) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidFenceError):
         await FenceGate(space).admit("invoice-7", fence)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidFenceError, InvalidFenceGuardError, InvalidFenceHeaderError
-from holdfast.fencing import FENCE_HEADER, FenceHeader, fence_header, parse_fence_header
+from standfast.errors import InvalidFenceError, InvalidFenceGuardError, InvalidFenceHeaderError
+from standfast.fencing import FENCE_HEADER, FenceHeader, fence_header, parse_fence_header
 
 RESOURCES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=200)
 
@@ -62,7 +62,7 @@ def test_a_header_that_says_nothing_clear_is_refused(value: str | None, problem:
     with pytest.raises(InvalidFenceHeaderError) as caught:
         parse_fence_header(value)
     assert problem in str(caught.value)
-    assert "Holdfast-Fence: invoice-7;42" in str(caught.value)
+    assert "Standfast-Fence: invoice-7;42" in str(caught.value)
 
 
 @pytest.mark.parametrize("fence", [0, 2**53, "42", True])

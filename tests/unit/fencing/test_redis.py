@@ -1,7 +1,7 @@
 """A guarded command for Redis: what is sent, what is made of the answer, and what a real server does with it.
 
-The tests of the script need a server: ``HOLDFAST_REDIS_URL=redis://127.0.0.1:6379``. They write and delete keys that
-begin with ``holdfast-test``.
+The tests of the script need a server: ``STANDFAST_REDIS_URL=redis://127.0.0.1:6379``. They write and delete keys that
+begin with ``standfast-test``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.errors import InvalidFenceError, InvalidFenceGuardError, StaleFenceError
-from holdfast.fencing import GUARDED_COMMAND, guard_redis, guard_redis_blocking
+from standfast.errors import InvalidFenceError, InvalidFenceGuardError, StaleFenceError
+from standfast.fencing import GUARDED_COMMAND, guard_redis, guard_redis_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-URL = os.environ.get("HOLDFAST_REDIS_URL", "")
+URL = os.environ.get("STANDFAST_REDIS_URL", "")
 
 
 class Canned:
@@ -126,7 +126,7 @@ class Wire:
 
     def close(self) -> None:
         """Forget what the test wrote, and leave."""
-        self.call("DEL", "holdfast-test", "{holdfast-test}:fence")
+        self.call("DEL", "standfast-test", "{standfast-test}:fence")
         self._lines.close()
 
 
@@ -134,7 +134,7 @@ class Wire:
 def server() -> Iterator[Wire]:
     """A real server."""
     if not URL:
-        pytest.skip("HOLDFAST_REDIS_URL is not set: the script was not run by a real server")
+        pytest.skip("STANDFAST_REDIS_URL is not set: the script was not run by a real server")
     place = urlsplit(URL)
     address = (place.hostname or "127.0.0.1", place.port or 6379)
     with socket.create_connection(address, timeout=10) as connection, closing(Wire(connection)) as wire:
@@ -144,22 +144,22 @@ def server() -> Iterator[Wire]:
 def test_a_server_refuses_a_stale_writer(server: Wire) -> None:
     """The replaced holder writes nothing; an equal and a higher fence do."""
     for fence in (12, 12, 13):
-        assert guard_redis_blocking(server, "SET", "holdfast-test", f"by {fence}", fence=fence) == b"OK"
+        assert guard_redis_blocking(server, "SET", "standfast-test", f"by {fence}", fence=fence) == b"OK"
     with pytest.raises(StaleFenceError, match="which has seen 13"):
-        guard_redis_blocking(server, "SET", "holdfast-test", "late", fence=12)
-    assert server.call("GET", "holdfast-test") == b"by 13"
+        guard_redis_blocking(server, "SET", "standfast-test", "late", fence=12)
+    assert server.call("GET", "standfast-test") == b"by 13"
 
 
 def test_a_server_tells_the_largest_fences_apart(server: Wire) -> None:
     """Numbers just below 2^53 are compared and kept exactly."""
-    guard_redis_blocking(server, "SET", "holdfast-test", "x", fence=2**53 - 1)
+    guard_redis_blocking(server, "SET", "standfast-test", "x", fence=2**53 - 1)
     with pytest.raises(StaleFenceError) as caught:
-        guard_redis_blocking(server, "SET", "holdfast-test", "y", fence=2**53 - 2)
+        guard_redis_blocking(server, "SET", "standfast-test", "y", fence=2**53 - 2)
     assert caught.value.highest == 2**53 - 1
 
 
 def test_a_server_replies_what_the_command_does(server: Wire) -> None:
     """Counting, several arguments, and a reply of nothing come through."""
-    assert guard_redis_blocking(server, "HSET", "holdfast-test", "a", 1, "b", 2, fence=1) == 2
-    assert guard_redis_blocking(server, "HGET", "holdfast-test", "none", fence=1) is None
-    assert guard_redis_blocking(server, "DEL", "holdfast-test", fence=2) == 1
+    assert guard_redis_blocking(server, "HSET", "standfast-test", "a", 1, "b", 2, fence=1) == 2
+    assert guard_redis_blocking(server, "HGET", "standfast-test", "none", fence=1) is None
+    assert guard_redis_blocking(server, "DEL", "standfast-test", fence=2) == 1

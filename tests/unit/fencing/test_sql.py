@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import InvalidFenceError, InvalidFenceGuardError, StaleFenceError
-from holdfast.fencing import SqlFenceGuard
+from standfast.errors import InvalidFenceError, InvalidFenceGuardError, StaleFenceError
+from standfast.fencing import SqlFenceGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

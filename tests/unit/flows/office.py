@@ -6,28 +6,28 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import holdfast as hf
-from holdfast.errors import HoldfastError
-from holdfast.events import TickFired, TickSkipped
-from holdfast.testing.workflows.mortal_store import Mortality, MortalStore
+import standfast as sf
+from standfast.errors import StandfastError
+from standfast.events import TickFired, TickSkipped
+from standfast.testing.workflows.mortal_store import Mortality, MortalStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from holdfast.events import Event
-    from holdfast.flows.opening import ArbiterKind
-    from holdfast.flows.policies import Policy
-    from holdfast.flows.scheduling import OnOverlap
-    from holdfast.testing.workflows import WorkflowEnvironment
+    from standfast.events import Event
+    from standfast.flows.opening import ArbiterKind
+    from standfast.flows.policies import Policy
+    from standfast.flows.scheduling import OnOverlap
+    from standfast.testing.workflows import WorkflowEnvironment
 
-ROBOT = hf.Principal("acme", "robot")
+ROBOT = sf.Principal("acme", "robot")
 FIRST, SECOND, THIRD = (f"nightly@2025-06-15T15:0{minute}:40Z" for minute in (7, 8, 9))
 
 
 class Mortal(NamedTuple):
     """A server that may die."""
 
-    dispatcher: hf.Dispatcher
+    dispatcher: sf.Dispatcher
     life: Mortality
 
 
@@ -36,15 +36,15 @@ class Office:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.began: list[str] = []
-        self.requests: list[hf.Request] = []
+        self.requests: list[sf.Request] = []
         self.told: list[Event] = []
         self.news = asyncio.Event()
         self.may_end = asyncio.Event()
         self.may_end.set()
-        self.flow = hf.Flow("office", concurrency=policy)
+        self.flow = sf.Flow("office", concurrency=policy)
 
         @self.flow.action
-        async def tidy(request: hf.Request, room: str = "hall") -> str:
+        async def tidy(request: sf.Request, room: str = "hall") -> str:
             self.began.append(request.id)
             self.requests.append(request)
             self.news.set()
@@ -53,23 +53,23 @@ class Office:
 
         self.tidy = tidy
 
-    def nightly(self, on_overlap: OnOverlap = "skip", **more: Any) -> hf.Schedule:
+    def nightly(self, on_overlap: OnOverlap = "skip", **more: Any) -> sf.Schedule:
         """Return a schedule of the action, for every minute."""
         more.setdefault("principal", ROBOT)
         return self.tidy.schedule("nightly", {"room": "attic"}, every="1 minute", on_overlap=on_overlap, **more)
 
     @asynccontextmanager
     async def open(
-        self, env: WorkflowEnvironment, *schedules: hf.Schedule, arbiter: ArbiterKind = "shared", servers: int = 1
-    ) -> AsyncIterator[hf.Dispatcher]:
+        self, env: WorkflowEnvironment, *schedules: sf.Schedule, arbiter: ArbiterKind = "shared", servers: int = 1
+    ) -> AsyncIterator[sf.Dispatcher]:
         """Serve the action with some servers on the store of an environment; give the first."""
         async with AsyncExitStack() as stack:
-            made = list[hf.Dispatcher]()
+            made = list[sf.Dispatcher]()
             for _ in range(servers):
-                space = hf.Space(await env.client.space.store.another(), clock=env.clock, lease="30 days")
+                space = sf.Space(await env.client.space.store.another(), clock=env.clock, lease="30 days")
                 stack.push_async_callback(space.aclose)
-                engine = hf.Engine(space, hooks=[self.hear])
-                dispatcher = hf.Dispatcher(engine, [self.flow], arbiter=arbiter, schedules=schedules)
+                engine = sf.Engine(space, hooks=[self.hear])
+                dispatcher = sf.Dispatcher(engine, [self.flow], arbiter=arbiter, schedules=schedules)
                 made.append(await stack.enter_async_context(dispatcher))
             yield made[0]
             self.may_end.set()
@@ -78,15 +78,15 @@ class Office:
     async def mortal(self, env: WorkflowEnvironment, life: Mortality) -> AsyncIterator[Mortal]:
         """Serve the action with a server that may die."""
         store = MortalStore(await env.client.space.store.another(), life)
-        space = hf.Space(store, clock=env.clock, lease="30 days")
-        dispatcher = hf.Dispatcher(hf.Engine(space, hooks=[self.hear]), [self.flow], schedules=[self.nightly("allow")])
+        space = sf.Space(store, clock=env.clock, lease="30 days")
+        dispatcher = sf.Dispatcher(sf.Engine(space, hooks=[self.hear]), [self.flow], schedules=[self.nightly("allow")])
         await dispatcher.open()
         yield Mortal(dispatcher, life)
         if life.is_dead:
             life.bury()
-        with suppress(HoldfastError):  # whoever is dead cannot say goodbye
+        with suppress(StandfastError):  # whoever is dead cannot say goodbye
             await dispatcher.aclose(grace=0)
-        with suppress(HoldfastError):
+        with suppress(StandfastError):
             await space.aclose()
 
     def hear(self, event: Event) -> None:

@@ -10,8 +10,8 @@ import msgspec
 import pydantic
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidInputError
+import standfast as sf
+from standfast.errors import InvalidInputError
 
 
 class Author(pydantic.BaseModel):
@@ -36,29 +36,29 @@ class Order:
     count: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
-shop = hf.Flow("shop")
+shop = sf.Flow("shop")
 
 
 @shop.action
-async def order(request: hf.Request, what: Order, note: str = "none") -> list[Order]:
+async def order(request: sf.Request, what: Order, note: str = "none") -> list[Order]:
     """Order something."""
     return [what, *(request.inputs and [])][: len(note)]
 
 
-@shop.action(concurrency=hf.Batch(100, "30s", key="tenant"))
-async def stock(request: hf.Request, orders: list[Order]) -> int:
+@shop.action(concurrency=sf.Batch(100, "30s", key="tenant"))
+async def stock(request: sf.Request, orders: list[Order]) -> int:
     """Put things on the shelf."""
     return len(orders) + len(request.inputs)
 
 
 @shop.action
-async def file(request: hf.Request, document: Document) -> Document:
+async def file(request: sf.Request, document: Document) -> Document:
     """Keep a document."""
     return document.model_copy(update={"title": request.id})
 
 
 @shop.action
-async def guess(request: hf.Request, data: Any = None) -> Any:
+async def guess(request: sf.Request, data: Any = None) -> Any:
     """Take anything."""
     return data or request.id
 

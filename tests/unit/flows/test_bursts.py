@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.flows.bursts import time_of
-from holdfast.flows.call import Call
-from holdfast.flows.newest import in_order
+from standfast.flows.bursts import time_of
+from standfast.flows.call import Call
+from standfast.flows.newest import in_order
 
 
 def call(name: str, at: float | None) -> Call:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestCancelledError, RequestInterruptedError
-from holdfast.flows.cancelling import note_asker, note_operator
-from holdfast.flows.records import CANCELS, REQUESTS
-from holdfast.transports.showing import shown_info
+import standfast as sf
+from standfast.errors import RequestCancelledError, RequestInterruptedError
+from standfast.flows.cancelling import note_asker, note_operator
+from standfast.flows.records import CANCELS, REQUESTS
+from standfast.transports.showing import shown_info
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.handle import Handle
+    from standfast.flows.handle import Handle
 
-EVE = hf.Principal("acme", "eve", frozenset({"operator"}))
-NOBODY = hf.Principal("acme")
+EVE = sf.Principal("acme", "eve", frozenset({"operator"}))
+NOBODY = sf.Principal("acme")
 DURABLE = pytest.mark.parametrize("durable", [False, True], ids=["attended", "durable"])
 ARBITERS = pytest.mark.parametrize("arbiter", ["local", "shared"])
 
@@ -40,7 +40,7 @@ async def told(handle: Handle) -> tuple[str, str, str]:
 async def test_a_user_or_an_operator_is_named(who: Any, name: str, action: str, arbiter: Any, *, durable: bool) -> None:
     """Whether the request runs or waits for its turn, whatever kind it is."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
         stage.hold("a", "b")
         if action == "waiting":
             await server.dispatch(arrival("queued", "a"))
@@ -57,7 +57,7 @@ async def test_a_user_or_an_operator_is_named(who: Any, name: str, action: str, 
 async def test_one_that_was_cancelled_says_how_often_it_was_begun(*, durable: bool) -> None:
     """What it has done by then may have to be cleaned up."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         stage.hold("a")
         handle = await server.dispatch(arrival("queued", "a", durable=durable))
         await stage.until_begun("a")
@@ -72,7 +72,7 @@ async def test_one_that_was_cancelled_says_how_often_it_was_begun(*, durable: bo
 async def test_one_is_named_who_asks_another_server(action: str, *, durable: bool) -> None:
     """The server that runs the request is told who it was."""
     stage, url = Stage(), f"memory://{fresh_name()}"
-    async with hf.Dispatcher(url, [stage.flow]) as one, hf.Dispatcher(url, [stage.flow]) as other:
+    async with sf.Dispatcher(url, [stage.flow]) as one, sf.Dispatcher(url, [stage.flow]) as other:
         stage.hold("a")
         handle = await one.dispatch(arrival(action, "a", durable=durable, idempotency_key="k"))
         await stage.until_begun("a")
@@ -88,7 +88,7 @@ async def test_one_is_named_who_asks_another_server(action: str, *, durable: boo
 async def test_those_who_have_no_name_are_told_as_some_user(arbiter: Any, *, durable: bool) -> None:
     """Nothing is made up."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
         stage.hold("a")
         handle = await server.dispatch(arrival("free", "a", principal=NOBODY, session="", durable=durable))
         await stage.until_begun("a")
@@ -101,7 +101,7 @@ async def test_those_who_have_no_name_are_told_as_some_user(arbiter: Any, *, dur
 async def test_a_caller_that_went_away_is_told_as_such(arbiter: Any, here: bool) -> None:  # noqa: FBT001 -- it has a name
     """Nobody has asked for it."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
         stage.hold("a")
         handle = await server.dispatch(arrival("free", "a"), here=here)
         caller = asyncio.ensure_future(handle.packed())
@@ -114,8 +114,8 @@ async def test_a_caller_that_went_away_is_told_as_such(arbiter: Any, here: bool)
 async def test_a_server_that_stops_is_told_as_such() -> None:
     """To whoever asks another one."""
     stage, url = Stage(), f"memory://{fresh_name()}"
-    async with hf.Dispatcher(url, [stage.flow]) as other:
-        async with hf.Dispatcher(url, [stage.flow]) as one:
+    async with sf.Dispatcher(url, [stage.flow]) as other:
+        async with sf.Dispatcher(url, [stage.flow]) as one:
             stage.hold("a")
             handle = await one.dispatch(arrival("queued", "a"))
             await stage.until_begun("a")
@@ -130,8 +130,8 @@ async def test_a_server_that_stops_is_told_as_such() -> None:
 @ARBITERS
 async def test_whoever_shares_a_run_is_told_of_no_names(arbiter: Any) -> None:
     """Only of what kind it was."""
-    stage, bob = Stage(), hf.Principal("acme", "bob")
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
+    stage, bob = Stage(), sf.Principal("acme", "bob")
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter=arbiter) as server:
         stage.hold("a")
         await server.dispatch(arrival("joined", "a"))
         await stage.until_begun("a")
@@ -143,9 +143,9 @@ async def test_whoever_shares_a_run_is_told_of_no_names(arbiter: Any) -> None:
 
 async def test_whoever_shares_a_run_and_sends_their_request_again_is_told_of_no_names() -> None:
     """Their idempotency key stands for the request of another user then, which is not theirs all the same."""
-    stage, bob = Stage(), hf.Principal("acme", "bob")
+    stage, bob = Stage(), sf.Principal("acme", "bob")
     asked = arrival("joined", "b", principal=bob, idempotency_key="k")
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         stage.hold("a")
         await server.dispatch(arrival("joined", "a"))
         await stage.until_begun("a")
@@ -160,7 +160,7 @@ async def test_whoever_shares_a_run_and_sends_their_request_again_is_told_of_no_
 async def test_a_request_that_ends_well_all_the_same_was_cancelled_by_nobody(*, durable: bool) -> None:
     """Though somebody has asked for it."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         stage.hold("a")
         handle = await server.dispatch(arrival("queued", "a", durable=durable))
         await stage.until_begun("a")
@@ -174,7 +174,7 @@ async def test_a_request_that_ends_well_all_the_same_was_cancelled_by_nobody(*, 
 async def test_the_first_who_asks_is_named() -> None:
     """As it is the first reason that counts."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         stage.hold("a")
         await server.dispatch(arrival("queued", "a"))
         handle = await server.dispatch(arrival("queued", "b", durable=True))
@@ -187,7 +187,7 @@ async def test_the_first_who_asks_is_named() -> None:
 async def test_an_operator_at_the_command_line_has_no_name() -> None:
     """It is noted of runs that are requests; of others there is nothing to note."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         stage.hold("a")
         handle = await server.dispatch(arrival("queued", "a", durable=True))
         run = await server.engine.get(handle.id)

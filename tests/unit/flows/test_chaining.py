@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import WaitsForItselfError
-from holdfast.flows.chaining import SIGNED, Chains
+import standfast as sf
+from standfast.errors import WaitsForItselfError
+from standfast.flows.chaining import SIGNED, Chains
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.arrival import Address
+    from standfast.flows.arrival import Address
 
 KEY: Address = ("request", "acme", "session", "s-1")
 
 
-async def signed_by(dispatcher: hf.Dispatcher, stage: Stage) -> tuple[Address, ...]:
+async def signed_by(dispatcher: sf.Dispatcher, stage: Stage) -> tuple[Address, ...]:
     """Return the chain that an action of a dispatcher sends along."""
     chain: asyncio.Future[tuple[Address, ...]] = asyncio.get_running_loop().create_future()
 
-    async def nest(request: hf.Request, name: str) -> str:
+    async def nest(request: sf.Request, name: str) -> str:
         chain.set_result(request.signed_chain)
         return name
 
@@ -35,7 +35,7 @@ async def signed_by(dispatcher: hf.Dispatcher, stage: Stage) -> tuple[Address, .
 async def test_a_key_that_was_signed_in_this_store_counts_in_all_its_processes() -> None:
     """A request that would wait for it is refused at once."""
     stage, url = Stage(), f"memory://{fresh_name()}"
-    async with hf.Dispatcher(url, [stage.flow]) as one, hf.Dispatcher(url, [stage.flow]) as other:
+    async with sf.Dispatcher(url, [stage.flow]) as one, sf.Dispatcher(url, [stage.flow]) as other:
         chain = await signed_by(one, stage)
         for dispatcher in (one, other):
             with pytest.raises(WaitsForItselfError):
@@ -45,11 +45,11 @@ async def test_a_key_that_was_signed_in_this_store_counts_in_all_its_processes()
 async def test_a_key_of_another_store_is_another_key() -> None:
     """Two applications have sessions of the same name; one may wait for the other. The way back is still known."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as one, hf.Dispatcher("memory://", [stage.flow]) as other:
+    async with sf.Dispatcher("memory://", [stage.flow]) as one, sf.Dispatcher("memory://", [stage.flow]) as other:
         chain = await signed_by(one, stage)
         seen: list[tuple[Address, ...]] = []
 
-        async def nest(request: hf.Request, name: str) -> str:
+        async def nest(request: sf.Request, name: str) -> str:
             seen.append(request.signed_chain)
             return name
 
@@ -64,9 +64,9 @@ async def test_a_key_of_another_store_is_another_key() -> None:
 async def test_a_key_that_somebody_made_up_refuses_nothing(forged: Address) -> None:
     """A caller cannot let the requests fail that an action makes on its behalf."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
 
-        async def nest(request: hf.Request, name: str) -> str:
+        async def nest(request: sf.Request, name: str) -> str:
             del request
             inner = await dispatcher.dispatch(arrival("queued", name))
             return str(await inner.result(SOON))
@@ -78,7 +78,7 @@ async def test_a_key_that_somebody_made_up_refuses_nothing(forged: Address) -> N
 
 async def test_a_key_is_signed_once() -> None:
     """What came from outside is handed on as it came, and comes back as it was sent."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         chains = await Chains.load(space)
         sent = chains.signed(KEY)
         assert chains.signed(sent) == sent

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import QueueTimeoutError, RequestFailedError, WaitsForItselfError
-from holdfast.flows import rooms, tasks
-from holdfast.flows.circling import Circles, Waiter
+import standfast as sf
+from standfast.errors import QueueTimeoutError, RequestFailedError, WaitsForItselfError
+from standfast.flows import rooms, tasks
+from standfast.flows.circling import Circles, Waiter
 from tests.conformance.arbiter_visits import fresh_name
 
 if TYPE_CHECKING:
-    from holdfast.flows.arrival import Address
-    from holdfast.flows.handle import Handle
+    from standfast.flows.arrival import Address
+    from standfast.flows.handle import Handle
 
 SOON = 15.0
 ARBITERS = pytest.mark.parametrize("arbiter", ["local", "shared"])
@@ -29,50 +29,50 @@ class World:
     """``limited`` needs its session and then the room; ``calls`` has the room and calls ``queued`` in a session."""
 
     def __init__(self, most: int = 1, **options: Any) -> None:
-        self.flow, self.room = hf.Flow("f"), hf.ActionLimit(most, name="room", ttl=None)
-        self.server: hf.Dispatcher | None = None
-        self.elsewhere: hf.Dispatcher | None = None
+        self.flow, self.room = sf.Flow("f"), sf.ActionLimit(most, name="room", ttl=None)
+        self.server: sf.Dispatcher | None = None
+        self.elsewhere: sf.Dispatcher | None = None
         self.called: Handle
         self.may_call, self.may_end = asyncio.Event(), asyncio.Event()
-        queue = hf.Queue(timeout=None)
+        queue = sf.Queue(timeout=None)
         self.flow.action(concurrency=queue, limits=self.room, name="limited", **options)(self._limited)
         self.flow.action(limits=self.room, name="calls")(self._calls)
         self.flow.action(concurrency=queue, name="queued")(self._limited)
         self.flow.action(limits=self.room, name="again")(self._again)
         self.flow.action(concurrency=queue, name="blocks")(self._blocks)
 
-    async def _blocks(self, _request: hf.Request) -> None:
+    async def _blocks(self, _request: sf.Request) -> None:
         await self.may_end.wait()
 
-    async def _limited(self, _request: hf.Request) -> str:
+    async def _limited(self, _request: sf.Request) -> str:
         return "done"
 
-    async def _calls(self, _request: hf.Request) -> str:
+    async def _calls(self, _request: sf.Request) -> str:
         await self.may_call.wait()
         self.called = await self.dispatch("queued", "k", self.elsewhere)
         return str(await self.called.result())
 
-    async def _again(self, _request: hf.Request, times: int) -> int:
+    async def _again(self, _request: sf.Request, times: int) -> int:
         if times:
             await (await self.dispatch("again", times=times - 1)).result()
         return times
 
     async def dispatch(
-        self, action: str, session: str = "", by: hf.Dispatcher | None = None, *, attended: bool = True, **inputs: Any
+        self, action: str, session: str = "", by: sf.Dispatcher | None = None, *, attended: bool = True, **inputs: Any
     ) -> Handle:
         """Dispatch a request of an action."""
         server = by or self.server
         assert server is not None
-        sent = hf.Arrival(flow="f", action=action, session=session, inputs=inputs, attended=attended)
+        sent = sf.Arrival(flow="f", action=action, session=session, inputs=inputs, attended=attended)
         return await asyncio.wait_for(server.dispatch(sent), SOON)
 
 
-def limits_of(server: hf.Dispatcher) -> Any:
+def limits_of(server: sf.Dispatcher) -> Any:
     """Return the limits of a server."""
     return server._serving().limits
 
 
-async def until_one_waits(server: hf.Dispatcher) -> None:
+async def until_one_waits(server: sf.Dispatcher) -> None:
     """Wait until somebody waits who holds something."""
     async with asyncio.timeout(SOON):
         while not len(limits_of(server).circles):  # noqa: ASYNC110 -- nothing tells of it
@@ -83,7 +83,7 @@ async def until_one_waits(server: hf.Dispatcher) -> None:
 async def test_a_circle_of_a_key_and_a_limit_is_refused_at_once_when_the_called_one_closes_it(arbiter: Any) -> None:
     """It is refused to wait for the key of one that waits for the room of its caller; the others go on."""
     world = World()
-    async with hf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
+    async with sf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
         calls = await world.dispatch("calls")
         limited = await world.dispatch("limited", "k")
         assert limited.status == "waiting"
@@ -104,7 +104,7 @@ async def test_a_circle_that_a_stranger_closes_is_at_the_cost_of_the_one_that_wa
 ) -> None:
     """The stranger has called nobody, and may have been accepted durably; of a run in the store nobody here knows."""
     world = World(durable=durable)
-    async with hf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
+    async with sf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
         await world.dispatch("blocks", "k")
         calls = await world.dispatch("calls")
         limited = await world.dispatch("limited", "k")
@@ -123,7 +123,7 @@ async def test_a_circle_that_a_stranger_closes_is_at_the_cost_of_the_one_that_wa
 async def test_a_request_that_is_called_uses_room_that_is_free_besides_that_of_its_caller(arbiter: Any) -> None:
     """Only where there is none left would it wait for itself."""
     world = World(2)
-    async with hf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
+    async with sf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
         assert await (await world.dispatch("again", times=1)).result(SOON) == 1
         with pytest.raises(RequestFailedError) as failed:
             await (await world.dispatch("again", times=2)).result(SOON)
@@ -138,14 +138,14 @@ async def test_nobody_waits_for_a_request_without_a_caller_that_needs_the_room_i
     """It was accepted, and is run as soon as whoever has the room has ended."""
     world, refused = World(), list[Any]()
 
-    async def waits(_request: hf.Request) -> None:
+    async def waits(_request: sf.Request) -> None:
         handle = await world.dispatch("limited", "k", attended=False)
         with pytest.raises(WaitsForItselfError, match="the limit 'room'"):
             await handle.result(SOON)
         refused.append(handle)
 
     world.flow.action(limits=world.room)(waits)
-    async with hf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
+    async with sf.Dispatcher("memory://", [world.flow], arbiter=arbiter) as world.server:
         await (await world.dispatch("waits")).result(SOON)
         assert await refused[0].result(SOON) == "done"
 
@@ -156,7 +156,7 @@ async def test_a_circle_over_two_processes_ends_when_the_called_one_has_waited_f
     """Though both were declared to wait as long as it takes."""
     monkeypatch.setattr(tasks, "LONGEST", 0.05)
     world, url = World(), f"memory://{fresh_name()}"
-    async with hf.Dispatcher(url, [world.flow]) as world.server, hf.Dispatcher(url, [world.flow]) as world.elsewhere:
+    async with sf.Dispatcher(url, [world.flow]) as world.server, sf.Dispatcher(url, [world.flow]) as world.elsewhere:
         calls = await world.dispatch("calls")
         limited = await world.dispatch("limited", "k")
         world.may_call.set()
@@ -172,9 +172,9 @@ async def test_a_request_that_is_called_does_not_wait_for_room_for_ever(monkeypa
     monkeypatch.setattr(rooms, "LONGEST", 0.05)
     world = World()
     chain = (("request", "another", "session", "s"),)
-    async with hf.Dispatcher("memory://", [world.flow]) as world.server:
+    async with sf.Dispatcher("memory://", [world.flow]) as world.server:
         await world.dispatch("calls")
-        sent = hf.Arrival(flow="f", action="limited", chain=chain)
+        sent = sf.Arrival(flow="f", action="limited", chain=chain)
         with pytest.raises(QueueTimeoutError):
             await (await world.server.dispatch(sent)).result(SOON)
         world.may_call.set()

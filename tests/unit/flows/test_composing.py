@@ -8,38 +8,38 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidFlowError, RateExceededError, RequestCancelledError, TooManyRequestsError
-from holdfast.flows.composing import REFUSED, TRAITS
+import standfast as sf
+from standfast.errors import InvalidFlowError, RateExceededError, RequestCancelledError, TooManyRequestsError
+from standfast.flows.composing import REFUSED, TRAITS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.flows.composing import Trait
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.policies import Policy
+    from standfast.flows.composing import Trait
+    from standfast.flows.handle import Handle
+    from standfast.flows.policies import Policy
 
 SOON: Final = 10.0
 POLICIES: Final[dict[str, Policy]] = {
-    "allow": hf.Allow(),
-    "queue": hf.Queue(),
-    "reject": hf.Reject(),
-    "debounce": hf.Debounce("5ms"),
-    "restart": hf.Restart(),
-    "batch": hf.Batch(1, "10s"),
-    "join": hf.Join(),
-    "latest": hf.Latest(),
+    "allow": sf.Allow(),
+    "queue": sf.Queue(),
+    "reject": sf.Reject(),
+    "debounce": sf.Debounce("5ms"),
+    "restart": sf.Restart(),
+    "batch": sf.Batch(1, "10s"),
+    "join": sf.Join(),
+    "latest": sf.Latest(),
 }
 OPTIONS: Final[dict[Trait, dict[str, Any]]] = {
-    "limit": {"limits": hf.ActionLimit(1)},
-    "limit of the policy's key": {"limits": hf.ActionLimit(1, key="session")},
-    "limit that rejects": {"limits": hf.ActionLimit(1, on_limit="reject")},
-    "rate": {"limits": hf.Rate(1, "1 hour")},
+    "limit": {"limits": sf.ActionLimit(1)},
+    "limit of the policy's key": {"limits": sf.ActionLimit(1, key="session")},
+    "limit that rejects": {"limits": sf.ActionLimit(1, on_limit="reject")},
+    "rate": {"limits": sf.Rate(1, "1 hour")},
     "idempotency": {"idempotency_window": "2 hours"},
-    "priority": {"limits": hf.ActionLimit(1), "priority": 1},
+    "priority": {"limits": sf.ActionLimit(1), "priority": 1},
     "durable": {"durable": True},
     "not durable": {"durable": False},
-    "retry": {"retry": hf.Retry(attempts=2, delay=0.01)},
+    "retry": {"retry": sf.Retry(attempts=2, delay=0.01)},
     "interrupted": {"interrupted": "fail"},
     "cancel on disconnect": {"on_disconnect": "cancel"},
     "continue on disconnect": {"on_disconnect": "continue"},
@@ -57,19 +57,19 @@ class Bench:
         self.may_end = asyncio.Event()
         self.news = asyncio.Event()
         self.failures = 0
-        self.flow = hf.Flow("bench")
-        is_batch = isinstance(policy, hf.Batch)
+        self.flow = sf.Flow("bench")
+        is_batch = isinstance(policy, sf.Batch)
 
-        async def one(request: hf.Request, name: str) -> str:
+        async def one(request: sf.Request, name: str) -> str:
             return await self._work(request, name)
 
-        async def many(request: hf.Request, names: list[str]) -> str:
+        async def many(request: sf.Request, names: list[str]) -> str:
             return await self._work(request, names[0])
 
         self._input = "names" if is_batch else "name"
         self.action = self.flow.action(name="work", concurrency=policy, **options)(many if is_batch else one)
 
-    async def _work(self, _request: hf.Request, name: str) -> str:
+    async def _work(self, _request: sf.Request, name: str) -> str:
         self.begun.append(name)
         self.news.set()
         self._now += 1
@@ -83,10 +83,10 @@ class Bench:
             raise ValueError(name)
         return f"did {name}"
 
-    def arrival(self, name: str, **more: Any) -> hf.Arrival:
+    def arrival(self, name: str, **more: Any) -> sf.Arrival:
         """Return a request in a session of its own."""
         more.setdefault("session", f"session of {name}")
-        return hf.Arrival(flow="bench", action="work", inputs={self._input: name}, **more)
+        return sf.Arrival(flow="bench", action="work", inputs={self._input: name}, **more)
 
     async def until_begun(self, name: str) -> None:
         """Wait until that one has begun."""
@@ -101,7 +101,7 @@ async def result(handle: Handle) -> Any:
     return await handle.result(timeout=SOON)
 
 
-async def one_at_a_time(bench: Bench, server: hf.Dispatcher) -> None:
+async def one_at_a_time(bench: Bench, server: sf.Dispatcher) -> None:
     """Two that do not collide run one after the other."""
     handles = [await server.dispatch(bench.arrival(name)) for name in "ab"]
     bench.may_end.set()
@@ -109,7 +109,7 @@ async def one_at_a_time(bench: Bench, server: hf.Dispatcher) -> None:
     assert bench.most == 1
 
 
-async def refused_without_room(bench: Bench, server: hf.Dispatcher) -> None:
+async def refused_without_room(bench: Bench, server: sf.Dispatcher) -> None:
     """The second is refused while the first runs."""
     first = await server.dispatch(bench.arrival("a"))
     await bench.until_begun("a")
@@ -119,7 +119,7 @@ async def refused_without_room(bench: Bench, server: hf.Dispatcher) -> None:
     assert await result(first) == "did a"
 
 
-async def refused_over_the_rate(bench: Bench, server: hf.Dispatcher) -> None:
+async def refused_over_the_rate(bench: Bench, server: sf.Dispatcher) -> None:
     """The second of an hour is refused."""
     bench.may_end.set()
     assert await result(await server.dispatch(bench.arrival("a"))) == "did a"
@@ -127,7 +127,7 @@ async def refused_over_the_rate(bench: Bench, server: hf.Dispatcher) -> None:
         await server.dispatch(bench.arrival("b"))
 
 
-async def answered_twice(bench: Bench, server: hf.Dispatcher) -> None:
+async def answered_twice(bench: Bench, server: sf.Dispatcher) -> None:
     """A request that is sent twice is done once."""
     bench.may_end.set()
     first = await server.dispatch(bench.arrival("a", idempotency_key="k"))
@@ -136,7 +136,7 @@ async def answered_twice(bench: Bench, server: hf.Dispatcher) -> None:
     assert (again.is_replay, await result(again), bench.begun) == (True, "did a", ["a"])
 
 
-async def by_priority(bench: Bench, server: hf.Dispatcher) -> None:
+async def by_priority(bench: Bench, server: sf.Dispatcher) -> None:
     """Of those who wait for the limit, the most important goes first."""
     handles = [await server.dispatch(bench.arrival("a"))]
     await bench.until_begun("a")
@@ -146,21 +146,21 @@ async def by_priority(bench: Bench, server: hf.Dispatcher) -> None:
     assert bench.begun == ["a", "c", "b"]
 
 
-async def is_a_run(bench: Bench, server: hf.Dispatcher) -> None:
+async def is_a_run(bench: Bench, server: sf.Dispatcher) -> None:
     """An attended request is a run all the same."""
     bench.may_end.set()
     handle = await server.dispatch(bench.arrival("a"))
     assert (handle.is_durable, await result(handle)) == (True, "did a")
 
 
-async def is_no_run(bench: Bench, server: hf.Dispatcher) -> None:
+async def is_no_run(bench: Bench, server: sf.Dispatcher) -> None:
     """An attended request is none."""
     bench.may_end.set()
     handle = await server.dispatch(bench.arrival("a"))
     assert (handle.is_durable, await result(handle)) == (False, "did a")
 
 
-async def tried_again(bench: Bench, server: hf.Dispatcher) -> None:
+async def tried_again(bench: Bench, server: sf.Dispatcher) -> None:
     """One that nobody waits for is tried again."""
     bench.may_end.set()
     bench.failures = 1
@@ -168,7 +168,7 @@ async def tried_again(bench: Bench, server: hf.Dispatcher) -> None:
     assert bench.begun == ["a", "a"]
 
 
-async def not_to_be_retried(bench: Bench, server: hf.Dispatcher) -> None:
+async def not_to_be_retried(bench: Bench, server: sf.Dispatcher) -> None:
     """It is written down that it is not to be run twice."""
     bench.may_end.set()
     handle = await server.dispatch(bench.arrival("a"))
@@ -185,7 +185,7 @@ async def leave(bench: Bench, handle: Handle) -> None:
     bench.may_end.set()
 
 
-async def cancelled_with_its_caller(bench: Bench, server: hf.Dispatcher) -> None:
+async def cancelled_with_its_caller(bench: Bench, server: sf.Dispatcher) -> None:
     """It ends with the caller."""
     handle = await server.dispatch(bench.arrival("a"))
     await leave(bench, handle)
@@ -193,14 +193,14 @@ async def cancelled_with_its_caller(bench: Bench, server: hf.Dispatcher) -> None
         await result(handle)
 
 
-async def goes_on(bench: Bench, server: hf.Dispatcher) -> None:
+async def goes_on(bench: Bench, server: sf.Dispatcher) -> None:
     """It ends as if nothing had happened."""
     handle = await server.dispatch(bench.arrival("a"))
     await leave(bench, handle)
     assert await result(handle) == "did a"
 
 
-WORKS: Final[dict[Trait, Callable[[Bench, hf.Dispatcher], Awaitable[None]]]] = {
+WORKS: Final[dict[Trait, Callable[[Bench, sf.Dispatcher], Awaitable[None]]]] = {
     "limit": one_at_a_time,
     "limit of the policy's key": one_at_a_time,
     "limit that rejects": refused_without_room,
@@ -240,48 +240,48 @@ async def test_what_makes_sense_works(policy: str, trait: Trait, arbiter: Any) -
     """With lines in memory and in the store."""
     options = OPTIONS[trait]
     if (policy, trait) == ("allow", "limit of the policy's key"):
-        options = {"limits": hf.ActionLimit(1, key="none")}  # which is the key of that policy
+        options = {"limits": sf.ActionLimit(1, key="none")}  # which is the key of that policy
     bench = Bench(POLICIES[policy], options)
-    async with hf.Dispatcher("memory://", [bench.flow], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [bench.flow], arbiter=arbiter) as server:
         await WORKS[trait](bench, server)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"durable": True, "limits": hf.ActionLimit(1), "priority": 1}, "wait in the store in the order"),
+        ({"durable": True, "limits": sf.ActionLimit(1), "priority": 1}, "wait in the store in the order"),
         ({"priority": 1}, "the action has none that lets requests wait"),
-        ({"priority": 1, "limits": hf.Rate(1, "1 second")}, "the action has none that lets requests wait"),
-        ({"priority": 1, "limits": hf.ActionLimit(1, on_limit="reject")}, "the action has none"),
-        ({"priority": 101, "limits": hf.ActionLimit(1)}, "the priority is no whole number from -100 to 100"),
-        ({"limits": [hf.ActionLimit(1), hf.ActionLimit(2)]}, "two limits count 'none'"),
-        ({"limits": [hf.Rate(1, 1, key="user"), hf.Rate(2, 1, key="user")]}, "two limits count 'user'"),
+        ({"priority": 1, "limits": sf.Rate(1, "1 second")}, "the action has none that lets requests wait"),
+        ({"priority": 1, "limits": sf.ActionLimit(1, on_limit="reject")}, "the action has none"),
+        ({"priority": 101, "limits": sf.ActionLimit(1)}, "the priority is no whole number from -100 to 100"),
+        ({"limits": [sf.ActionLimit(1), sf.ActionLimit(2)]}, "two limits count 'none'"),
+        ({"limits": [sf.Rate(1, 1, key="user"), sf.Rate(2, 1, key="user")]}, "two limits count 'user'"),
         ({"limits": ["five"]}, "'five' is no limit"),
-        ({"concurrency": "queue", "limits": hf.ActionLimit(1, max_queued=5)}, "refused after it has waited"),
+        ({"concurrency": "queue", "limits": sf.ActionLimit(1, max_queued=5)}, "refused after it has waited"),
         ({"durable": True, "on_disconnect": "cancel"}, "cannot be had with durable=True"),
     ],
 )
 def test_what_could_have_no_effect_is_refused(options: dict[str, Any], reason: str) -> None:
     """Whoever declares it is told why."""
 
-    async def work(request: hf.Request) -> None: ...
+    async def work(request: sf.Request) -> None: ...
 
     with pytest.raises(InvalidFlowError, match=f"^flow 'f', action 'work': .*{reason}"):
-        hf.Flow("f").action(**options)(work)
+        sf.Flow("f").action(**options)(work)
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: hf.ActionLimit(0), "max is 0"),
-        (lambda: hf.ActionLimit(401), "from 1 to 400"),
-        (lambda: hf.ActionLimit(1, on_limit="join"), "on_limit is 'join'"),  # type: ignore[arg-type]  # which is what is tested
-        (lambda: hf.ActionLimit(1, on_limit="reject", max_queued=1), "max_queued belongs to on_limit='queue'"),
-        (lambda: hf.ActionLimit(1, key="planet"), "the key 'planet' is none"),  # type: ignore[arg-type]  # which is what is tested
-        (lambda: hf.ActionLimit(1, name="a b"), "name is 'a b'"),
-        (lambda: hf.Rate(0, "1 second"), "max is 0"),
-        (lambda: hf.Rate(1, "1 second", burst=0), "burst is 0"),
-        (lambda: hf.Rate(1, "30 days", burst=1_000_000), "it would never be full"),
+        (lambda: sf.ActionLimit(0), "max is 0"),
+        (lambda: sf.ActionLimit(401), "from 1 to 400"),
+        (lambda: sf.ActionLimit(1, on_limit="join"), "on_limit is 'join'"),  # type: ignore[arg-type]  # which is what is tested
+        (lambda: sf.ActionLimit(1, on_limit="reject", max_queued=1), "max_queued belongs to on_limit='queue'"),
+        (lambda: sf.ActionLimit(1, key="planet"), "the key 'planet' is none"),  # type: ignore[arg-type]  # which is what is tested
+        (lambda: sf.ActionLimit(1, name="a b"), "name is 'a b'"),
+        (lambda: sf.Rate(0, "1 second"), "max is 0"),
+        (lambda: sf.Rate(1, "1 second", burst=0), "burst is 0"),
+        (lambda: sf.Rate(1, "30 days", burst=1_000_000), "it would never be full"),
     ],
 )
 def test_a_limit_that_cannot_be_meant_is_refused(make: Callable[[], object], reason: str) -> None:
@@ -292,13 +292,13 @@ def test_a_limit_that_cannot_be_meant_is_refused(make: Callable[[], object], rea
 
 def test_limits_of_one_name_that_differ_are_refused_by_the_app() -> None:
     """Both places are named."""
-    flow = hf.Flow("f")
+    flow = sf.Flow("f")
 
-    async def work(request: hf.Request) -> None: ...
+    async def work(request: sf.Request) -> None: ...
 
-    flow.action(name="one", limits=hf.ActionLimit(1, name="gpu"))(work)
-    flow.action(name="two", limits=hf.ActionLimit(2, name="gpu"))(work)
+    flow.action(name="one", limits=sf.ActionLimit(1, name="gpu"))(work)
+    flow.action(name="two", limits=sf.ActionLimit(2, name="gpu"))(work)
     with pytest.raises(
         InvalidFlowError, match=r"action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
     ):
-        hf.Dispatcher("memory://", [flow])
+        sf.Dispatcher("memory://", [flow])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     ArbiterUnavailableError,
     ForbiddenError,
     InvalidFlowError,
@@ -21,16 +21,16 @@ from holdfast.errors import (
     StoreBusyError,
     UnknownActionError,
 )
-from holdfast.flows.records import REQUESTS, RequestKeys
-from holdfast.flows.sweeping import sweep
-from holdfast.flows.viewing import ended, final_put, look
+from standfast.flows.records import REQUESTS, RequestKeys
+from standfast.flows.sweeping import sweep
+from standfast.flows.viewing import ended, final_put, look
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.dispatch import Dispatcher
+    from standfast.flows.dispatch import Dispatcher
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def stage() -> Stage:
 @pytest.fixture
 async def dispatcher(stage: Stage) -> AsyncIterator[Dispatcher]:
     """One on a store in memory."""
-    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         yield dispatcher
 
 
 async def test_what_is_not_open_refuses(stage: Stage) -> None:
     """Before it is opened, and after it was closed; and it is not opened twice."""
-    dispatcher = hf.Dispatcher("memory://", [stage.flow])
+    dispatcher = sf.Dispatcher("memory://", [stage.flow])
     with pytest.raises(ArbiterUnavailableError):
         await dispatcher.dispatch(arrival("free", "a"))
     async with dispatcher:
@@ -64,9 +64,9 @@ async def test_what_is_not_open_refuses(stage: Stage) -> None:
 async def test_a_second_server_with_lines_in_memory_is_refused(stage: Stage) -> None:
     """Two of them would not know of each other's turns."""
     url = f"memory://{fresh_name()}"
-    async with hf.Dispatcher(url, [stage.flow], arbiter="local"):
+    async with sf.Dispatcher(url, [stage.flow], arbiter="local"):
         with pytest.raises(NotTheSoleServerError):
-            await hf.Dispatcher(url, [stage.flow], arbiter="local").open()
+            await sf.Dispatcher(url, [stage.flow], arbiter="local").open()
 
 
 async def test_what_cannot_be_run_is_refused_before_anything_is_written(dispatcher: Dispatcher, stage: Stage) -> None:
@@ -83,17 +83,17 @@ async def test_what_cannot_be_run_is_refused_before_anything_is_written(dispatch
 
 async def test_who_lacks_the_role_is_refused() -> None:
     """Roles are of the principal, whatever the inputs say."""
-    flow = hf.Flow("ops")
+    flow = sf.Flow("ops")
 
     @flow.action(roles=["admin"])
-    async def purge(request: hf.Request) -> str:
+    async def purge(request: sf.Request) -> str:
         return request.user
 
-    async with hf.Dispatcher("memory://", [flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [flow]) as dispatcher:
         with pytest.raises(ForbiddenError):
-            await dispatcher.dispatch(hf.Arrival(flow="ops", action="purge", principal=ANN))
-        root = hf.Principal("acme", "root", frozenset({"admin"}))
-        handle = await dispatcher.dispatch(hf.Arrival(flow="ops", action="purge", principal=root))
+            await dispatcher.dispatch(sf.Arrival(flow="ops", action="purge", principal=ANN))
+        root = sf.Principal("acme", "root", frozenset({"admin"}))
+        handle = await dispatcher.dispatch(sf.Arrival(flow="ops", action="purge", principal=root))
         assert await result(handle) == "root"
 
 
@@ -134,8 +134,8 @@ async def test_requests_that_take_too_long_to_end_are_interrupted_on_closing(sta
     """Their key is free for whoever serves then."""
     url = f"memory://{fresh_name()}"
     stage.hold("a")
-    async with hf.Dispatcher(url, [stage.flow]) as other:
-        dispatcher = hf.Dispatcher(url, [stage.flow])
+    async with sf.Dispatcher(url, [stage.flow]) as other:
+        dispatcher = sf.Dispatcher(url, [stage.flow])
         await dispatcher.open()
         handle = await dispatcher.dispatch(arrival("queued", "a"))
         await stage.until_begun("a")
@@ -148,7 +148,7 @@ async def test_requests_that_take_too_long_to_end_are_interrupted_on_closing(sta
 
 async def test_what_is_under_way_when_a_server_closes_is_refused(stage: Stage) -> None:
     """Its caller is told what every caller of a closing server is told: nothing was begun."""
-    async with hf.open("memory://") as space, hf.Dispatcher(hf.Engine(space), [stage.flow]) as dispatcher:
+    async with sf.open("memory://") as space, sf.Dispatcher(sf.Engine(space), [stage.flow]) as dispatcher:
         await dispatcher.engine.aclose()  # as it does at last, after it has admitted somebody who takes long
         with pytest.raises(ArbiterUnavailableError, match="closing"):
             await dispatcher.dispatch(arrival("queued", "late", durable=True))
@@ -159,8 +159,8 @@ async def test_a_durable_request_is_handed_back_on_closing(stage: Stage) -> None
     """The next server goes on with it."""
     url = f"memory://{fresh_name()}"
     stage.hold("a")
-    async with hf.Dispatcher(url, [stage.flow]) as other:
-        dispatcher = hf.Dispatcher(hf.Engine(url), [stage.flow])
+    async with sf.Dispatcher(url, [stage.flow]) as other:
+        dispatcher = sf.Dispatcher(sf.Engine(url), [stage.flow])
         await dispatcher.open()
         assert other.engine.worker is not None
         await other.engine.worker.stop()
@@ -168,7 +168,7 @@ async def test_a_durable_request_is_handed_back_on_closing(stage: Stage) -> None
         await stage.until_begun("a")
         await dispatcher.aclose(grace=0)
         stage.release("a")
-        async with hf.Dispatcher(url, [stage.flow]) as third:
+        async with sf.Dispatcher(url, [stage.flow]) as third:
             assert await (await third.find(ANN, handle.id)).result(timeout=SOON) == "did a"
 
     assert stage.begun == ["a", "a"]
@@ -230,7 +230,7 @@ async def test_a_cancelled_run_is_swept_with_its_record(dispatcher: Dispatcher, 
 async def test_what_is_run_once_is_shared_by_those_who_ask_at_once() -> None:
     """Two calls with one key are one call; one that failed is made again."""
     calls: list[str] = []
-    flow = hf.Flow("shop")
+    flow = sf.Flow("shop")
 
     async def charge(what: str) -> str:
         calls.append(what)
@@ -240,28 +240,28 @@ async def test_what_is_run_once_is_shared_by_those_who_ask_at_once() -> None:
         return what
 
     @flow.action
-    async def order(request: hf.Request, name: str) -> list[str]:
+    async def order(request: sf.Request, name: str) -> list[str]:
         with pytest.raises(ValueError, match=name):
             await request.run_once("charge", charge, name)
         return list(await asyncio.gather(*(request.run_once("charge", charge, name) for _ in range(3))))
 
-    async with hf.Dispatcher("memory://", [flow]) as dispatcher:
-        handle = await dispatcher.dispatch(hf.Arrival(flow="shop", action="order", inputs={"name": "a"}))
+    async with sf.Dispatcher("memory://", [flow]) as dispatcher:
+        handle = await dispatcher.dispatch(sf.Arrival(flow="shop", action="order", inputs={"name": "a"}))
         assert await result(handle) == ["a", "a", "a"]
     assert calls == ["a", "a"]
 
 
 async def test_a_result_of_the_wrong_type_is_a_failure_that_names_the_action(stage: Stage) -> None:
     """It is found before anything is kept of it."""
-    flow = hf.Flow("shop")
+    flow = sf.Flow("shop")
 
     @flow.action
-    async def order(request: hf.Request) -> int:
+    async def order(request: sf.Request) -> int:
         wrong: Any = request.id
         return wrong  # type: ignore[no-any-return] # that is the mistake
 
-    async with hf.Dispatcher("memory://", [flow, stage.flow]) as dispatcher:
-        handle = await dispatcher.dispatch(hf.Arrival(flow="shop", action="order"))
+    async with sf.Dispatcher("memory://", [flow, stage.flow]) as dispatcher:
+        handle = await dispatcher.dispatch(sf.Arrival(flow="shop", action="order"))
         with pytest.raises(RequestFailedError, match="order"):
             await result(handle)
 
@@ -269,14 +269,14 @@ async def test_a_result_of_the_wrong_type_is_a_failure_that_names_the_action(sta
 async def test_a_step_whose_outcome_is_written_does_not_call_its_action_again(stage: Stage) -> None:
     """Its worker died after it was written, and before the step was marked as done."""
     url = f"memory://{fresh_name()}"
-    async with hf.Dispatcher(hf.Engine(url, drive=False), [stage.flow]) as idle:
+    async with sf.Dispatcher(sf.Engine(url, drive=False), [stage.flow]) as idle:
         handle = await idle.dispatch(arrival("queued", "a", durable=True))
         space = idle.engine.space
         keys = RequestKeys(space, "acme", handle.id)
         view = await look(space, keys)
         over = ended(view.record, "completed", view.at, result=b'"done before"')
         await space.commit(final_put(keys, over, view.version, view.at))
-        async with hf.Dispatcher(url, [stage.flow]) as dispatcher:
+        async with sf.Dispatcher(url, [stage.flow]) as dispatcher:
             assert await result(await dispatcher.dispatch(arrival("queued", "b"))) == "did b"
 
         assert await result(await idle.find(ANN, handle.id)) == "done before"

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 import pytest
 
-import holdfast as hf
-from holdfast.errors import EncodeError, RequestInterruptedError, StoreBusyError
-from holdfast.flows import emitting
-from holdfast.flows.emitting import REMEMBERED, Journal, Memory, last_number
-from holdfast.flows.records import EVENTS, RequestKeys
-from holdfast.stores.protocol import Decision
+import standfast as sf
+from standfast.errors import EncodeError, RequestInterruptedError, StoreBusyError
+from standfast.flows import emitting
+from standfast.flows.emitting import REMEMBERED, Journal, Memory, last_number
+from standfast.flows.records import EVENTS, RequestKeys
+from standfast.stores.protocol import Decision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.arbiters.protocol import Beside
-    from holdfast.space import Space
-    from holdfast.stores.protocol import Snapshot
+    from standfast.flows.arbiters.protocol import Beside
+    from standfast.space import Space
+    from standfast.stores.protocol import Snapshot
 
 
 @pytest.fixture
 async def space() -> AsyncIterator[Space]:
     """A space in memory."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         yield space
 
 
@@ -53,7 +53,7 @@ class Writer:
 
     def journal(self, last: int = 0) -> Journal:
         """Return a journal that writes here."""
-        return Journal(self._space, self.keys, self.write, lambda: hf.clock.Instant(1), last)
+        return Journal(self._space, self.keys, self.write, lambda: sf.clock.Instant(1), last)
 
     async def told(self) -> list[Any]:
         """Return what lies in the store."""

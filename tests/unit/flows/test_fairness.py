@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.clock import SYSTEM_CLOCK
+import standfast as sf
+from standfast.clock import SYSTEM_CLOCK
 from tests.conformance.arbiter_visits import fresh_name
 from tests.sizes import size
 
 if TYPE_CHECKING:
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.limits import ActionLimit
+    from standfast.flows.handle import Handle
+    from standfast.flows.limits import ActionLimit
 
-ACME, OTHER = hf.Principal("acme"), hf.Principal("other")
+ACME, OTHER = sf.Principal("acme"), sf.Principal("other")
 SOON = 30.0
 AT_ONCE = 8
 TIMES, FLOOR = 3.0, 0.02
@@ -29,21 +29,21 @@ class Mill:
 
     def __init__(self, *limits: ActionLimit, max_loaded: int = 10_000) -> None:
         self.may_end, self._numbers = asyncio.Event(), count()
-        flow = hf.Flow("mill")
+        flow = sf.Flow("mill")
 
-        @flow.action(concurrency=hf.Queue(timeout=None), limits=limits)
-        async def grind(request: hf.Request) -> str:
+        @flow.action(concurrency=sf.Queue(timeout=None), limits=limits)
+        async def grind(request: sf.Request) -> str:
             if request.tenant == "acme":
                 await self.may_end.wait()
             return request.tenant
 
-        engine = hf.Engine(f"memory://{fresh_name()}", max_loaded=max_loaded)
-        self.dispatcher = hf.Dispatcher(engine, [flow], tenants=hf.TenantLimits(durable=100_000))
+        engine = sf.Engine(f"memory://{fresh_name()}", max_loaded=max_loaded)
+        self.dispatcher = sf.Dispatcher(engine, [flow], tenants=sf.TenantLimits(durable=100_000))
 
-    async def send(self, principal: hf.Principal) -> Handle:
+    async def send(self, principal: sf.Principal) -> Handle:
         """Send one in a session that nobody else uses."""
         session = f"s-{next(self._numbers)}"
-        sent = hf.Arrival(flow="mill", action="grind", principal=principal, session=session, attended=False)
+        sent = sf.Arrival(flow="mill", action="grind", principal=principal, session=session, attended=False)
         return await self.dispatcher.dispatch(sent)
 
     async def send_many(self, number: int) -> None:
@@ -64,7 +64,7 @@ class Mill:
 @pytest.mark.heavy
 async def test_a_tenant_with_thousands_of_requests_at_its_limit_does_not_hold_up_another() -> None:
     """Those of the other one take at most three times as long as if it were alone: what waits is not looked at."""
-    mill = Mill(hf.ActionLimit(4, key="tenant"))
+    mill = Mill(sf.ActionLimit(4, key="tenant"))
     async with mill.dispatcher:
         await mill.seconds()
         alone = await mill.seconds()
@@ -79,7 +79,7 @@ async def test_a_tenant_with_thousands_of_requests_at_its_limit_does_not_hold_up
 
 async def test_of_very_many_at_once_none_is_refused_for_want_of_a_place_at_the_limit() -> None:
     """They enter its line one after the other, whatever their sessions."""
-    mill = Mill(hf.ActionLimit(4, key="tenant"), hf.ActionLimit(5))
+    mill = Mill(sf.ActionLimit(4, key="tenant"), sf.ActionLimit(5))
     async with mill.dispatcher:
         mill.may_end.set()
         handles = await asyncio.gather(*(mill.send(who) for who in (ACME, OTHER) * 75))
@@ -89,7 +89,7 @@ async def test_of_very_many_at_once_none_is_refused_for_want_of_a_place_at_the_l
 
 async def test_a_tenant_at_its_limit_leaves_room_in_a_small_worker() -> None:
     """What waits at a limit is not in memory, so it takes up none of the room."""
-    mill = Mill(hf.ActionLimit(2, key="tenant"), max_loaded=4)
+    mill = Mill(sf.ActionLimit(2, key="tenant"), max_loaded=4)
     async with mill.dispatcher:
         await mill.send_many(24)
         assert await (await mill.send(OTHER)).result(timeout=SOON) == "other"
@@ -102,7 +102,7 @@ async def test_without_a_limit_another_tenant_waits_for_room_in_a_full_worker() 
     async with mill.dispatcher:
         await mill.send_many(16)
         handle = await mill.send(OTHER)
-        with pytest.raises(hf.errors.ResultTimeoutError):
+        with pytest.raises(sf.errors.ResultTimeoutError):
             await handle.result(timeout=0.05)
         mill.may_end.set()
         assert await handle.result(timeout=SOON) == "other"

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import ForbiddenError, InvalidFlowError, UnknownActionError
-from holdfast.flows.flow import Flows
-from holdfast.testing.flows import Rehearsal
+import standfast as sf
+from standfast.errors import ForbiddenError, InvalidFlowError, UnknownActionError
+from standfast.flows.flow import Flows
+from standfast.testing.flows import Rehearsal
 
 
-async def respond(_request: hf.Request, text: str) -> str:
+async def respond(_request: sf.Request, text: str) -> str:
     """Answer a message.
 
     At length.
@@ -20,34 +20,34 @@ async def respond(_request: hf.Request, text: str) -> str:
     return text.upper()
 
 
-async def index(_request: hf.Request, documents: list[str]) -> int:
+async def index(_request: sf.Request, documents: list[str]) -> int:
     """Index documents."""
     return len(documents)
 
 
-def declare(function: Any = respond, flow: hf.Flow | None = None, **options: Any) -> Any:
+def declare(function: Any = respond, flow: sf.Flow | None = None, **options: Any) -> Any:
     """Declare an action of a flow."""
-    return (flow or hf.Flow("support-chat")).action(**options)(function)
+    return (flow or sf.Flow("support-chat")).action(**options)(function)
 
 
 def test_an_actions_policy_is_its_own_or_the_flows_or_none_at_all() -> None:
     """The nearest declaration holds."""
-    chat = hf.Flow("support-chat", concurrency="queue")
-    assert declare(flow=chat, name="a", concurrency="reject").policy == hf.Reject()
-    assert declare(flow=chat, name="b").policy == hf.Queue()
-    assert declare(flow=hf.Flow("other")).policy == hf.Allow()
+    chat = sf.Flow("support-chat", concurrency="queue")
+    assert declare(flow=chat, name="a", concurrency="reject").policy == sf.Reject()
+    assert declare(flow=chat, name="b").policy == sf.Queue()
+    assert declare(flow=sf.Flow("other")).policy == sf.Allow()
 
 
 async def test_an_action_is_still_a_function() -> None:
     """A test calls it as it is, with a request that is only played."""
-    action = hf.Flow("support-chat").action(respond)
+    action = sf.Flow("support-chat").action(respond)
     assert await action(Rehearsal().request, "hello") == "HELLO"
     assert (vars(action)["__name__"], action.__doc__) == ("respond", respond.__doc__)
 
 
 def test_what_an_action_is_can_be_read_from_it() -> None:
     """Its names, its place, and what it does in words."""
-    chat = hf.Flow("support-chat", description="  Talks.  ")
+    chat = sf.Flow("support-chat", description="  Talks.  ")
     action = declare(flow=chat)
     assert (action.flow, action.name, action.where) == (
         "support-chat",
@@ -61,14 +61,14 @@ def test_what_an_action_is_can_be_read_from_it() -> None:
 def test_the_actions_of_a_flow_can_only_be_added_by_declaring_them() -> None:
     """What a flow shows is no way to change it."""
     with pytest.raises(TypeError):
-        cast("Any", hf.Flow("support-chat").actions)["x"] = respond
+        cast("Any", sf.Flow("support-chat").actions)["x"] = respond
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "ü", "1st", "x" * 65, None, 7])
 def test_a_name_that_cannot_be_part_of_an_address_is_refused(name: Any) -> None:
     """Letters, digits, _ and -; of flows and of actions."""
     with pytest.raises(InvalidFlowError, match="a name must be"):
-        hf.Flow(name)
+        sf.Flow(name)
     if name is not None:
         with pytest.raises(InvalidFlowError, match=r"flow 'support-chat', action .*a name must be"):
             declare(name=name)
@@ -76,7 +76,7 @@ def test_a_name_that_cannot_be_part_of_an_address_is_refused(name: Any) -> None:
 
 def test_two_actions_of_one_name_are_refused() -> None:
     """The second would take the place of the first in silence."""
-    chat = hf.Flow("support-chat")
+    chat = sf.Flow("support-chat")
     chat.action(respond)
     with pytest.raises(InvalidFlowError, match="flow 'support-chat', action 'respond': there is an action"):
         chat.action(respond)
@@ -84,7 +84,7 @@ def test_two_actions_of_one_name_are_refused() -> None:
 
 def test_a_declaration_that_was_refused_leaves_nothing_behind() -> None:
     """Its name is free."""
-    chat = hf.Flow("support-chat")
+    chat = sf.Flow("support-chat")
     with pytest.raises(InvalidFlowError):
         declare(flow=chat, interrupted="maybe")
     assert declare(flow=chat).name == "respond"
@@ -93,12 +93,12 @@ def test_a_declaration_that_was_refused_leaves_nothing_behind() -> None:
 def test_an_unknown_policy_is_refused_at_its_place() -> None:
     """Of a flow, and of an action."""
     with pytest.raises(InvalidFlowError, match=r"^flow 'support-chat': 'queued' is no policy; there are 'allow'"):
-        hf.Flow("support-chat", concurrency=cast("Any", "queued"))
+        sf.Flow("support-chat", concurrency=cast("Any", "queued"))
     with pytest.raises(InvalidFlowError, match=r"^flow 'support-chat', action 'respond': 'queued' is no policy"):
         declare(concurrency="queued")
 
 
-def plain(_request: hf.Request) -> None:
+def plain(_request: sf.Request) -> None:
     """Be no coroutine function."""
 
 
@@ -106,15 +106,15 @@ async def lonely() -> None:
     """Take no request."""
 
 
-async def variadic(_request: hf.Request, *_words: str) -> None:
+async def variadic(_request: sf.Request, *_words: str) -> None:
     """Take inputs without names."""
 
 
-async def by_place(_request: hf.Request, _word: str, /) -> None:
+async def by_place(_request: sf.Request, _word: str, /) -> None:
     """Take inputs by place."""
 
 
-async def strange(_request: hf.Request, _thing: type[Any]) -> None:
+async def strange(_request: sf.Request, _thing: type[Any]) -> None:
     """Take what cannot be JSON."""
 
 
@@ -150,7 +150,7 @@ def test_an_option_that_makes_no_sense_is_refused_at_its_place(options: dict[str
         declare(**options)
 
 
-@pytest.mark.parametrize("policy", [hf.Debounce("1s"), hf.Latest()])
+@pytest.mark.parametrize("policy", [sf.Debounce("1s"), sf.Latest()])
 def test_what_is_answered_before_it_has_run_is_durable(policy: Any) -> None:
     """It need not be said, and cannot be denied."""
     assert declare(concurrency=policy).durable
@@ -188,11 +188,11 @@ def test_what_others_count_on_cannot_be_cancelled_by_one_caller(options: dict[st
         declare(**options, on_disconnect="cancel")
 
 
-async def two_lists(_request: hf.Request, _a: list[str], _b: list[str]) -> None:
+async def two_lists(_request: sf.Request, _a: list[str], _b: list[str]) -> None:
     """Take two lists."""
 
 
-async def nothing(_request: hf.Request) -> None:
+async def nothing(_request: sf.Request) -> None:
     """Take nothing."""
 
 
@@ -200,8 +200,8 @@ async def nothing(_request: hf.Request) -> None:
 def test_a_batch_needs_an_action_that_takes_one_list(function: Any) -> None:
     """The error says what it takes instead, whether the policy is the action's or the flow's."""
     for flow, options in (
-        (hf.Flow("support-chat"), {"concurrency": hf.Batch(10, "1s")}),
-        (hf.Flow("support-chat", hf.Batch(10, "1s")), {}),
+        (sf.Flow("support-chat"), {"concurrency": sf.Batch(10, "1s")}),
+        (sf.Flow("support-chat", sf.Batch(10, "1s")), {}),
     ):
         with pytest.raises(InvalidFlowError, match=f"action '{function.__name__}': the policy Batch needs"):
             declare(function, flow, **options)
@@ -218,9 +218,9 @@ def test_a_role_of_several_is_enough() -> None:
 
 def test_a_request_finds_its_action_by_two_names() -> None:
     """What is declared after the app was made is not served by it."""
-    chat = hf.Flow("support-chat")
+    chat = sf.Flow("support-chat")
     action = chat.action(respond)
-    flows = Flows([chat, hf.Flow("empty")])
+    flows = Flows([chat, sf.Flow("empty")])
     declare(flow=chat, name="later")
     assert flows.find("support-chat", "respond") is action
     assert flows.actions == (action,)
@@ -229,18 +229,18 @@ def test_a_request_finds_its_action_by_two_names() -> None:
 @pytest.mark.parametrize(("flow", "action"), [("support-chat", "x"), ("x", "respond"), ("empty", "respond"), ("", "")])
 def test_what_is_not_there_is_not_found(flow: str, action: str) -> None:
     """The error lists what is."""
-    chat = hf.Flow("support-chat")
+    chat = sf.Flow("support-chat")
     chat.action(respond)
     with pytest.raises(UnknownActionError, match=r"there is support-chat\.respond"):
-        Flows([chat, hf.Flow("empty")]).find(flow, action)
+        Flows([chat, sf.Flow("empty")]).find(flow, action)
 
 
 def test_two_flows_of_one_kind_are_refused_in_one_app() -> None:
     """One and the same flow may be given twice."""
-    chat = hf.Flow("support-chat")
+    chat = sf.Flow("support-chat")
     Flows([chat, chat])
     with pytest.raises(InvalidFlowError, match="flow 'support-chat': there are two"):
-        Flows([chat, hf.Flow("support-chat")])
+        Flows([chat, sf.Flow("support-chat")])
     with pytest.raises(InvalidFlowError, match="is no flow"):
         Flows([cast("Any", respond)])
 
@@ -250,8 +250,8 @@ def test_what_is_no_limit_is_refused_where_it_is_declared(limits: Any) -> None:
     """Whether it is alone or one of several."""
     with pytest.raises(InvalidFlowError, match=r"flow 'shop', action 'buy'.*no limit"):
 
-        @hf.Flow("shop").action(limits=limits)
-        async def buy(_request: hf.Request) -> None: ...
+        @sf.Flow("shop").action(limits=limits)
+        async def buy(_request: sf.Request) -> None: ...
 
 
 def test_an_action_that_forgot_the_request_is_refused() -> None:
@@ -260,4 +260,4 @@ def test_an_action_that_forgot_the_request_is_refused() -> None:
     async def buy(item: str, count: int = 1) -> None: ...
 
     with pytest.raises(InvalidFlowError, match=r"buy.*item.*is not the request; write async def buy\(request"):
-        hf.Flow("shop").action(buy)  # type: ignore[arg-type]  # what is to be refused
+        sf.Flow("shop").action(buy)  # type: ignore[arg-type]  # what is to be refused

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     IdempotencyInFlightError,
     RequestCancelledError,
     RequestSharedError,
     StoreUnavailableError,
 )
-from holdfast.flows import abandoning, dispatch, serving
-from holdfast.flows import handle as handles
-from holdfast.flows.records import SESSIONS, session_key
-from holdfast.flows.seeing import is_shared
+from standfast.flows import abandoning, dispatch, serving
+from standfast.flows import handle as handles
+from standfast.flows.records import SESSIONS, session_key
+from standfast.flows.seeing import is_shared
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.arrival import Arrival
-    from holdfast.flows.dispatch import Dispatcher
-    from holdfast.flows.opening import ArbiterKind
+    from standfast.flows.arrival import Arrival
+    from standfast.flows.dispatch import Dispatcher
+    from standfast.flows.opening import ArbiterKind
 
 
 async def sent_again(dispatcher: Dispatcher, sent: Arrival) -> str:
@@ -41,7 +41,7 @@ async def sent_again(dispatcher: Dispatcher, sent: Arrival) -> str:
 async def test_a_request_whose_caller_went_away_is_not_in_flight_for_ever(action: str) -> None:
     """Wherever it was cut off: sent again with the same idempotency key, it is run."""
     stage = Stage()
-    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         for steps in range(6):
             stage.hold(f"first {steps}")
             first = await dispatcher.dispatch(arrival("queued", f"first {steps}"))
@@ -63,10 +63,10 @@ async def test_an_action_that_does_not_stop_does_not_keep_its_server(
     """It has a while; then the server closes without it."""
     monkeypatch.setattr(dispatch, "GRACE", 0.02)
     monkeypatch.setattr(serving, "PATIENCE", 0.02)
-    flow, begun, enough = hf.Flow("stubborn"), asyncio.Event(), asyncio.Event()
+    flow, begun, enough = sf.Flow("stubborn"), asyncio.Event(), asyncio.Event()
 
     @flow.action
-    async def go_on(request: hf.Request) -> None:
+    async def go_on(request: sf.Request) -> None:
         del request
         begun.set()
         while not enough.is_set():
@@ -74,8 +74,8 @@ async def test_an_action_that_does_not_stop_does_not_keep_its_server(
                 await enough.wait()
 
     async with asyncio.timeout(SOON):
-        async with hf.Dispatcher("memory://", [flow], arbiter=kind) as dispatcher:
-            handle = await dispatcher.dispatch(hf.Arrival(flow="stubborn", action="go_on"))
+        async with sf.Dispatcher("memory://", [flow], arbiter=kind) as dispatcher:
+            handle = await dispatcher.dispatch(sf.Arrival(flow="stubborn", action="go_on"))
             await begun.wait()
             await dispatcher.aclose(grace=0)
         enough.set()
@@ -87,7 +87,7 @@ async def test_an_action_that_does_not_stop_does_not_keep_its_server(
 async def test_what_is_told_to_be_cancelled_has_done_nothing_to_its_session(kind: ArbiterKind, action: str) -> None:
     """And what is completed has: a cancellation that comes while that is committed comes too late."""
     stage, completed = Stage(), list[str]()
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter=kind) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter=kind) as dispatcher:
         for steps in range(20):
             handle = await dispatcher.dispatch(arrival(action, f"{steps}"))
             for _ in range(steps % 10):
@@ -130,7 +130,7 @@ async def test_a_request_whose_caller_went_away_while_the_store_was_away_is_stop
     """It is tried again in the background, and logged once."""
     stage, away = Stage(), Away(monkeypatch)
     stage.hold("a")
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         handle = await server.dispatch(arrival("queued", "a", durable=durable))
         await stage.until_begun("a")
         handle.abandon()
@@ -149,7 +149,7 @@ async def test_whoever_waits_for_a_durable_request_and_goes_away_is_heard_when_t
     """If the transport says that the request stops then."""
     stage, away = Stage(), Away(monkeypatch)
     stage.hold("a")
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         handle = await server.dispatch(arrival("kept", "a", on_disconnect="cancel"))
         caller = asyncio.ensure_future(handle.result())
         await stage.until_begun("a")
@@ -164,7 +164,7 @@ async def test_a_request_that_ended_meanwhile_is_left_as_it_is(monkeypatch: pyte
     """It is not tried any longer."""
     stage, away = Stage(), Away(monkeypatch)
     stage.hold("a")
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         handle = await server.dispatch(arrival("queued", "a"))
         await stage.until_begun("a")
         trying = asyncio.ensure_future(abandoning.cancel_in_the_end(server._serving(), handle, "gone"))
@@ -176,9 +176,9 @@ async def test_a_request_that_ended_meanwhile_is_left_as_it_is(monkeypatch: pyte
 
 async def test_a_run_that_others_share_goes_on_without_its_first_caller() -> None:
     """That is known at once, and not tried again."""
-    stage, bob = Stage(), hf.Principal("acme", "bob")
+    stage, bob = Stage(), sf.Principal("acme", "bob")
     stage.hold("a")
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         handle = await server.dispatch(arrival("joined", "a"))
         joining = await server.dispatch(arrival("joined", "b", principal=bob))
         assert await abandoning.cancel_in_the_end(server._serving(), handle, "gone")
@@ -193,7 +193,7 @@ async def test_a_store_that_stays_away_is_left_alone_in_the_end(monkeypatch: pyt
     stage, away = Stage(), Away(monkeypatch)
     monkeypatch.setattr(abandoning, "LONGEST", 0.01)
     stage.hold("a")
-    async with hf.Dispatcher("memory://", [stage.flow]) as server:
+    async with sf.Dispatcher("memory://", [stage.flow]) as server:
         serving_it, handle = server._serving(), await server.dispatch(arrival("queued", "a"))
         assert not await abandoning.cancel_in_the_end(serving_it, handle, "gone")
         asked, serving_it.is_closing = away.asked, True

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import IdempotencyInFlightError, IdempotencyMismatchError
-from holdfast.stores.grouped import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.testing import VirtualClock
+import standfast as sf
+from standfast.errors import IdempotencyInFlightError, IdempotencyMismatchError
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.testing import VirtualClock
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import Stage, arrival
 
@@ -27,12 +27,12 @@ EACH = pytest.mark.parametrize("action", WINDOWS)
 class Shop:
     """Actions that remember keys for a while each; what they return is how often they were called."""
 
-    def __init__(self, dispatcher: hf.Dispatcher, clock: VirtualClock, *, attended: bool) -> None:
+    def __init__(self, dispatcher: sf.Dispatcher, clock: VirtualClock, *, attended: bool) -> None:
         self.dispatcher, self.clock, self._attended = dispatcher, clock, attended
 
     async def buy(self, action: str, item: str = "tea") -> tuple[bool, Any]:
         """Send the same key again; tell whether that was answered from memory, and what it came to."""
-        sent = hf.Arrival(
+        sent = sf.Arrival(
             flow="shop", action=action, inputs={"item": item}, idempotency_key="k", attended=self._attended
         )
         handle = await self.dispatcher.dispatch(sent)
@@ -40,11 +40,11 @@ class Shop:
 
 
 @asynccontextmanager
-async def opened(flow: hf.Flow, arbiter: Any, *, attended: bool) -> AsyncIterator[Shop]:
+async def opened(flow: sf.Flow, arbiter: Any, *, attended: bool) -> AsyncIterator[Shop]:
     """Serve a flow in time that passes as a test says."""
     clock = VirtualClock()
-    space = hf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
-    async with space, hf.Dispatcher(space, [flow], arbiter=arbiter) as dispatcher:
+    space = sf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
+    async with space, sf.Dispatcher(space, [flow], arbiter=arbiter) as dispatcher:
         yield Shop(dispatcher, clock, attended=attended)
 
 
@@ -57,9 +57,9 @@ def arbiter(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=[True, False], ids=["attended", "durable"])
 async def shop(request: pytest.FixtureRequest, arbiter: Any) -> AsyncIterator[Shop]:
     """A shop, whose callers wait or do not."""
-    flow, calls = hf.Flow("shop"), list[str]()
+    flow, calls = sf.Flow("shop"), list[str]()
 
-    async def buy(_request: hf.Request, item: str) -> int:
+    async def buy(_request: sf.Request, item: str) -> int:
         calls.append(item)
         return len(calls)
 
@@ -92,10 +92,10 @@ async def test_a_key_is_free_when_its_window_is_over(shop: Shop, action: str, it
 
 async def test_a_window_begins_when_the_request_has_ended(arbiter: Any) -> None:
     """While it runs, the key is in flight, for however long that takes."""
-    flow, begun, may_end = hf.Flow("shop"), asyncio.Event(), asyncio.Event()
+    flow, begun, may_end = sf.Flow("shop"), asyncio.Event(), asyncio.Event()
 
     @flow.action(idempotency_window="10s")
-    async def buy(_request: hf.Request, item: str) -> str:
+    async def buy(_request: sf.Request, item: str) -> str:
         begun.set()
         await may_end.wait()
         return item
@@ -115,8 +115,8 @@ async def test_a_window_begins_when_the_request_has_ended(arbiter: Any) -> None:
 async def test_the_key_of_a_request_that_was_interrupted_is_for_the_same_request_only() -> None:
     """A part of it may have been done: another one with its key is refused, and the same one is run again."""
     stage, url = Stage(), f"memory://{fresh_name()}"
-    async with hf.Dispatcher(url, [stage.flow]) as other:
-        async with hf.Dispatcher(url, [stage.flow]) as one:
+    async with sf.Dispatcher(url, [stage.flow]) as other:
+        async with sf.Dispatcher(url, [stage.flow]) as one:
             stage.hold("a")
             await one.dispatch(arrival("free", "a", idempotency_key="k"))
             await stage.until_begun("a")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestCancelledError
-from holdfast.flows.arbiters import abandoned
+import standfast as sf
+from standfast.errors import RequestCancelledError
+from standfast.flows.arbiters import abandoned
 from tests.conformance.dispatch_stage import Stage, arrival, result
 
 if TYPE_CHECKING:
-    from holdfast.flows.opening import ArbiterKind
+    from standfast.flows.opening import ArbiterKind
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def stage() -> Stage:
 async def test_a_request_that_is_tried_again_has_not_lost_its_turn(stage: Stage, kind: ArbiterKind) -> None:
     """Whoever waits for it does not get in between, wherever the lines lie."""
     stage.failures["a"] = 2
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter=kind) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter=kind) as dispatcher:
         first = await dispatcher.dispatch(arrival("retried", "a", durable=True))
         others = [await dispatcher.dispatch(arrival("queued", name, durable=name == "b")) for name in "bc"]
         for handle in (first, *others):
@@ -38,8 +38,8 @@ async def test_a_run_that_is_ended_from_outside_does_not_keep_its_place(
 ) -> None:
     """Its step never comes, so those behind it do not wait for it, and nothing is left of it."""
     monkeypatch.setattr(abandoned, "LOOK_EVERY", 0.01)
-    engine = hf.Engine("memory://", max_loaded=1)
-    async with hf.Dispatcher(engine, [stage.flow], arbiter="local") as dispatcher:
+    engine = sf.Engine("memory://", max_loaded=1)
+    async with sf.Dispatcher(engine, [stage.flow], arbiter="local") as dispatcher:
         stage.hold("in the way")
         busy = await dispatcher.dispatch(arrival("queued", "in the way", session="another", durable=True))
         await stage.until_begun("in the way")

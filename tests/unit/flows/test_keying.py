@@ -9,39 +9,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast as hf
-from holdfast.errors import FlowError, InvalidArrivalError, InvalidRequestKeyError, RequestKeyError
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import Ask
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.keying import address_of, label_of
-from holdfast.keys import encode_parts
+import standfast as sf
+from standfast.errors import FlowError, InvalidArrivalError, InvalidRequestKeyError, RequestKeyError
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import Ask
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.keying import address_of, label_of
+from standfast.keys import encode_parts
 
 if TYPE_CHECKING:
-    from holdfast.flows.arrival import Address
+    from standfast.flows.arrival import Address
 
 FORMS = ("session", "user", "tenant", "custom")
 # Few and alike, so that what could collide is tried: the words of addresses, separators, wildcards.
 TEXTS = st.sampled_from(["a", "b", "ab", "a:b", "a/b", "*", "session", "user", "tenant", "custom", "request", "a b"])
-PEOPLE = st.builds(hf.Principal, tenant=TEXTS, user=TEXTS)
+PEOPLE = st.builds(sf.Principal, tenant=TEXTS, user=TEXTS)
 ARRIVALS = st.builds(
-    hf.Arrival, flow=st.sampled_from(["chat", "session"]), action=st.just("go"), principal=PEOPLE, session=TEXTS
+    sf.Arrival, flow=st.sampled_from(["chat", "session"]), action=st.just("go"), principal=PEOPLE, session=TEXTS
 )
 
 
-def arrival(**facts: Any) -> hf.Arrival:
+def arrival(**facts: Any) -> sf.Arrival:
     """Return what arrives for one action."""
-    return hf.Arrival(flow="chat", action="respond", **facts)
+    return sf.Arrival(flow="chat", action="respond", **facts)
 
 
-def address(form: str, of: hf.Arrival, value: str) -> Address:
+def address(form: str, of: sf.Arrival, value: str) -> Address:
     """Return the address for one form of key."""
-    found = address_of(hf.Queue(key=cast("Any", (lambda _: value) if form == "custom" else form)), of)
+    found = address_of(sf.Queue(key=cast("Any", (lambda _: value) if form == "custom" else form)), of)
     assert found is not None
     return found
 
 
-def identity(form: str, of: hf.Arrival, value: str) -> tuple[str, ...]:
+def identity(form: str, of: sf.Arrival, value: str) -> tuple[str, ...]:
     """Return what makes a key what it is."""
     own = {"session": (of.session,), "user": (of.user,), "tenant": (), "custom": (of.flow, value)}
     return (of.tenant, form, *own[form])
@@ -49,7 +49,7 @@ def identity(form: str, of: hf.Arrival, value: str) -> tuple[str, ...]:
 
 @given(st.tuples(st.sampled_from(FORMS), ARRIVALS, TEXTS), st.tuples(st.sampled_from(FORMS), ARRIVALS, TEXTS))
 def test_two_keys_share_an_address_if_and_only_if_they_are_the_same(
-    one: tuple[str, hf.Arrival, str], other: tuple[str, hf.Arrival, str]
+    one: tuple[str, sf.Arrival, str], other: tuple[str, sf.Arrival, str]
 ) -> None:
     """Not those of two tenants, of two forms, of two flows, or of two ids; nor does one begin like another."""
     first, second = encode_parts(address(*one)), encode_parts(address(*other))
@@ -60,44 +60,44 @@ def test_two_keys_share_an_address_if_and_only_if_they_are_the_same(
 
 def test_a_session_is_one_key_in_all_flows() -> None:
     """Two actions of one conversation contend, whichever flows they belong to."""
-    asked = hf.Arrival(flow="chat", action="respond", session="s-1")
-    filed = hf.Arrival(flow="tickets", action="close", session="s-1")
-    assert address_of(hf.Queue(), asked) == address_of(hf.Reject(), filed)
+    asked = sf.Arrival(flow="chat", action="respond", session="s-1")
+    filed = sf.Arrival(flow="tickets", action="close", session="s-1")
+    assert address_of(sf.Queue(), asked) == address_of(sf.Reject(), filed)
 
 
 def test_a_function_makes_keys_of_its_own_flow() -> None:
     """What two flows call by one name are two things."""
-    one = address_of(hf.Queue(key=lambda _: "7"), hf.Arrival(flow="orders", action="ship"))
+    one = address_of(sf.Queue(key=lambda _: "7"), sf.Arrival(flow="orders", action="ship"))
     assert one == ("request", "default", "custom", "orders", "7")
-    assert one != address_of(hf.Queue(key=lambda _: "7"), hf.Arrival(flow="invoices", action="ship"))
+    assert one != address_of(sf.Queue(key=lambda _: "7"), sf.Arrival(flow="invoices", action="ship"))
 
 
 @pytest.mark.parametrize(
-    "policy", [hf.Queue(), hf.Queue(key="user"), hf.Queue(key="none"), hf.Queue(key=lambda _: None), hf.Allow()]
+    "policy", [sf.Queue(), sf.Queue(key="user"), sf.Queue(key="none"), sf.Queue(key=lambda _: None), sf.Allow()]
 )
-def test_without_a_key_nothing_is_arbitrated(policy: hf.Queue | hf.Allow) -> None:
+def test_without_a_key_nothing_is_arbitrated(policy: sf.Queue | sf.Allow) -> None:
     """No session, no user, no form, or a function that says None."""
     assert address_of(policy, arrival()) is None
 
 
 def test_a_function_sees_the_inputs_that_were_checked() -> None:
     """Not the bytes that came from the caller."""
-    policy = hf.Queue(key=lambda arrival: cast("dict[str, str]", arrival.inputs)["document"])
+    policy = sf.Queue(key=lambda arrival: cast("dict[str, str]", arrival.inputs)["document"])
     found = address_of(policy, arrival(inputs=b"..."), {"document": "d-7"})
     assert found == ("request", "default", "custom", "chat", "d-7")
 
 
 def test_an_asterisk_is_a_character_like_any_other() -> None:
     """It stands for nothing else."""
-    assert address_of(hf.Queue(key=lambda _: "*"), arrival()) != address_of(hf.Queue(key=lambda _: "a"), arrival())
-    assert address_of(hf.Queue(), arrival(session="*")) == ("request", "default", "session", "*")
+    assert address_of(sf.Queue(key=lambda _: "*"), arrival()) != address_of(sf.Queue(key=lambda _: "a"), arrival())
+    assert address_of(sf.Queue(), arrival(session="*")) == ("request", "default", "session", "*")
 
 
 @pytest.mark.parametrize("value", ["", "\x00", "a\nb", "\x1b[2J", "x" * 201, "ä" * 101, "\ud800"])
 def test_text_that_cannot_be_a_key_is_refused_and_not_shown(value: str) -> None:
     """Empty, control characters, too long, half a surrogate pair; the error names the action."""
     with pytest.raises(InvalidRequestKeyError, match="flow 'chat', action 'respond'") as refused:
-        address_of(hf.Queue(key=lambda _: value), arrival())
+        address_of(sf.Queue(key=lambda _: value), arrival())
     assert not value or value not in str(refused.value)
 
 
@@ -105,13 +105,13 @@ def test_text_that_cannot_be_a_key_is_refused_and_not_shown(value: str) -> None:
 def test_what_is_no_text_is_no_key(value: object) -> None:
     """Not even if it could be made into text: 7 and "7" would be one key by accident."""
     with pytest.raises(RequestKeyError, match=f"action 'respond'.*returned a {type(value).__name__}"):
-        address_of(hf.Queue(key=lambda _: cast("Any", value)), arrival())
+        address_of(sf.Queue(key=lambda _: cast("Any", value)), arrival())
 
 
 def test_what_a_key_function_raises_is_the_cause() -> None:
     """The error names the action, and is not taken for something that the caller did."""
     with pytest.raises(RequestKeyError, match="raised KeyError") as refused:
-        address_of(hf.Queue(key=lambda arrival: arrival.metadata["missing"]), arrival())
+        address_of(sf.Queue(key=lambda arrival: arrival.metadata["missing"]), arrival())
     assert isinstance(refused.value.__cause__, KeyError)
     assert refused.value.status == 500
 
@@ -119,7 +119,7 @@ def test_what_a_key_function_raises_is_the_cause() -> None:
 def test_a_key_is_plain_text() -> None:
     """What compares in a way of its own does not get into an address."""
     color = StrEnum("color", {"RED": "red"})
-    found = address_of(hf.Queue(key=lambda _: color.RED), arrival())
+    found = address_of(sf.Queue(key=lambda _: color.RED), arrival())
     assert found is not None
     assert type(found[-1]) is str
 
@@ -130,24 +130,24 @@ def test_a_key_is_plain_text() -> None:
 )
 def test_a_key_in_words_does_not_name_the_tenant(form: str, words: str) -> None:
     """Refusals show what collided, and nothing of who else there is."""
-    of = arrival(principal=hf.Principal("acme", "u"), session="s")
+    of = arrival(principal=sf.Principal("acme", "u"), session="s")
     assert label_of(address(form, of, "v")) == words
 
 
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (hf.Queue(), "session s-1 of tenant acme"),
-        (hf.Queue(key="user"), "user ann of tenant acme"),
-        (hf.Queue(key="tenant"), "tenant acme"),
-        (hf.Queue(key=lambda _: "case 7"), "key case 7 of chat of tenant acme"),
+        (sf.Queue(), "session s-1 of tenant acme"),
+        (sf.Queue(key="user"), "user ann of tenant acme"),
+        (sf.Queue(key="tenant"), "tenant acme"),
+        (sf.Queue(key=lambda _: "case 7"), "key case 7 of chat of tenant acme"),
     ],
 )
-async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: hf.Queue, words: str) -> None:
+async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: sf.Queue, words: str) -> None:
     """Operators see all tenants, so theirs is named as well."""
-    address = address_of(policy, arrival(principal=hf.Principal("acme", "ann"), session="s-1"))
+    address = address_of(policy, arrival(principal=sf.Principal("acme", "ann"), session="s-1"))
     assert address is not None
-    async with hf.open("memory://") as space, SharedArbiter(space) as arbiter:
+    async with sf.open("memory://") as space, SharedArbiter(space) as arbiter:
         asked = Ask(id="r1", address=address, action="chat.respond", manner=manner_of(policy))
         async with arbiter.hold(asked):
             assert [line.key async for line in space.lines()] == [words]
@@ -156,8 +156,8 @@ async def test_whoever_lists_lines_reads_whose_requests_stand_in_them(policy: hf
 @pytest.mark.parametrize(
     "make",
     [
-        lambda text: hf.Principal(tenant=text),
-        lambda text: hf.Principal(user=text),
+        lambda text: sf.Principal(tenant=text),
+        lambda text: sf.Principal(user=text),
         lambda text: arrival(session=text),
         lambda text: arrival(idempotency_key=text),
     ],
@@ -173,7 +173,7 @@ def test_ids_that_could_not_be_part_of_a_key_are_refused_at_the_door(make: Any, 
 def test_a_tenant_has_a_name() -> None:
     """Data without an owner would be everybody's."""
     with pytest.raises(InvalidArrivalError, match="tenant is empty"):
-        hf.Principal(tenant="")
+        sf.Principal(tenant="")
 
 
 def test_every_refusal_has_a_status() -> None:

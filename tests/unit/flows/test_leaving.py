@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.events import RequestsOverlap, RunLeftBehind
-from holdfast.workflows.working import worker
+import standfast as sf
+from standfast.events import RequestsOverlap, RunLeftBehind
+from standfast.workflows.working import worker
 from tests.conformance.dispatch_stage import until_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.events import Event
+    from standfast.events import Event
 
 SOON = 20.0
 
@@ -28,10 +28,10 @@ class Stubborn:
         self.told: list[Event] = []
         self.news = asyncio.Event()
         self.may_end = asyncio.Event()
-        self.flow = hf.Flow("mule")
+        self.flow = sf.Flow("mule")
 
         @self.flow.action(**options)
-        async def work(request: hf.Request) -> str:
+        async def work(request: sf.Request) -> str:
             self.begun.append(request.id)
             self.news.set()
             if len(self.begun) == 1:
@@ -43,9 +43,9 @@ class Stubborn:
         self.told.append(event)
         self.news.set()
 
-    def server(self, url: str, **options: Any) -> hf.Dispatcher:
+    def server(self, url: str, **options: Any) -> sf.Dispatcher:
         """Return a server of it."""
-        return hf.Dispatcher(hf.Engine(url, hooks=[self.hear]), [self.flow], **options)
+        return sf.Dispatcher(sf.Engine(url, hooks=[self.hear]), [self.flow], **options)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something to become true."""
@@ -64,17 +64,17 @@ async def test_a_server_closes_without_a_durable_request_that_ignores_its_cancel
     monkeypatch.setattr(worker, "LAST", 0.05)
     mule = Stubborn(durable=True, concurrency="queue")
     url = f"memory://mule-{arbiter}"
-    async with hf.open(url):  # what lies in memory is kept while servers come and go
+    async with sf.open(url):  # what lies in memory is kept while servers come and go
         first = mule.server(url, arbiter=arbiter)
         await first.open()
-        handle = await first.dispatch(hf.Arrival(flow="mule", action="work", session="s"))
+        handle = await first.dispatch(sf.Arrival(flow="mule", action="work", session="s"))
         await mule.until(lambda: bool(mule.begun))
         async with asyncio.timeout(SOON):
             await first.aclose(grace=0)
         left = [event.run for event in mule.told if isinstance(event, RunLeftBehind)]
 
         async with mule.server(url, arbiter=arbiter) as second:
-            found = await second.find(hf.Principal(), handle.id)
+            found = await second.find(sf.Principal(), handle.id)
             assert await found.result(timeout=SOON) == "call 2"
         mule.may_end.set()
         assert left == [handle.id]
@@ -84,11 +84,11 @@ async def test_a_server_closes_without_a_durable_request_that_ignores_its_cancel
 @pytest.mark.parametrize("arbiter", ["shared", "local"])
 async def test_an_overlap_after_a_revoked_turn_is_told(arbiter: Any, *, durable: bool) -> None:
     """With the key, and with those that may still be at work."""
-    mule = Stubborn(concurrency=hf.Restart(grace="10ms"), durable=durable)
+    mule = Stubborn(concurrency=sf.Restart(grace="10ms"), durable=durable)
     async with mule.server("memory://", arbiter=arbiter) as server:
-        old = await server.dispatch(hf.Arrival(flow="mule", action="work", session="s"))
+        old = await server.dispatch(sf.Arrival(flow="mule", action="work", session="s"))
         await mule.until(lambda: bool(mule.begun))
-        new = await server.dispatch(hf.Arrival(flow="mule", action="work", session="s"))
+        new = await server.dispatch(sf.Arrival(flow="mule", action="work", session="s"))
         await mule.until(lambda: any(isinstance(event, RequestsOverlap) for event in mule.told))
         mule.may_end.set()
         await new.result(timeout=SOON)

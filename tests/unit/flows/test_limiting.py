@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     ForbiddenError,
     InvalidArrivalError,
     QueueTimeoutError,
@@ -17,38 +17,38 @@ from holdfast.errors import (
     RequestSupersededError,
     WaitsForItselfError,
 )
-from holdfast.flows import limiting
-from holdfast.flows.gates import SPARE, LocalGate, SharedGate, Waiters
-from holdfast.flows.limiting import Limiting
-from holdfast.flows.ownership import Owners
-from holdfast.stores.grouped import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.testing import VirtualClock
+from standfast.flows import limiting
+from standfast.flows.gates import SPARE, LocalGate, SharedGate, Waiters
+from standfast.flows.limiting import Limiting
+from standfast.flows.ownership import Owners
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.testing import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.limits import LimitOfAction
+    from standfast.flows.handle import Handle
+    from standfast.flows.limits import LimitOfAction
 
 SOON = 15.0
 
 
-def flow_with(*limits: LimitOfAction, **options: Any) -> tuple[hf.Flow, asyncio.Event, list[str]]:
+def flow_with(*limits: LimitOfAction, **options: Any) -> tuple[sf.Flow, asyncio.Event, list[str]]:
     """Return a flow with one action that ends when the test says so, and who has begun."""
-    flow, may_end, begun = hf.Flow("f"), asyncio.Event(), list[str]()
+    flow, may_end, begun = sf.Flow("f"), asyncio.Event(), list[str]()
 
     @flow.action(limits=limits, **options)
-    async def work(request: hf.Request) -> None:
+    async def work(request: sf.Request) -> None:
         begun.append(request.user)
         await may_end.wait()
 
     return flow, may_end, begun
 
 
-def arrival(user: str = "ann", **more: Any) -> hf.Arrival:
+def arrival(user: str = "ann", **more: Any) -> sf.Arrival:
     """Return a request of a user."""
-    return hf.Arrival(flow="f", action="work", principal=hf.Principal(user=user), **more)
+    return sf.Arrival(flow="f", action="work", principal=sf.Principal(user=user), **more)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -58,7 +58,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def has_its_turn(server: hf.Dispatcher, handle: Handle) -> None:
+async def has_its_turn(server: sf.Dispatcher, handle: Handle) -> None:
     """Wait until a request is the first in the line of its key."""
     async with asyncio.timeout(SOON):
         while True:
@@ -71,8 +71,8 @@ async def has_its_turn(server: hf.Dispatcher, handle: Handle) -> None:
 @pytest.mark.parametrize("arbiter", ["local", "shared"])
 async def test_nothing_is_kept_of_a_limit_that_nobody_uses(arbiter: Any) -> None:
     """However many users have come by."""
-    flow, may_end, _ = flow_with(hf.ActionLimit(1, key="user"))
-    async with hf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
+    flow, may_end, _ = flow_with(sf.ActionLimit(1, key="user"))
+    async with sf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
         handles = [await server.dispatch(arrival(f"user {n // 2}")) for n in range(20)]
         limits = server._serving().limits
         assert limits.in_use == 10
@@ -84,9 +84,9 @@ async def test_nothing_is_kept_of_a_limit_that_nobody_uses(arbiter: Any) -> None
 
 async def test_a_limit_of_another_version_counts_from_its_first_request_on() -> None:
     """As in a deployment; nothing has to be changed by hand."""
-    old, end_old, _ = flow_with(hf.ActionLimit(1))
-    new, end_new, begun = flow_with(hf.ActionLimit(3))
-    async with hf.Dispatcher("memory://versions", [old]) as before, hf.Dispatcher("memory://versions", [new]) as after:
+    old, end_old, _ = flow_with(sf.ActionLimit(1))
+    new, end_new, begun = flow_with(sf.ActionLimit(3))
+    async with sf.Dispatcher("memory://versions", [old]) as before, sf.Dispatcher("memory://versions", [new]) as after:
         handles = [await before.dispatch(arrival())]
         handles += [await after.dispatch(arrival("bob")) for _ in range(3)]
         assert (begun, handles[-1].status) == (["bob", "bob"], "waiting")
@@ -98,10 +98,10 @@ async def test_a_limit_of_another_version_counts_from_its_first_request_on() -> 
 
 async def test_a_rate_of_another_version_counts_from_its_first_request_on() -> None:
     """What was spent stays spent, and more is earned as the new rate says."""
-    old, end_old, _ = flow_with(hf.Rate(1, "1 hour"))
-    new, _, _ = flow_with(hf.Rate(4, "1 minute"))
+    old, end_old, _ = flow_with(sf.Rate(1, "1 hour"))
+    new, _, _ = flow_with(sf.Rate(4, "1 minute"))
     end_old.set()
-    async with hf.Dispatcher("memory://rates", [old]) as before, hf.Dispatcher("memory://rates", [new]) as after:
+    async with sf.Dispatcher("memory://rates", [old]) as before, sf.Dispatcher("memory://rates", [new]) as after:
         await (await before.dispatch(arrival())).result(timeout=SOON)
         with pytest.raises(RateExceededError) as refused:
             await after.dispatch(arrival())
@@ -110,10 +110,10 @@ async def test_a_rate_of_another_version_counts_from_its_first_request_on() -> N
 
 async def test_a_stranger_does_not_use_up_the_rate_of_a_session() -> None:
     """Whose session it is is looked at first, and nothing is claimed by one who comes too often."""
-    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key="session"))
+    flow, may_end, _ = flow_with(sf.Rate(1, "1 hour", key="session"))
     may_end.set()
-    async with hf.open("memory://owned") as space, hf.Dispatcher("memory://owned", [flow]) as server:
-        await Owners(space).claim(hf.Principal(user="ann"), "s")
+    async with sf.open("memory://owned") as space, sf.Dispatcher("memory://owned", [flow]) as server:
+        await Owners(space).claim(sf.Principal(user="ann"), "s")
         with pytest.raises(ForbiddenError):
             await server.dispatch(arrival("eve", session="s", transport="http"))
         await (await server.dispatch(arrival("ann", session="s", transport="http"))).result(timeout=SOON)
@@ -122,12 +122,12 @@ async def test_a_stranger_does_not_use_up_the_rate_of_a_session() -> None:
 async def test_a_key_function_that_returns_none_exempts_a_request() -> None:
     """One that fails is told as those of policies are."""
 
-    def by(arrival: hf.Arrival) -> str | None:
+    def by(arrival: sf.Arrival) -> str | None:
         return {"ann": "a", "bob": None}[arrival.user]
 
-    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key=by))
+    flow, may_end, _ = flow_with(sf.Rate(1, "1 hour", key=by))
     may_end.set()
-    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+    async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
         for user in ("ann", "bob", "bob"):
             await server.dispatch(arrival(user))
         with pytest.raises(RateExceededError):
@@ -138,9 +138,9 @@ async def test_a_key_function_that_returns_none_exempts_a_request() -> None:
 
 async def test_those_without_a_name_count_together() -> None:
     """Nobody gets past a limit by not saying who they are."""
-    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key="user"))
+    flow, may_end, _ = flow_with(sf.Rate(1, "1 hour", key="user"))
     may_end.set()
-    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+    async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
         await server.dispatch(arrival(""))
         with pytest.raises(RateExceededError):
             await server.dispatch(arrival("", session="another"))
@@ -149,9 +149,9 @@ async def test_those_without_a_name_count_together() -> None:
 async def test_buckets_in_memory_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are full again are dropped, and if all are in use the oldest."""
     monkeypatch.setattr(limiting, "MOST_BUCKETS", 5)
-    flow, may_end, _ = flow_with(hf.Rate(2, "1 hour", key="user"))
+    flow, may_end, _ = flow_with(sf.Rate(2, "1 hour", key="user"))
     may_end.set()
-    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+    async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
         for n in range(20):
             await server.dispatch(arrival(f"user {n}"))
         buckets = server._serving().limits._buckets
@@ -170,9 +170,9 @@ async def test_buckets_are_looked_through_seldom_and_whoever_keeps_coming_is_not
         look(self)
 
     monkeypatch.setattr(Limiting, "_drop_full_buckets", counted)
-    flow, may_end, _ = flow_with(hf.Rate(1, "1 hour", key="user"))
+    flow, may_end, _ = flow_with(sf.Rate(1, "1 hour", key="user"))
     may_end.set()
-    async with hf.Dispatcher("memory://", [flow], arbiter="local") as server:
+    async with sf.Dispatcher("memory://", [flow], arbiter="local") as server:
         await server.dispatch(arrival("ann"))
         for n in range(200):
             await server.dispatch(arrival(f"user {n}"))
@@ -224,7 +224,7 @@ def test_a_priority_of_an_arrival_is_a_small_whole_number(priority: Any) -> None
         arrival(priority=priority)
 
 
-def shared_gate(space: hf.Space) -> SharedGate:
+def shared_gate(space: sf.Space) -> SharedGate:
     """Return one in the store, for one at a time."""
     return SharedGate(space, ("limit", "l"), "the limit", 1, "f.work", lambda: None)
 
@@ -232,7 +232,7 @@ def shared_gate(space: hf.Space) -> SharedGate:
 @pytest.mark.parametrize("turns", range(12))
 async def test_whoever_leaves_at_the_moment_when_its_permit_comes_takes_nobody_elses_place_along(turns: int) -> None:
     """At whichever turn of the loop that is: the next one gets it."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         gate = shared_gate(space)
         _, first = await gate.try_take()
         leaving, staying = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
@@ -248,7 +248,7 @@ async def test_whoever_leaves_at_the_moment_when_its_permit_comes_takes_nobody_e
 
 async def test_places_that_are_being_left_are_not_counted_for_those_who_wait() -> None:
     """Whoever has come after them keeps its own."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         gate = shared_gate(space)
         _, first = await gate.try_take()
         one, two = (asyncio.ensure_future(gate.take(0)) for _ in range(2))
@@ -267,20 +267,20 @@ async def test_places_that_are_being_left_are_not_counted_for_those_who_wait() -
 @pytest.mark.parametrize("arbiter", ["local", "shared"])
 async def test_a_durable_request_does_not_wait_for_room_that_it_has_itself(arbiter: Any, attended: bool) -> None:  # noqa: FBT001 -- it has a name
     """Nobody waits for it, but it would wait for its own request, and that for its room."""
-    flow, room, refused = hf.Flow("f"), hf.ActionLimit(1, name="room", ttl=None), list[str]()
+    flow, room, refused = sf.Flow("f"), sf.ActionLimit(1, name="room", ttl=None), list[str]()
 
     @flow.action(limits=room)
-    async def inner(_request: hf.Request) -> None:
+    async def inner(_request: sf.Request) -> None:
         """Need the same room."""
 
     @flow.action(limits=room, durable=True)
-    async def work(_request: hf.Request) -> None:
+    async def work(_request: sf.Request) -> None:
         try:
-            await (await server.dispatch(hf.Arrival(flow="f", action="inner"))).result(timeout=SOON)
+            await (await server.dispatch(sf.Arrival(flow="f", action="inner"))).result(timeout=SOON)
         except WaitsForItselfError as problem:
             refused.append(problem.key)
 
-    async with hf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [flow], arbiter=arbiter) as server:
         await (await server.dispatch(arrival(attended=attended))).result(timeout=2 * SOON)
     assert refused == ["the limit 'room'"]
 
@@ -290,20 +290,20 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
     durable: bool,  # noqa: FBT001 -- it has a name
 ) -> None:
     """However long that takes: those whose place it took had ended before."""
-    flow, room, clock = hf.Flow("f"), hf.ActionLimit(1, name="room", ttl=None), VirtualClock()
+    flow, room, clock = sf.Flow("f"), sf.ActionLimit(1, name="room", ttl=None), VirtualClock()
     may_end = asyncio.Event()
 
     @flow.action(limits=room)
-    async def block(_request: hf.Request) -> None:
+    async def block(_request: sf.Request) -> None:
         await may_end.wait()
 
-    @flow.action(limits=room, concurrency=hf.Restart(grace="1s"), durable=durable)
-    async def work(_request: hf.Request) -> None:
+    @flow.action(limits=room, concurrency=sf.Restart(grace="1s"), durable=durable)
+    async def work(_request: sf.Request) -> None:
         """Do nothing."""
 
     store = GroupedStore(MemoryBackend(Memory(clock=clock)))
-    async with hf.Space(store, clock=clock, lease="1 hour") as space, hf.Dispatcher(space, [flow]) as server:
-        await server.dispatch(hf.Arrival(flow="f", action="block"))
+    async with sf.Space(store, clock=clock, lease="1 hour") as space, sf.Dispatcher(space, [flow]) as server:
+        await server.dispatch(sf.Arrival(flow="f", action="block"))
         older, newer = [await server.dispatch(arrival(session="s")) for _ in range(2)]
         with pytest.raises(RequestSupersededError):
             await older.result(timeout=SOON)
@@ -319,9 +319,9 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
 @pytest.mark.parametrize("sessions", [("s-1", "s-2"), ("s-1", "s-1")], ids=["at the limit", "at the key"])
 async def test_a_durable_request_whose_time_is_over_before_it_began_is_refused(sessions: tuple[str, str]) -> None:
     """The time of its queue runs on while it waits for room, and it hears which of the two did not come."""
-    room = hf.ActionLimit(1, name="room")
-    flow, may_end, begun = flow_with(room, concurrency=hf.Queue(timeout="50ms"), durable=True)
-    async with hf.Dispatcher("memory://", [flow], arbiter="shared") as server:
+    room = sf.ActionLimit(1, name="room")
+    flow, may_end, begun = flow_with(room, concurrency=sf.Queue(timeout="50ms"), durable=True)
+    async with sf.Dispatcher("memory://", [flow], arbiter="shared") as server:
         first = await server.dispatch(arrival(session=sessions[0]))
         await until(lambda: bool(begun))
         second = await server.dispatch(arrival("bob", session=sessions[1]))

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
-from holdfast.flows import durable, outcomes
-from holdfast.flows.arbiters.tending import go_round
-from holdfast.flows.emitting import last_number
-from holdfast.flows.serving import Server
-from holdfast.locks.driving.removing import remove
-from holdfast.space import lines_of
-from holdfast.workflows.engine import withdraw
+import standfast as sf
+from standfast.errors import ArbiterUnavailableError, LeaseTooShortError, RequestInterruptedError, StoreUnavailableError
+from standfast.flows import durable, outcomes
+from standfast.flows.arbiters.tending import go_round
+from standfast.flows.emitting import last_number
+from standfast.flows.serving import Server
+from standfast.locks.driving.removing import remove
+from standfast.space import lines_of
+from standfast.workflows.engine import withdraw
 from tests.conformance.arbiter_visits import force_out, fresh_name
 from tests.conformance.dispatch_stage import ANN, Stage, arrival, names_of, result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.space import Space
+    from standfast.space import Space
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_a_request_does_not_fail_with_the_store(
     monkeypatch.setattr(durable, "last_number", fail_at_first)
     if not insists:
         monkeypatch.setattr(outcomes, "insist", at_once)
-    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         handle = await dispatcher.dispatch(arrival("queued", "a", durable=True))
         assert await result(handle) == "did a"
     assert (failures, stage.begun) == ([], ["a"])
@@ -68,7 +68,7 @@ async def test_a_request_whose_turn_was_lost_is_taken_up_again(stage: Stage, mon
         return await look(*args)  # type: ignore[arg-type] # handed on
 
     monkeypatch.setattr(durable, "last_number", lose_at_first)
-    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         handle = await dispatcher.dispatch(arrival("queued", "a", durable=True))
         assert await result(handle) == "did a"
     assert (losses, stage.begun) == ([], ["a"])
@@ -77,7 +77,7 @@ async def test_a_request_whose_turn_was_lost_is_taken_up_again(stage: Stage, mon
 async def test_a_request_is_not_stuck_behind_one_whose_process_has_died(stage: Stage) -> None:
     """Nobody waits for it in any process, so a server that goes round lets the dead one fall."""
     name = f"memory://{fresh_name()}"
-    async with hf.Dispatcher(name, [stage.flow]) as one, hf.Dispatcher(name, [stage.flow]) as two:
+    async with sf.Dispatcher(name, [stage.flow]) as one, sf.Dispatcher(name, [stage.flow]) as two:
         stage.hold("a")
         first = await one.dispatch(arrival("queued", "a"))
         behind = await two.dispatch(arrival("queued", "b", durable=True))
@@ -92,7 +92,7 @@ async def test_a_request_is_not_stuck_behind_one_whose_process_has_died(stage: S
 async def test_a_request_does_not_end_well_after_others_were_told_that_it_was_interrupted(stage: Stage) -> None:
     """Its server was only not heard of for a while: its caller is told the same, and its session is as it was."""
     name = f"memory://{fresh_name()}"
-    async with hf.Dispatcher(name, [stage.flow]) as one, hf.Dispatcher(name, [stage.flow]) as two:
+    async with sf.Dispatcher(name, [stage.flow]) as one, sf.Dispatcher(name, [stage.flow]) as two:
         stage.hold("a")
         handle = await one.dispatch(arrival("queued", "a"))
         await stage.until_begun("a")
@@ -107,7 +107,7 @@ async def test_a_request_does_not_end_well_after_others_were_told_that_it_was_in
 async def test_a_key_that_is_used_again_after_an_interruption_is_done_once(stage: Stage) -> None:
     """The one that was taken for interrupted, and only waited, does not come back when it has its turn."""
     name = f"memory://{fresh_name()}"
-    async with hf.Dispatcher(name, [stage.flow]) as one, hf.Dispatcher(name, [stage.flow]) as two:
+    async with sf.Dispatcher(name, [stage.flow]) as one, sf.Dispatcher(name, [stage.flow]) as two:
         stage.hold("in front")
         front = await two.dispatch(arrival("queued", "in front"))
         sent = arrival("queued", "a", idempotency_key="k")
@@ -123,7 +123,7 @@ async def test_a_key_that_is_used_again_after_an_interruption_is_done_once(stage
 
 async def test_a_server_that_is_not_the_sole_one_hands_its_requests_back(stage: Stage) -> None:
     """Their runs do not fail: whoever serves next drives them, and that may be the same one again."""
-    async with hf.Dispatcher("memory://", [stage.flow], arbiter="local") as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow], arbiter="local") as dispatcher:
         stage.hold("a")
         handle = await dispatcher.dispatch(arrival("queued", "a", durable=True))
         await stage.until_begun("a")
@@ -136,14 +136,14 @@ async def test_a_server_that_is_not_the_sole_one_hands_its_requests_back(stage: 
 async def test_what_a_worker_may_not_drive_any_more_is_left_to_others() -> None:
     """A run that it has dropped, and whose code was withdrawn meanwhile, is not kept from those who have it."""
     url, stage = f"memory://{fresh_name()}", Stage()
-    async with hf.Engine(url) as engine, hf.Dispatcher(engine, [stage.flow]) as dispatcher:
+    async with sf.Engine(url) as engine, sf.Dispatcher(engine, [stage.flow]) as dispatcher:
         stage.hold("a")
         handle = await dispatcher.dispatch(arrival("free", "a", durable=True))
         await stage.until_begun("a")
         withdraw(engine, *dispatcher._workflows.values())
         engine.host.loaded[handle.id].abandon()
         stage.release("a")
-        async with hf.Dispatcher(url, [stage.flow]) as other:
+        async with sf.Dispatcher(url, [stage.flow]) as other:
             assert await result(await other.find(ANN, handle.id)) == "did a"
     assert stage.begun == ["a", "a"]
 
@@ -157,7 +157,7 @@ async def test_a_lease_that_the_store_is_too_slow_for_means_refusal(
         raise LeaseTooShortError(1.0, "one round trip to the store took 2 s")
 
     monkeypatch.setattr(Server, "attend", too_slow)
-    async with hf.Dispatcher("memory://", [stage.flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow]) as dispatcher:
         with pytest.raises(ArbiterUnavailableError):
             await dispatcher.dispatch(arrival("queued", "a"))
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import ForbiddenError, InvalidArrivalError
-from holdfast.flows.ownership import REMEMBERED, Owners, checked_session, is_made_here, new_session
+import standfast as sf
+from standfast.errors import ForbiddenError, InvalidArrivalError
+from standfast.flows.ownership import REMEMBERED, Owners, checked_session, is_made_here, new_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-ADA, EVE, NOBODY = hf.Principal("acme", "ada"), hf.Principal("acme", "eve"), hf.Principal("acme")
+ADA, EVE, NOBODY = sf.Principal("acme", "ada"), sf.Principal("acme", "eve"), sf.Principal("acme")
 
 
 @pytest.fixture
 async def owners() -> AsyncIterator[Owners]:
     """Owners that are written in memory."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         yield Owners(space)
 
 
@@ -37,7 +37,7 @@ async def test_a_session_belongs_to_the_first_who_claims_it(owners: Owners) -> N
 
 async def test_of_many_who_claim_a_session_at_once_one_has_it(owners: Owners) -> None:
     """The others are refused."""
-    users = [hf.Principal("acme", f"user-{number}") for number in range(10)]
+    users = [sf.Principal("acme", f"user-{number}") for number in range(10)]
     answers = await asyncio.gather(*(owners.claim(user, "s") for user in users), return_exceptions=True)
     assert sum(answer is None for answer in answers) == 1
     assert sum(isinstance(answer, ForbiddenError) for answer in answers) == 9
@@ -46,7 +46,7 @@ async def test_of_many_who_claim_a_session_at_once_one_has_it(owners: Owners) ->
 async def test_a_session_of_another_tenant_is_another_session(owners: Owners) -> None:
     """The same id in two tenants is no collision, and tells nothing."""
     await owners.claim(ADA, "s")
-    await owners.claim(hf.Principal("other", "eve"), "s")
+    await owners.claim(sf.Principal("other", "eve"), "s")
 
 
 async def test_looking_claims_nothing(owners: Owners) -> None:
@@ -68,7 +68,7 @@ async def test_what_is_known_is_known_without_asking(owners: Owners) -> None:
     await owners.claim(ADA, "s")
     assert owners.are_known(ADA, "s")
     assert not owners.are_known(EVE, "s")
-    assert not owners.are_known(hf.Principal("other", "ada"), "s")
+    assert not owners.are_known(sf.Principal("other", "ada"), "s")
     assert not owners.are_known(ADA, "another")
 
 
@@ -85,17 +85,17 @@ async def test_only_so_many_owners_are_remembered(owners: Owners) -> None:
 )
 async def test_a_stranger_gets_no_place_in_the_line_of_a_session(transport: Any, *, is_let_in: bool) -> None:
     """Whoever speaks for itself is compared with the owner; what comes by a webhook speaks for many."""
-    flow, ran = hf.Flow("support"), list[str]()
+    flow, ran = sf.Flow("support"), list[str]()
 
     @flow.action(concurrency="queue")
-    async def respond(request: hf.Request) -> None:
+    async def respond(request: sf.Request) -> None:
         ran.append(request.user)
 
-    async with hf.Dispatcher("memory://", flows=[flow]) as dispatcher:
+    async with sf.Dispatcher("memory://", flows=[flow]) as dispatcher:
         asked = {"flow": "support", "action": "respond", "session": "s", "transport": transport}
-        await (await dispatcher.dispatch(hf.Arrival(principal=ADA, **asked))).result()
+        await (await dispatcher.dispatch(sf.Arrival(principal=ADA, **asked))).result()
         with nullcontext() if is_let_in else pytest.raises(ForbiddenError):
-            await (await dispatcher.dispatch(hf.Arrival(principal=EVE, **asked))).result()
+            await (await dispatcher.dispatch(sf.Arrival(principal=EVE, **asked))).result()
     assert ran == (["ada", "eve"] if is_let_in else ["ada"])
 
 

@@ -7,60 +7,60 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidDurationError, InvalidFlowError
-from holdfast.flows.policies import POLICIES, as_policy
+import standfast as sf
+from standfast.errors import InvalidDurationError, InvalidFlowError
+from standfast.flows.policies import POLICIES, as_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.flows.policies import Policy
+    from standfast.flows.policies import Policy
 
 WHERE = "flow 'support-chat', action 'respond'"
 MAKE: dict[str, Callable[..., Policy]] = {
-    "queue": hf.Queue,
-    "reject": hf.Reject,
-    "debounce": lambda **options: hf.Debounce("1s", **options),
-    "restart": hf.Restart,
-    "batch": lambda **options: hf.Batch(10, "1s", **options),
-    "join": hf.Join,
-    "latest": hf.Latest,
+    "queue": sf.Queue,
+    "reject": sf.Reject,
+    "debounce": lambda **options: sf.Debounce("1s", **options),
+    "restart": sf.Restart,
+    "batch": lambda **options: sf.Batch(10, "1s", **options),
+    "join": sf.Join,
+    "latest": sf.Latest,
 }
 
 
-async def slow_key(_: hf.Arrival) -> str:
+async def slow_key(_: sf.Arrival) -> str:
     """Return a key too late."""
     return "x"
 
 
 def test_a_policy_is_what_its_options_say() -> None:
     """Lengths of time can be written in every way, and equal policies are equal and hash alike."""
-    written = hf.Debounce("500ms", max_wait=timedelta(seconds=5))
+    written = sf.Debounce("500ms", max_wait=timedelta(seconds=5))
 
-    assert written == hf.Debounce(0.5, max_wait="5 seconds")
-    assert hash(written) == hash(hf.Debounce(0.5, max_wait="5 seconds"))
-    assert written != hf.Debounce("500ms", max_wait="6s")
-    assert hf.Reject() != hf.Join()
+    assert written == sf.Debounce(0.5, max_wait="5 seconds")
+    assert hash(written) == hash(sf.Debounce(0.5, max_wait="5 seconds"))
+    assert written != sf.Debounce("500ms", max_wait="6s")
+    assert sf.Reject() != sf.Join()
 
 
 def test_a_policy_does_not_change() -> None:
     """Flows and actions share it."""
     with pytest.raises(AttributeError, match="Queue does not change"):
-        cast("Any", hf.Queue()).timeout = 5
+        cast("Any", sf.Queue()).timeout = 5
 
 
 def test_a_policy_shows_its_options() -> None:
     """In a debugger it can be seen what was declared."""
-    assert repr(hf.Queue(key="user")) == "Queue(key='user', max_waiting=100, timeout=30.0)"
+    assert repr(sf.Queue(key="user")) == "Queue(key='user', max_waiting=100, timeout=30.0)"
 
 
 @pytest.mark.parametrize("name", ["allow", "queue", "reject", "restart", "join", "latest"])
 def test_a_policy_without_options_can_be_given_by_its_name(name: str) -> None:
-    """``"queue"`` is ``hf.Queue()``."""
+    """``"queue"`` is ``sf.Queue()``."""
     assert as_policy(cast("Any", name), WHERE) == cast("Any", POLICIES[name])()
 
 
-@pytest.mark.parametrize(("name", "example"), [("debounce", r"hf\.Debounce"), ("batch", r"hf\.Batch")])
+@pytest.mark.parametrize(("name", "example"), [("debounce", r"sf\.Debounce"), ("batch", r"sf\.Batch")])
 def test_a_policy_that_needs_options_is_not_taken_by_its_name(name: str, example: str) -> None:
     """The error shows how it is written."""
     with pytest.raises(InvalidFlowError, match=f"action 'respond'.*needs options.*{example}"):
@@ -76,9 +76,9 @@ def test_what_is_no_policy_is_refused_with_a_list_of_those_there_are(given: obje
 
 
 def test_a_policy_that_was_not_called_is_refused_with_the_fix() -> None:
-    """``concurrency=hf.Queue`` lacks its brackets."""
-    with pytest.raises(InvalidFlowError, match=r"given as a class; call it, as in hf\.Queue"):
-        as_policy(cast("Any", hf.Queue), WHERE)
+    """``concurrency=sf.Queue`` lacks its brackets."""
+    with pytest.raises(InvalidFlowError, match=r"given as a class; call it, as in sf\.Queue"):
+        as_policy(cast("Any", sf.Queue), WHERE)
 
 
 @pytest.mark.parametrize("form", ["session", "user", "tenant"])
@@ -100,7 +100,7 @@ def test_an_unknown_form_of_key_is_refused_with_a_list_of_those_there_are(name: 
 @pytest.mark.parametrize("name", ["debounce", "restart", "batch", "join", "latest"])
 def test_a_policy_that_means_nothing_without_a_key_refuses_to_have_none(name: str) -> None:
     """There would be nothing to collapse, restart or share, and ``Allow`` says so better."""
-    with pytest.raises(InvalidFlowError, match=r"without a key there is no.*use hf\.Allow"):
+    with pytest.raises(InvalidFlowError, match=r"without a key there is no.*use sf\.Allow"):
         MAKE[name](key="none")
 
 
@@ -116,21 +116,21 @@ def test_queue_and_reject_may_have_no_key(name: str) -> None:
 def test_a_function_that_cannot_give_a_key_is_refused(key: Any, problem: str) -> None:
     """It has to be a plain function of the arrival."""
     with pytest.raises(InvalidFlowError, match=problem):
-        hf.Queue(key=key)
+        sf.Queue(key=key)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: hf.Queue(max_waiting=0),
-        lambda: hf.Queue(max_waiting=10_001),
-        lambda: hf.Queue(max_waiting=cast("Any", True)),
-        lambda: hf.Queue(max_waiting=cast("Any", 1.5)),
-        lambda: hf.Batch(0, "1s"),
-        lambda: hf.Batch(cast("Any", "10"), "1s"),
-        lambda: hf.Debounce("5s", max_wait="1s"),
-        lambda: hf.Debounce("5s", edge=cast("Any", "both")),
-        lambda: hf.Debounce("5s", collapse=cast("Any", "first")),
+        lambda: sf.Queue(max_waiting=0),
+        lambda: sf.Queue(max_waiting=10_001),
+        lambda: sf.Queue(max_waiting=cast("Any", True)),
+        lambda: sf.Queue(max_waiting=cast("Any", 1.5)),
+        lambda: sf.Batch(0, "1s"),
+        lambda: sf.Batch(cast("Any", "10"), "1s"),
+        lambda: sf.Debounce("5s", max_wait="1s"),
+        lambda: sf.Debounce("5s", edge=cast("Any", "both")),
+        lambda: sf.Debounce("5s", collapse=cast("Any", "first")),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Policy]) -> None:
@@ -142,12 +142,12 @@ def test_an_option_that_makes_no_sense_is_refused(make: Callable[[], Policy]) ->
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda: hf.Queue(timeout="soon"), "timeout of Queue"),
-        (lambda: hf.Queue(timeout=0), "timeout of Queue"),
-        (lambda: hf.Debounce(0), "window of Debounce"),
-        (lambda: hf.Debounce("1s", max_wait="-1s"), "max_wait of Debounce"),
-        (lambda: hf.Batch(10, "month"), "window of Batch"),
-        (lambda: hf.Restart(grace=-1), "grace of Restart"),
+        (lambda: sf.Queue(timeout="soon"), "timeout of Queue"),
+        (lambda: sf.Queue(timeout=0), "timeout of Queue"),
+        (lambda: sf.Debounce(0), "window of Debounce"),
+        (lambda: sf.Debounce("1s", max_wait="-1s"), "max_wait of Debounce"),
+        (lambda: sf.Batch(10, "month"), "window of Batch"),
+        (lambda: sf.Restart(grace=-1), "grace of Restart"),
     ],
 )
 def test_a_length_of_time_that_makes_no_sense_is_refused(make: Callable[[], Policy], what: str) -> None:
@@ -158,8 +158,8 @@ def test_a_length_of_time_that_makes_no_sense_is_refused(make: Callable[[], Poli
 
 def test_a_wait_without_end_and_no_grace_at_all_can_be_chosen() -> None:
     """``timeout=None`` waits as long as it takes, and ``grace=0`` revokes at once."""
-    assert hf.Queue(timeout=None).timeout is None
-    assert hf.Restart(grace=0).grace == 0
+    assert sf.Queue(timeout=None).timeout is None
+    assert sf.Restart(grace=0).grace == 0
 
 
 def test_what_is_answered_before_it_has_run_is_collected() -> None:

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-import holdfast as hf
-from holdfast.errors import TooManyQuarantinedError
-from holdfast.flows import quarantine
-from holdfast.flows.quarantine import Quarantine
-from holdfast.stores.protocol import Put
-from holdfast.workflows.storing.records import READY, quarantined_with
-from holdfast.workflows.working.claiming import bury, workers_of
+import standfast as sf
+from standfast.errors import TooManyQuarantinedError
+from standfast.flows import quarantine
+from standfast.flows.quarantine import Quarantine
+from standfast.stores.protocol import Put
+from standfast.workflows.storing.records import READY, quarantined_with
+from standfast.workflows.working.claiming import bury, workers_of
 from tests.conformance.arbiter_visits import fresh_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.opening import ArbiterKind
+    from standfast.flows.handle import Handle
+    from standfast.flows.opening import ArbiterKind
 
-ACME, OTHER = hf.Principal("acme"), hf.Principal("other")
-OPERATOR = hf.Principal("acme", "olga", frozenset({"operator"}))
+ACME, OTHER = sf.Principal("acme"), sf.Principal("other")
+OPERATOR = sf.Principal("acme", "olga", frozenset({"operator"}))
 SOON = 10.0
 
 
@@ -35,10 +35,10 @@ class Lab:
 
     def __init__(self, arbiter: ArbiterKind = "shared") -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
-        self.flow = hf.Flow("lab")
-        self.engine = hf.Engine(f"memory://{fresh_name()}", quarantine_after=1)
+        self.flow = sf.Flow("lab")
+        self.engine = sf.Engine(f"memory://{fresh_name()}", quarantine_after=1)
 
-        async def try_out(request: hf.Request) -> str:
+        async def try_out(request: sf.Request) -> str:
             del request
             self.begun.set()
             await self.may_end.wait()
@@ -46,18 +46,18 @@ class Lab:
 
         self.flow.action(try_out)
         self.flow.action(name="queued", concurrency="queue")(try_out)
-        tenants = hf.TenantLimits(quarantined=2)
-        self.dispatcher = hf.Dispatcher(self.engine, [self.flow], arbiter=arbiter, tenants=tenants)
+        tenants = sf.TenantLimits(quarantined=2)
+        self.dispatcher = sf.Dispatcher(self.engine, [self.flow], arbiter=arbiter, tenants=tenants)
 
     @property
     def count(self) -> Quarantine:
         """What counts."""
         return self.dispatcher._serving().tenants.quarantine
 
-    async def send(self, principal: hf.Principal = ACME, **more: Any) -> Handle:
+    async def send(self, principal: sf.Principal = ACME, **more: Any) -> Handle:
         """Send a durable request."""
         given: dict[str, Any] = {"action": "try_out", "attended": False, **more}
-        return await self.dispatcher.dispatch(hf.Arrival(flow="lab", principal=principal, **given))
+        return await self.dispatcher.dispatch(sf.Arrival(flow="lab", principal=principal, **given))
 
     async def poison(self, **more: Any) -> Handle:
         """Send a request that ends its server."""
@@ -131,10 +131,10 @@ async def test_when_an_operator_has_decided_more_are_taken_on(lab: Lab, way: str
 async def test_a_server_that_has_just_come_knows_before_it_takes_one_on(lab: Lab) -> None:
     """A server that was ended by such requests would take on the next of them otherwise."""
     await lab.fill()
-    engine = hf.Engine(lab.engine.space, drive=False)
-    async with hf.Dispatcher(engine, [lab.flow], tenants=hf.TenantLimits(quarantined=2)) as newcomer:
+    engine = sf.Engine(lab.engine.space, drive=False)
+    async with sf.Dispatcher(engine, [lab.flow], tenants=sf.TenantLimits(quarantined=2)) as newcomer:
         with pytest.raises(TooManyQuarantinedError):
-            await newcomer.dispatch(hf.Arrival(flow="lab", action="try_out", principal=ACME, attended=False))
+            await newcomer.dispatch(sf.Arrival(flow="lab", action="try_out", principal=ACME, attended=False))
 
 
 async def test_what_is_listed_and_not_quarantined_any_more_does_not_count(lab: Lab) -> None:
@@ -169,8 +169,8 @@ async def test_they_are_not_counted_for_each_request(
 async def test_whoever_sends_one_over_http_is_told_to_ask_an_operator(lab: Lab) -> None:
     """With 429, and when to try again."""
     await lab.fill()
-    limits = hf.AppLimits(tenants=hf.TenantLimits(quarantined=2))
-    app = hf.App(hf.Engine(lab.engine.space), flows=[lab.flow], limits=limits, authenticate=lambda _: ACME)
+    limits = sf.AppLimits(tenants=sf.TenantLimits(quarantined=2))
+    app = sf.App(sf.Engine(lab.engine.space), flows=[lab.flow], limits=limits, authenticate=lambda _: ACME)
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
     async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.post("/flows/lab/try_out", headers={"Prefer": "respond-async"})

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RequestCancelledError, RequestFailedError
+import standfast as sf
+from standfast.errors import RequestCancelledError, RequestFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.flows.request import RequestInfo
+    from standfast.flows.request import RequestInfo
 
 SOON = 15.0
 ARBITERS = pytest.mark.parametrize("arbiter", ["local", "shared"])
@@ -30,24 +30,24 @@ def group() -> BaseException:
     return BaseExceptionGroup("of tasks", [OddError("a"), ValueError("b"), asyncio.CancelledError()])
 
 
-def flow_raising(what: Callable[[], BaseException]) -> hf.Flow:
+def flow_raising(what: Callable[[], BaseException]) -> sf.Flow:
     """Return a flow with an action that raises, and one of the same key that does not."""
-    flow = hf.Flow("f")
+    flow = sf.Flow("f")
 
     @flow.action(concurrency="queue")
-    async def raises(_request: hf.Request) -> None:
+    async def raises(_request: sf.Request) -> None:
         raise what()
 
     @flow.action(concurrency="queue")
-    async def works(_request: hf.Request) -> str:
+    async def works(_request: sf.Request) -> str:
         return "worked"
 
     return flow
 
 
-def arrival(action: str, **more: Any) -> hf.Arrival:
+def arrival(action: str, **more: Any) -> sf.Arrival:
     """Return a request in a session."""
-    return hf.Arrival(flow="f", action=action, session="s", **more)
+    return sf.Arrival(flow="f", action=action, session="s", **more)
 
 
 @ARBITERS
@@ -57,7 +57,7 @@ async def test_what_an_action_raises_is_how_it_failed_though_it_is_no_ordinary_e
     what: Any, name: str, arbiter: Any, *, durable: bool
 ) -> None:
     """The record says so by its name, the caller gets it as the cause, and the next one has its turn."""
-    async with hf.Dispatcher("memory://", [flow_raising(what)], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [flow_raising(what)], arbiter=arbiter) as server:
         failed = await server.dispatch(arrival("raises", attended=not durable))
         after = await server.dispatch(arrival("works"))
         with pytest.raises(RequestFailedError, match=name) as problem:
@@ -74,7 +74,7 @@ async def test_what_an_action_raises_is_how_it_failed_though_it_is_no_ordinary_e
 @pytest.mark.parametrize("what", [asyncio.CancelledError, lambda: BaseExceptionGroup("g", [asyncio.CancelledError()])])
 async def test_a_cancellation_and_a_group_of_them_are_none(what: Any, arbiter: Any) -> None:
     """The request was cancelled."""
-    async with hf.Dispatcher("memory://", [flow_raising(what)], arbiter=arbiter) as server:
+    async with sf.Dispatcher("memory://", [flow_raising(what)], arbiter=arbiter) as server:
         handle = await server.dispatch(arrival("raises"))
         with pytest.raises(RequestCancelledError):
             await handle.result(SOON)
@@ -86,7 +86,7 @@ def exit_of(url: str, what: Any, arbiter: Any, **how: Any) -> str:
     ids: list[str] = []
 
     async def serve() -> None:
-        async with hf.Dispatcher(url, [flow_raising(what)], arbiter=arbiter) as server:
+        async with sf.Dispatcher(url, [flow_raising(what)], arbiter=arbiter) as server:
             handle = await server.dispatch(arrival("raises", idempotency_key="k", **how))
             ids.append(handle.id)
             await handle.result(SOON)
@@ -98,8 +98,8 @@ def exit_of(url: str, what: Any, arbiter: Any, **how: Any) -> str:
 
 async def info_after(url: str, arbiter: Any, request_id: str) -> RequestInfo:
     """Return how a request is, with another server, that works."""
-    async with hf.Dispatcher(url, [flow_raising(OddError)], arbiter=arbiter) as server:
-        handle = await server.find(hf.Principal(), request_id)
+    async with sf.Dispatcher(url, [flow_raising(OddError)], arbiter=arbiter) as server:
+        handle = await server.find(sf.Principal(), request_id)
         with pytest.raises(RequestFailedError):
             await handle.result(SOON)
         assert await (await server.dispatch(arrival("works"))).result(SOON) == "worked"
@@ -126,7 +126,7 @@ def test_what_ends_a_program_comes_through_the_task_that_runs_its_own_request(ar
     """Also where nothing of it is stored."""
 
     async def serve() -> None:
-        async with hf.Dispatcher("memory://", [flow_raising(SystemExit)], arbiter=arbiter) as server:
+        async with sf.Dispatcher("memory://", [flow_raising(SystemExit)], arbiter=arbiter) as server:
             await (await server.dispatch(arrival("raises"), here=True)).packed()
 
     with pytest.raises(SystemExit):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-import holdfast as hf
-from holdfast.flows.records import RequestKeys, new_request_id, number_of
+import standfast as sf
+from standfast.flows.records import RequestKeys, new_request_id, number_of
 
 
 def test_an_id_has_more_random_bits_than_can_be_guessed() -> None:
@@ -19,7 +19,7 @@ def test_an_id_has_more_random_bits_than_can_be_guessed() -> None:
 
 async def test_the_records_of_two_tenants_have_no_key_in_common() -> None:
     """Whatever the ids are."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         one, two = RequestKeys(space, "a", "b"), RequestKeys(space, "a:b", "")
 
         assert {one.record, one.cancel, one.events}.isdisjoint({two.record, two.cancel, two.events})

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from holdfast.clock import Instant, later
-from holdfast.flows import remembering
-from holdfast.flows.arrival import NOBODY
-from holdfast.flows.knowing import Brief
-from holdfast.flows.records import KEPT
-from holdfast.flows.remembering import LIGHT, Remembering
+from standfast.clock import Instant, later
+from standfast.flows import remembering
+from standfast.flows.arrival import NOBODY
+from standfast.flows.knowing import Brief
+from standfast.flows.records import KEPT
+from standfast.flows.remembering import LIGHT, Remembering
 
 if TYPE_CHECKING:
-    from holdfast.flows.attending import Attended
+    from standfast.flows.attending import Attended
 
 
 class Ended:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
-from holdfast.flows.request import ENDED, Event, Explanation, RequestInfo
-from holdfast.testing.flows import Rehearsal
+import standfast as sf
+from standfast.errors import InvalidInputError, SessionStateError, WrongArgumentsError
+from standfast.flows.request import ENDED, Event, Explanation, RequestInfo
+from standfast.testing.flows import Rehearsal
 
 
-@hf.workflow
-async def fulfil(_ctx: hf.Context, order: str) -> str:
+@sf.workflow
+async def fulfil(_ctx: sf.Context, order: str) -> str:
     """Fulfil an order."""
     return order
 
@@ -22,7 +22,7 @@ async def fulfil(_ctx: hf.Context, order: str) -> str:
 def test_a_request_knows_who_asks_and_how() -> None:
     """What the transport said can be read from it."""
     request = Rehearsal(
-        principal=hf.Principal("acme", "ada"), session="s-1", metadata={"n": 1}, idempotency_key="k"
+        principal=sf.Principal("acme", "ada"), session="s-1", metadata={"n": 1}, idempotency_key="k"
     ).request
     assert (request.tenant, request.user, request.session_id) == ("acme", "ada", "s-1")
     assert (request.transport, request.metadata, request.idempotency_key) == ("local", {"n": 1}, "k")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     RequestCancelledError,
     RequestFailedError,
     RequestNotFoundError,
@@ -19,21 +19,21 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.handle import Handle
+    from standfast.flows.handle import Handle
 
-ANN = hf.Principal("acme", "ann")
+ANN = sf.Principal("acme", "ann")
 
 
 class Desk:
     """A dispatcher with one action, whose requests wait until they may go on."""
 
     def __init__(self) -> None:
-        self.flow = hf.Flow("desk")
+        self.flow = sf.Flow("desk")
         self.has_begun, self.may_go_on = asyncio.Event(), asyncio.Event()
         self.tasks: list[asyncio.Task[object] | None] = []
 
         @self.flow.action(concurrency="reject")
-        async def work(_request: hf.Request, wait: bool = False, fail: bool = False) -> str:  # noqa: FBT001, FBT002 -- inputs have names
+        async def work(_request: sf.Request, wait: bool = False, fail: bool = False) -> str:  # noqa: FBT001, FBT002 -- inputs have names
             self.tasks.append(asyncio.current_task())
             self.has_begun.set()
             if wait:
@@ -43,15 +43,15 @@ class Desk:
             return "done"
 
         @self.flow.action(on_disconnect="continue")
-        async def stay(_request: hf.Request) -> str:
+        async def stay(_request: sf.Request) -> str:
             self.tasks.append(asyncio.current_task())
             return "stayed"
 
-        self.dispatcher = hf.Dispatcher("memory://", [self.flow], arbiter="local")
+        self.dispatcher = sf.Dispatcher("memory://", [self.flow], arbiter="local")
 
     async def send(self, action: str = "work", **inputs: bool) -> Handle:
         """Send a request that is to be run here."""
-        sent = hf.Arrival(flow="desk", action=action, inputs=inputs, principal=ANN, session="s")
+        sent = sf.Arrival(flow="desk", action=action, inputs=inputs, principal=ANN, session="s")
         return await self.dispatcher.dispatch(sent, here=True)
 
     async def waiting(self) -> tuple[Handle, asyncio.Task[object]]:
@@ -139,16 +139,16 @@ async def test_a_request_that_is_cancelled_does_not_take_its_caller_along(desk: 
 @pytest.mark.parametrize("here", [True, False])
 async def test_an_action_that_waits_for_what_others_have_cancelled_does_not_take_its_caller_along(here: bool) -> None:  # noqa: FBT001 -- it has a name
     """Nobody has cancelled the caller: it is told how the request ended, whoever runs that."""
-    flow = hf.Flow("desk")
+    flow = sf.Flow("desk")
 
     @flow.action(concurrency="queue")
-    async def work(_request: hf.Request) -> None:
+    async def work(_request: sf.Request) -> None:
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         gone.cancel()
         await gone
 
-    async with hf.Dispatcher("memory://", [flow], arbiter="local") as dispatcher:
-        handle = await dispatcher.dispatch(hf.Arrival(flow="desk", action="work", session="s"), here=here)
+    async with sf.Dispatcher("memory://", [flow], arbiter="local") as dispatcher:
+        handle = await dispatcher.dispatch(sf.Arrival(flow="desk", action="work", session="s"), here=here)
         with pytest.raises(RequestCancelledError, match="it was cancelled"):
             await handle.packed()
 

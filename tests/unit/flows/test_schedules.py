@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidFlowError, InvalidScheduleError
-from holdfast.events import TickFired
-from holdfast.flows.arbiters import abandoned
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.testing.workflows.mortal_store import Death, Mortality
+import standfast as sf
+from standfast.errors import InvalidFlowError, InvalidScheduleError
+from standfast.events import TickFired
+from standfast.flows.arbiters import abandoned
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.testing.workflows.mortal_store import Death, Mortality
 from tests.unit.flows.office import FIRST, ROBOT, SECOND, THIRD, Office, minute
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.flows.opening import ArbiterKind
-    from holdfast.flows.policies import Policy
+    from standfast.flows.opening import ArbiterKind
+    from standfast.flows.policies import Policy
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -33,7 +33,7 @@ async def env(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
 @pytest.mark.parametrize("arbiter", ["shared", "local"])
 async def test_a_tick_is_a_request_that_knows_its_schedule(env: WorkflowEnvironment, arbiter: ArbiterKind) -> None:
     """It has the inputs, the principal and the session of the schedule, and can be found by its id."""
-    office = Office(hf.Queue())
+    office = Office(sf.Queue())
     async with office.open(env, office.nightly(session="s"), arbiter=arbiter) as dispatcher:
         await minute(env, office, begun=1)
         handle = await dispatcher.find(ROBOT, FIRST)
@@ -75,7 +75,7 @@ async def test_a_tick_is_skipped_while_the_one_before_runs(env: WorkflowEnvironm
 @pytest.mark.parametrize("arbiter", ["shared", "local"])
 async def test_a_tick_waits_its_turn_if_that_was_said(env: WorkflowEnvironment, arbiter: ArbiterKind) -> None:
     """With on_overlap="queue" nothing is dropped, and one runs at a time."""
-    office = Office(hf.Queue(timeout="1 day"))
+    office = Office(sf.Queue(timeout="1 day"))
     office.may_end.clear()
     async with office.open(env, office.nightly("queue", session="s"), arbiter=arbiter) as dispatcher:
         await minute(env, office, begun=1)
@@ -114,10 +114,10 @@ async def test_ticks_overlap_if_that_was_said(env: WorkflowEnvironment) -> None:
 @pytest.mark.parametrize("arbiter", ["shared", "local"])
 async def test_the_policy_of_the_action_holds_for_ticks_too(env: WorkflowEnvironment, arbiter: ArbiterKind) -> None:
     """While somebody else has the key of an action that rejects, a tick is refused, told to hooks and counted."""
-    office = Office(hf.Reject())
+    office = Office(sf.Reject())
     office.may_end.clear()
     async with office.open(env, office.nightly("allow", session="s"), arbiter=arbiter) as dispatcher:
-        other = hf.Arrival(flow="office", action="tidy", session="s", principal=hf.Principal("acme", "ann"))
+        other = sf.Arrival(flow="office", action="tidy", session="s", principal=sf.Principal("acme", "ann"))
         held = await dispatcher.dispatch(other)
         await minute(env, office, begun=1)
         assert (await dispatcher.engine.schedules.get("nightly")).refused == 1
@@ -131,7 +131,7 @@ async def test_the_policy_of_the_action_holds_for_ticks_too(env: WorkflowEnviron
 
 async def test_a_tick_shares_the_run_that_is_in_flight_if_the_action_joins(env: WorkflowEnvironment) -> None:
     """It starts nothing of its own, and says whose run it shares."""
-    office = Office(hf.Join())
+    office = Office(sf.Join())
     office.may_end.clear()
     async with office.open(env, office.nightly("allow", session="s")):
         await minute(env, office, begun=1)
@@ -157,7 +157,7 @@ async def test_a_tick_is_not_lost_with_the_server_that_takes_it_on(when: Literal
 
 async def test_ticks_that_nobody_was_there_for_are_made_up_for_if_that_was_said(env: WorkflowEnvironment) -> None:
     """Each is a request with the time that it was meant for."""
-    office = Office(hf.Queue(timeout=None))
+    office = Office(sf.Queue(timeout=None))
     schedule = office.nightly("queue", backfill=True, session="s")
     async with office.open(env, schedule):
         await minute(env, office, begun=1)
@@ -173,13 +173,13 @@ async def test_a_tick_that_is_discarded_while_it_waits_keeps_no_place(
 ) -> None:
     """Who waits behind a tick whose schedule was paused gets its turn, also where lines lie in memory."""
     monkeypatch.setattr(abandoned, "LOOK_EVERY", 0.01)
-    office = Office(hf.Queue(timeout="1 day"))
+    office = Office(sf.Queue(timeout="1 day"))
     office.may_end.clear()
     async with office.open(env, office.nightly("queue", session="s"), arbiter="local") as dispatcher:
         await minute(env, office, begun=1)
         await minute(env, office, begun=1)
         await dispatcher.engine.schedules.pause("nightly")
-        behind = hf.Arrival(flow="office", action="tidy", session="s", principal=ROBOT)
+        behind = sf.Arrival(flow="office", action="tidy", session="s", principal=ROBOT)
         handle = await dispatcher.dispatch(behind)
         office.may_end.set()
         assert await handle.result(timeout=10) == "tidied hall"
@@ -195,7 +195,7 @@ async def test_a_tick_that_is_discarded_while_it_waits_keeps_no_place(
         (None, {"inputs": {"floor": 3}}, "floor"),
         (None, {"on_overlap": "cancel"}, "on_overlap"),
         (None, {"id": "x" * 61}, "at most 60"),
-        (hf.Debounce("1s"), {}, "debounce"),
+        (sf.Debounce("1s"), {}, "debounce"),
     ],
 )
 def test_a_schedule_that_cannot_work_is_refused(policy: Policy | None, options: dict[str, Any], says: str) -> None:
@@ -213,8 +213,8 @@ def test_a_schedule_needs_a_time() -> None:
 
 def test_a_schedule_is_declared_once_and_of_an_action_that_is_served() -> None:
     """Two with one id are refused, and those of flows that are not there."""
-    office, other = Office(), hf.Flow("other")
+    office, other = Office(), sf.Flow("other")
     with pytest.raises(InvalidFlowError, match="two with this id"):
-        hf.Dispatcher("memory://", [office.flow], schedules=[office.nightly(), office.nightly()])
+        sf.Dispatcher("memory://", [office.flow], schedules=[office.nightly(), office.nightly()])
     with pytest.raises(InvalidFlowError, match="no action"):
-        hf.Dispatcher("memory://", [other], schedules=[office.nightly()])
+        sf.Dispatcher("memory://", [other], schedules=[office.nightly()])

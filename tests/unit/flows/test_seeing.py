@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-import holdfast as hf
-from holdfast.errors import ForbiddenError, RequestCancelledError, RequestNotFoundError
+import standfast as sf
+from standfast.errors import ForbiddenError, RequestCancelledError, RequestNotFoundError
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.dispatch import Dispatcher
-    from holdfast.flows.opening import ArbiterKind
+    from standfast.flows.dispatch import Dispatcher
+    from standfast.flows.opening import ArbiterKind
 
-ADA, EVE, NOBODY = hf.Principal("acme", "ada"), hf.Principal("acme", "eve"), hf.Principal("acme")
-CHIEF = hf.Principal("acme", "olga", frozenset({"operator"}))
-VIEWER = hf.Principal("acme", "vera", frozenset({"viewer"}))
-STRANGER = hf.Principal("other", "ada", frozenset({"operator", "viewer"}))
+ADA, EVE, NOBODY = sf.Principal("acme", "ada"), sf.Principal("acme", "eve"), sf.Principal("acme")
+CHIEF = sf.Principal("acme", "olga", frozenset({"operator"}))
+VIEWER = sf.Principal("acme", "vera", frozenset({"viewer"}))
+STRANGER = sf.Principal("other", "ada", frozenset({"operator", "viewer"}))
 
-together = hf.Flow("together")
+together = sf.Flow("together")
 gate: dict[str, asyncio.Event] = {}
 
 
-@together.action(concurrency=hf.Join(key="tenant"))
-async def joined(request: hf.Request) -> str:
+@together.action(concurrency=sf.Join(key="tenant"))
+async def joined(request: sf.Request) -> str:
     """Run once for everybody who asks meanwhile."""
     await gate[request.tenant].wait()
     return "done"
 
 
-@together.action(concurrency=hf.Batch(2, "1h", key="tenant"))
-async def batched(request: hf.Request, names: list[str]) -> list[str]:
+@together.action(concurrency=sf.Batch(2, "1h", key="tenant"))
+async def batched(request: sf.Request, names: list[str]) -> list[str]:
     """Run for two at a time."""
     del request
     return names
@@ -59,19 +59,19 @@ def stage() -> Stage:
 async def dispatcher(stage: Stage, kind: ArbiterKind) -> AsyncIterator[Dispatcher]:
     """One on a store in memory."""
     gate["acme"] = asyncio.Event()
-    async with hf.Dispatcher("memory://", [stage.flow, together], arbiter=kind) as dispatcher:
+    async with sf.Dispatcher("memory://", [stage.flow, together], arbiter=kind) as dispatcher:
         yield dispatcher
 
 
-def asked(action: str, who: hf.Principal, **more: Any) -> hf.Arrival:
+def asked(action: str, who: sf.Principal, **more: Any) -> sf.Arrival:
     """Return a request of somebody's in the flow that all take part in."""
-    return hf.Arrival(flow="together", action=action, principal=who, **more)
+    return sf.Arrival(flow="together", action=action, principal=who, **more)
 
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("who", [EVE, NOBODY, STRANGER])
 async def test_a_request_of_another_user_is_absent(
-    dispatcher: Dispatcher, stage: Stage, who: hf.Principal, *, durable: bool
+    dispatcher: Dispatcher, stage: Stage, who: sf.Principal, *, durable: bool
 ) -> None:
     """Whoever learns its id can neither look at it nor cancel it, and is told what is told of one that never was."""
     stage.hold("a")
@@ -125,7 +125,7 @@ async def test_a_viewer_looks_over_http_and_cancels_nothing_of_others(stage: Sta
     """It is told why with 403; whoever has no role is told that there is no such request."""
     stage.hold("a")
     known = {each.user: each for each in (EVE, VIEWER, CHIEF)}
-    app = hf.App("memory://", flows=[stage.flow], arbiter=kind, authenticate=lambda asks: known[asks.headers["x-user"]])
+    app = sf.App("memory://", flows=[stage.flow], arbiter=kind, authenticate=lambda asks: known[asks.headers["x-user"]])
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
     async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         handle = await app.dispatcher.dispatch(arrival("queued", "a", principal=ADA, session="s", durable=True))
@@ -173,14 +173,14 @@ async def test_whoever_is_in_a_batch_may_follow_it(dispatcher: Dispatcher) -> No
     found = await dispatcher.find(EVE, second.id)
     assert await found.result(SOON) == ["a", "b"]
     with pytest.raises(RequestNotFoundError):
-        await dispatcher.find(hf.Principal("acme", "bob"), second.id)
+        await dispatcher.find(sf.Principal("acme", "bob"), second.id)
 
 
 async def test_who_shares_a_run_is_known_to_all_servers(stage: Stage) -> None:
     """A caller may come back to another one."""
     url, gate["acme"] = f"memory://{fresh_name()}", asyncio.Event()
     flows = [stage.flow, together]
-    async with hf.Dispatcher(url, flows) as one, hf.Dispatcher(url, flows) as other:
+    async with sf.Dispatcher(url, flows) as one, sf.Dispatcher(url, flows) as other:
         await one.dispatch(asked("joined", ADA))
         handle = await one.dispatch(asked("joined", EVE))
         assert (await other.find(EVE, handle.id)).id == handle.id
@@ -192,9 +192,9 @@ async def test_who_shares_a_run_is_known_to_all_servers(stage: Stage) -> None:
 
 async def test_without_authentication_whoever_is_on_the_machine_sees_everything(stage: Stage) -> None:
     """Also what came by webhooks and schedules, which have users of their own."""
-    app = hf.App("memory://", flows=[stage.flow])
+    app = sf.App("memory://", flows=[stage.flow])
     transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
     async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        sent = arrival("queued", "a", principal=hf.Principal(user="webhook:shop"), transport="webhook", durable=True)
+        sent = arrival("queued", "a", principal=sf.Principal(user="webhook:shop"), transport="webhook", durable=True)
         handle = await app.dispatcher.dispatch(sent)
         assert (await client.get(f"/requests/{handle.id}")).status_code == 200

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import SessionStateError
-from holdfast.flows.session import (
+from standfast.errors import SessionStateError
+from standfast.flows.session import (
     AppendToField,
     DeleteField,
     IncrementField,
@@ -22,7 +22,7 @@ from holdfast.flows.session import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.codec import JsonValue
+    from standfast.codec import JsonValue
 
 FIELDS = st.sampled_from(["a", "b", "c"])
 VALUES = st.recursive(

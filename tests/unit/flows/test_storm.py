@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import FlowError, StoreError
-from holdfast.flows.records import SESSIONS, session_key
-from holdfast.flows.request import ENDED
-from holdfast.space import Space
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.testing import Faults, FaultyBackend
+import standfast as sf
+from standfast.errors import FlowError, StoreError
+from standfast.flows.records import SESSIONS, session_key
+from standfast.flows.request import ENDED
+from standfast.space import Space
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.testing import Faults, FaultyBackend
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
-    from holdfast.flows.dispatch import Dispatcher
-    from holdfast.flows.handle import Handle
-    from holdfast.flows.policies import Policy
-    from holdfast.flows.request import RequestInfo
+    from standfast.flows.dispatch import Dispatcher
+    from standfast.flows.handle import Handle
+    from standfast.flows.policies import Policy
+    from standfast.flows.request import RequestInfo
 
 FAULTS: Final = Faults(
     refuse=0.02, lose_request=0.05, lose_reply=0.05, land_late=0.05, fail_read=0.02, drop_hint=0.1, delay=0.1
 )
 POLICIES: Final[dict[str, Policy]] = {
-    "queued": hf.Queue(timeout="60s"),
-    "rejected": hf.Reject(),
-    "restarted": hf.Restart(grace="60s"),
-    "joined": hf.Join(),
-    "latest": hf.Latest(),
-    "debounced": hf.Debounce("20ms"),
+    "queued": sf.Queue(timeout="60s"),
+    "rejected": sf.Reject(),
+    "restarted": sf.Restart(grace="60s"),
+    "joined": sf.Join(),
+    "latest": sf.Latest(),
+    "debounced": sf.Debounce("20ms"),
 }
 SESSIONS_USED: Final = ("s-0", "s-1", "s-2")
 PATIENCE: Final = 60.0
@@ -50,12 +50,12 @@ class Storm:
         self._running: Final[defaultdict[str, int]] = defaultdict(int)
         self.most = 0
         self.handles: Final[list[Handle]] = []
-        self.flow: Final = hf.Flow("chat")
+        self.flow: Final = sf.Flow("chat")
         for action, policy in POLICIES.items():
             self.flow.action(name=action, concurrency=policy)(self._action())
 
     def _action(self) -> Any:
-        async def work(request: hf.Request, name: str) -> str:
+        async def work(request: sf.Request, name: str) -> str:
             key = request.session_id
             self._running[key] += 1
             self.most = max(self.most, self._running[key])
@@ -75,7 +75,7 @@ class Storm:
 
     async def _send(self, server: Dispatcher, name: str) -> None:
         chooser = self._chooser
-        arrival = hf.Arrival(
+        arrival = sf.Arrival(
             flow="chat",
             action=chooser.choice(list(POLICIES)),
             inputs={"name": name},
@@ -95,7 +95,7 @@ class Storm:
 
 async def ended(server: Dispatcher, request_id: str) -> RequestInfo:
     """Wait until a request has ended, and return how."""
-    handle = await server.find(hf.Principal(), request_id)
+    handle = await server.find(sf.Principal(), request_id)
     with suppress(FlowError):
         await handle.result(timeout=PATIENCE)
     return await handle.info()
@@ -108,9 +108,9 @@ async def names_of(space: Space, session: str) -> list[str]:
     return [] if record is None else SESSIONS.decode(record.value).state["names"]
 
 
-async def served(flow: hf.Flow, space: Space) -> Dispatcher:
+async def served(flow: sf.Flow, space: Space) -> Dispatcher:
     """Return a dispatcher that serves; opening it is tried until the store lets it."""
-    dispatcher = hf.Dispatcher(space, [flow])
+    dispatcher = sf.Dispatcher(space, [flow])
     while True:
         try:
             await dispatcher.open()
@@ -129,7 +129,7 @@ async def test_a_storm_of_requests_ends_and_each_counts_once() -> None:
         faulty = [GroupedStore(FaultyBackend(inner[n], seed=2 * seed + n, faults=FAULTS)) for n in range(2)]
         async with Space(GroupedStore(inner[2])) as space, Space(faulty[0]) as one, Space(faulty[1]) as two:
             servers = [await served(storm.flow, each) for each in (one, two)]
-            async with hf.Dispatcher(space, [storm.flow]) as observer:
+            async with sf.Dispatcher(space, [storm.flow]) as observer:
                 await storm.blow(servers)
                 requests = [await ended(observer, each.id) for each in storm.handles]
                 for each in servers:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     ArbiterUnavailableError,
     ForbiddenError,
     InvalidFlowError,
@@ -16,24 +16,24 @@ from holdfast.errors import (
     StoreUnavailableError,
     TooManyRequestsError,
 )
-from holdfast.flows import tenants
-from holdfast.flows.ownership import Owners
-from holdfast.flows.records import NOTHING, session_key, unfinished_of
-from holdfast.flows.sweeping import give_an_end
-from holdfast.flows.tenants import Census, count
-from holdfast.stores.grouped import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.protocol import Put
-from holdfast.testing import VirtualClock, simulate
+from standfast.flows import tenants
+from standfast.flows.ownership import Owners
+from standfast.flows.records import NOTHING, session_key, unfinished_of
+from standfast.flows.sweeping import give_an_end
+from standfast.flows.tenants import Census, count
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.protocol import Put
+from standfast.testing import VirtualClock, simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.handle import Handle
+    from standfast.flows.handle import Handle
 
 DAY = 86_400.0
 SOON = 15.0
-ACME, OTHER = hf.Principal("acme", "ann"), hf.Principal("other", "bob")
+ACME, OTHER = sf.Principal("acme", "ann"), sf.Principal("other", "bob")
 BOTH = pytest.mark.parametrize("arbiter", ["local", "shared"])
 
 
@@ -43,27 +43,27 @@ class Shop:
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
         self.begun: list[str] = []
-        self.flow = hf.Flow("shop")
+        self.flow = sf.Flow("shop")
 
-        async def work(request: hf.Request, name: str = "") -> str:
+        async def work(request: sf.Request, name: str = "") -> str:
             self.begun.append(name)
             await self.may_end.wait()
             if request.session_id:
                 request.session.append("names", name)
             return name
 
-        async def said(request: hf.Request, names: list[str]) -> int:
+        async def said(request: sf.Request, names: list[str]) -> int:
             del request
             return len(names)
 
         self.flow.action(name="queued", concurrency="queue")(work)
-        self.flow.action(name="limited", limits=hf.ActionLimit(1))(work)
+        self.flow.action(name="limited", limits=sf.ActionLimit(1))(work)
         self.flow.action(name="free")(work)
-        self.flow.action(name="batched", concurrency=hf.Batch(2, "1 hour"))(said)
+        self.flow.action(name="batched", concurrency=sf.Batch(2, "1 hour"))(said)
 
-    def server(self, url: Any = "memory://", arbiter: Any = "shared", **limits: Any) -> hf.Dispatcher:
+    def server(self, url: Any = "memory://", arbiter: Any = "shared", **limits: Any) -> sf.Dispatcher:
         """Return a server with such limits."""
-        return hf.Dispatcher(url, [self.flow], arbiter=arbiter, tenants=hf.TenantLimits(**limits))
+        return sf.Dispatcher(url, [self.flow], arbiter=arbiter, tenants=sf.TenantLimits(**limits))
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def recounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "AGAIN", 0.0)
 
 
-def arrival(action: str, name: str = "", **more: Any) -> hf.Arrival:
+def arrival(action: str, name: str = "", **more: Any) -> sf.Arrival:
     """Return a request of a tenant."""
     more.setdefault("principal", ACME)
     inputs = {"names" if action == "batched" else "name": name}
-    return hf.Arrival(flow="shop", action=action, inputs=inputs, **more)
+    return sf.Arrival(flow="shop", action=action, inputs=inputs, **more)
 
 
 async def result(handle: Handle) -> Any:
@@ -127,7 +127,7 @@ async def test_one_that_is_cancelled_while_it_waits_makes_room(shop: Shop, arbit
 
 async def test_no_more_keys_of_a_tenant_are_in_use_than_may(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a local arbiter; another tenant has as many, and keys that are free again do not count."""
-    monkeypatch.setattr("holdfast.flows.arbiters.key_count.AGAIN", 0.0)
+    monkeypatch.setattr("standfast.flows.arbiters.key_count.AGAIN", 0.0)
     async with shop.server(arbiter="local", keys=2) as server:
         handles = [await server.dispatch(arrival("queued", str(n), session=f"s-{n}")) for n in range(2)]
         with pytest.raises(TooManyRequestsError, match="there are 2 keys in use of the tenant already"):
@@ -160,7 +160,7 @@ async def test_no_more_durable_requests_of_a_tenant_are_unfinished_than_may(shop
 @pytest.mark.usefixtures("recounted")
 async def test_what_other_servers_have_taken_on_counts(shop: Shop) -> None:
     """A server counts what is there when it first serves a tenant."""
-    async with hf.open("memory://many") as space, shop.server("memory://many", durable=2) as one:
+    async with sf.open("memory://many") as space, shop.server("memory://many", durable=2) as one:
         handles = [await one.dispatch(arrival("free", str(n), attended=False)) for n in range(2)]
         async with shop.server("memory://many", durable=2) as two:
             with pytest.raises(TooManyRequestsError):
@@ -173,7 +173,7 @@ async def test_what_other_servers_have_taken_on_counts(shop: Shop) -> None:
 
 async def test_a_durable_request_that_is_cancelled_while_it_waits_does_not_count(shop: Shop) -> None:
     """Although its step never ran."""
-    async with hf.open("memory://gone") as space, shop.server("memory://gone") as server:
+    async with sf.open("memory://gone") as space, shop.server("memory://gone") as server:
         first = await server.dispatch(arrival("queued", "a", session="s", attended=False))
         second = await server.dispatch(arrival("queued", "b", session="s", attended=False))
         await second.cancel()
@@ -185,7 +185,7 @@ async def test_a_durable_request_that_is_cancelled_while_it_waits_does_not_count
 @pytest.mark.usefixtures("recounted")
 async def test_those_that_ended_without_telling_do_not_keep_others_out(shop: Shop) -> None:
     """They are found, and forgotten, when there seem to be too many."""
-    async with hf.open("memory://stale") as space, shop.server("memory://stale", durable=1) as server:
+    async with sf.open("memory://stale") as space, shop.server("memory://stale", durable=1) as server:
         await space.commit(Put(unfinished_of(space, "acme").child("nobody"), NOTHING))
         handle = await server.dispatch(arrival("free", "a", attended=False))
         shop.may_end.set()
@@ -291,13 +291,13 @@ async def test_those_who_wait_for_a_count_hear_that_it_failed_or_that_their_serv
 # --- for how long -----------------------------------------------------------------------------------------------------
 
 
-def space_on(clock: VirtualClock) -> hf.Space:
+def space_on(clock: VirtualClock) -> sf.Space:
     """Return a space whose time passes as the test says."""
-    return hf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
+    return sf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
 
 
 @pytest.fixture
-async def old(shop: Shop) -> AsyncIterator[tuple[VirtualClock, hf.Space, hf.Dispatcher]]:
+async def old(shop: Shop) -> AsyncIterator[tuple[VirtualClock, sf.Space, sf.Dispatcher]]:
     """A server whose time passes as the test says."""
     shop.may_end.set()
     clock = VirtualClock()
@@ -306,7 +306,7 @@ async def old(shop: Shop) -> AsyncIterator[tuple[VirtualClock, hf.Space, hf.Disp
 
 
 async def test_a_session_is_kept_for_a_while_after_its_last_use(
-    old: tuple[VirtualClock, hf.Space, hf.Dispatcher],
+    old: tuple[VirtualClock, sf.Space, sf.Dispatcher],
 ) -> None:
     """Each use puts the end off; then its state and its owner are gone."""
     clock, space, server = old
@@ -322,7 +322,7 @@ async def test_a_session_is_kept_for_a_while_after_its_last_use(
 
 
 async def test_an_idempotency_key_goes_when_its_request_is_forgotten(
-    old: tuple[VirtualClock, hf.Space, hf.Dispatcher],
+    old: tuple[VirtualClock, sf.Space, sf.Dispatcher],
 ) -> None:
     """Attended or durable."""
     clock, space, server = old
@@ -348,10 +348,10 @@ def test_an_owner_who_comes_again_keeps_the_session() -> None:
                     await owners.claim(ACME, "s")
                 await asyncio.sleep(10 * DAY)
             with pytest.raises(ForbiddenError):
-                await owners.claim(hf.Principal("acme", "eve"), "s")
+                await owners.claim(sf.Principal("acme", "eve"), "s")
             await asyncio.sleep(31 * DAY)
             assert (await space.read(state)).get(state) is None
-            await owners.claim(hf.Principal("acme", "eve"), "s")
+            await owners.claim(sf.Principal("acme", "eve"), "s")
 
     simulate(1, come)
 
@@ -373,4 +373,4 @@ async def test_what_was_written_to_be_kept_for_ever_gets_an_end() -> None:
 def test_a_limit_of_tenants_that_makes_no_sense_is_refused(what: str) -> None:
     """Where it is declared."""
     with pytest.raises(InvalidFlowError, match=f"TenantLimits: {what} is 0"):
-        hf.TenantLimits(**{what: 0})
+        sf.TenantLimits(**{what: 0})

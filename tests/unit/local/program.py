@@ -7,17 +7,17 @@ import contextlib
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import HoldTimeoutError, WaitCycleError, WouldWaitError
-from holdfast.local import Exclusion
-from holdfast.testing import simulate
+from standfast.errors import HoldTimeoutError, WaitCycleError, WouldWaitError
+from standfast.local import Exclusion
+from standfast.testing import simulate
 from tests.unit.local.scene import MODES, PLAIN
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from holdfast.keys import Key
-    from holdfast.local import Hold, KeyState
+    from standfast.keys import Key
+    from standfast.local import Hold, KeyState
 
 MODE_NAMES = (*MODES.modes, *MODES.alone)
 FATES = ("normal", "cancelled", "timeout", "failure", "try")

@@ -7,14 +7,14 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.keys import KeyFamily
-from holdfast.local import Exclusion
+from standfast.keys import KeyFamily
+from standfast.local import Exclusion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from holdfast.events import Hook
-    from holdfast.keys import Key
+    from standfast.events import Hook
+    from standfast.keys import Key
 
 PLAIN = KeyFamily("test-plain")
 OTHER = KeyFamily("test-other")

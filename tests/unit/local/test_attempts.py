@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import InvalidAttemptsError, InvalidDurationError, RetryError, StrayRetryError
-from holdfast.local import Attempt, Backoff, Exclusion, attempt_under
+from standfast.errors import InvalidAttemptsError, InvalidDurationError, RetryError, StrayRetryError
+from standfast.local import Attempt, Backoff, Exclusion, attempt_under
 from tests.unit.local.scene import PLAIN, Overlaps, ticks
 
 if TYPE_CHECKING:

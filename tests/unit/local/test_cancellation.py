@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldMisuseError, HoldTimeoutError, InvalidDurationError
-from holdfast.local import Exclusion
-from holdfast.local._line import Line
+from standfast.errors import HoldMisuseError, HoldTimeoutError, InvalidDurationError
+from standfast.local import Exclusion
+from standfast.local._line import Line
 from tests.unit.local.scene import PLAIN, Scene, ended, ticks
 
 

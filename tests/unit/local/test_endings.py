@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.local import Exclusion
+from standfast.local import Exclusion
 from tests.unit.local.scene import PLAIN, Scene, ended, ticks
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import (
-    HoldfastError,
+from standfast.errors import (
     HoldMisuseError,
     HoldTimeoutError,
     NotAKeyError,
     NotAsyncError,
+    StandfastError,
     UnknownModeError,
     WouldWaitError,
 )
-from holdfast.local import Exclusion
+from standfast.local import Exclusion
 from tests.unit.local.scene import MODES, OTHER, PLAIN, Overlaps, Scene, ended, held, ticks
 
 if TYPE_CHECKING:
@@ -342,5 +342,5 @@ def test_what_is_held_cannot_be_copied(again: Callable[[object], object]) -> Non
     """A copy would let go of what the original holds, or would guard nothing in another process."""
     exclusion = Exclusion()
     for original in (exclusion, exclusion.hold(PLAIN("a"))):
-        with pytest.raises(HoldfastError, match="cannot be copied"):
+        with pytest.raises(StandfastError, match="cannot be copied"):
             again(original)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.local import Exclusion
+from standfast.local import Exclusion
 from tests.sizes import size
 from tests.unit.local.scene import MODES, PLAIN, ticks
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from holdfast.clock import later
-from holdfast.errors import NotAKeyError
-from holdfast.local import Exclusion, KeyState
-from holdfast.testing import VirtualClock
+from standfast.clock import later
+from standfast.errors import NotAKeyError
+from standfast.local import Exclusion, KeyState
+from standfast.testing import VirtualClock
 from tests.unit.local.scene import MODES, OTHER, PLAIN, Scene, ended
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import LockOrderError, WouldWaitError
-from holdfast.events import Event, LockOrderInverted
-from holdfast.keys import KeyFamily
-from holdfast.local import Exclusion, LockOrderWarning, lock_order
-from holdfast.local.lock_order import MAX_NOTED, LockOrder, families_before
+from standfast.errors import LockOrderError, WouldWaitError
+from standfast.events import Event, LockOrderInverted
+from standfast.keys import KeyFamily
+from standfast.local import Exclusion, LockOrderWarning, lock_order
+from standfast.local.lock_order import MAX_NOTED, LockOrder, families_before
 from tests.unit.local.scene import OTHER, PLAIN, Scene, ended
 
 if TYPE_CHECKING:
-    from holdfast.keys import Key
+    from standfast.keys import Key
 
 FIRST = KeyFamily("test-first")
 SECOND = KeyFamily("test-second", after=(FIRST,))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import WrongLoopError
-from holdfast.local import Exclusion
+from standfast.errors import WrongLoopError
+from standfast.local import Exclusion
 from tests.unit.local.scene import OTHER, PLAIN, ticks
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from holdfast.errors import LockOrderError, WouldWaitError
-from holdfast.keys import KeyFamily
-from holdfast.local import Exclusion
-from holdfast.local._modes import share
+from standfast.errors import LockOrderError, WouldWaitError
+from standfast.keys import KeyFamily
+from standfast.local import Exclusion
+from standfast.local._modes import share
 from tests.unit.local.scene import MODES, PLAIN, Overlaps, Scene, ended, ticks
 
 GATE = KeyFamily("test-gate")

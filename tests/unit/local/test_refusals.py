@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast.errors import HoldTimeoutError, ReentryError, WaitCycleError
-from holdfast.events import LockOrderInverted
-from holdfast.local import Exclusion, Hold
+from standfast.errors import HoldTimeoutError, ReentryError, WaitCycleError
+from standfast.events import LockOrderInverted
+from standfast.local import Exclusion, Hold
 from tests.unit.local.scene import MODES, OTHER, PLAIN, Scene, ended, ticks
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.local._wait_queue import WaitQueue
+from standfast.local._wait_queue import WaitQueue
 from tests.unit.local.scene import ticks
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.scope import Scope
-from holdfast.stores.opening import open_store
-from holdfast.testing import VirtualClock
+from standfast.scope import Scope
+from standfast.stores.opening import open_store
+from standfast.testing import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import InvalidChangeError
-from holdfast.locks.algebra.entries import Attended, Entry, OfRun
-from holdfast.locks.algebra.line import Granted, Rules, Waiting
-from holdfast.locks.driving.driver import LineDriver
-from holdfast.locks.driving.records import LineKeys, Site
-from holdfast.locks.driving.requests import Along, Enter, Leave, Left, Poke, Refused, WrongKind
-from holdfast.stores import Check, Delete, Put, Wake
-from holdfast.testing.conformance.locks.wire import Wire
+from standfast.clock import Instant
+from standfast.errors import InvalidChangeError
+from standfast.locks.algebra.entries import Attended, Entry, OfRun
+from standfast.locks.algebra.line import Granted, Rules, Waiting
+from standfast.locks.driving.driver import LineDriver
+from standfast.locks.driving.records import LineKeys, Site
+from standfast.locks.driving.requests import Along, Enter, Leave, Left, Poke, Refused, WrongKind
+from standfast.stores import Check, Delete, Put, Wake
+from standfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.keys import RecordKey
-    from holdfast.locks.driving.driver import Sight
-    from holdfast.locks.driving.requests import Answer
-    from holdfast.scope import Scope
-    from holdfast.stores import Snapshot
-    from holdfast.testing import VirtualClock
+    from standfast.keys import RecordKey
+    from standfast.locks.driving.driver import Sight
+    from standfast.locks.driving.requests import Answer
+    from standfast.scope import Scope
+    from standfast.stores import Snapshot
+    from standfast.testing import VirtualClock
 
 MUTEX = Site("mutex", Rules(1))
 FIVE = Site("semaphore", Rules(5))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import Struct
 
-from holdfast.errors import (
+from standfast.errors import (
     AtomicStateConflictError,
     DecodeError,
     EncodeError,
@@ -19,7 +19,7 @@ from holdfast.errors import (
     UnsuitableStoreError,
     WrongStateTypeError,
 )
-from holdfast.locks import (
+from standfast.locks import (
     KEEP,
     AtomicState,
     StateChanged,
@@ -29,10 +29,10 @@ from holdfast.locks import (
     StateExhausted,
     StateValue,
 )
-from holdfast.scope import Scope
-from holdfast.stores import Check, Commit, Put
-from holdfast.stores.opening import open_store
-from holdfast.testing import NonAtomicStore, VirtualClock
+from standfast.scope import Scope
+from standfast.stores import Check, Commit, Put
+from standfast.stores.opening import open_store
+from standfast.testing import NonAtomicStore, VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -433,7 +433,7 @@ async def test_a_listener_that_raises_disturbs_nobody(scope: Scope, caplog: pyte
     state, told = state_of(scope), list[Any]()
     state.on(StateChanged, lambda event: 1 // (event.version * 0))
     state.on(StateChanged, told.append)
-    with caplog.at_level(logging.ERROR, "holdfast"):
+    with caplog.at_level(logging.ERROR, "standfast"):
         await state.set({"secret": 41})
     assert len(told) == 1
     assert "ZeroDivisionError" in caplog.text

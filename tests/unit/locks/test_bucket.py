@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import MICROSECONDS, Instant, seconds_between
-from holdfast.errors import CostTooHighError, InvalidDurationError, InvalidRateError, LineFullError
-from holdfast.locks.rates.bucket import (
+from standfast.clock import MICROSECONDS, Instant, seconds_between
+from standfast.errors import CostTooHighError, InvalidDurationError, InvalidRateError, LineFullError
+from standfast.locks.rates.bucket import (
     MAX_WAITERS,
     Bucket,
     BucketWaiter,

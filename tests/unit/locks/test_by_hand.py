@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant, later
-from holdfast.errors import (
+from standfast.clock import Instant, later
+from standfast.errors import (
     HoldTimeoutError,
     InvalidDurationError,
     InvalidLockArgumentError,
@@ -18,7 +18,7 @@ from holdfast.errors import (
     StaleWriteError,
     StoreUnavailableError,
 )
-from holdfast.locks import (
+from standfast.locks import (
     KEEP,
     AtomicState,
     DurableMutex,
@@ -31,14 +31,14 @@ from holdfast.locks import (
     StateChanged,
     initial_lock_record,
 )
-from holdfast.scope import Scope
-from holdfast.stores.opening import open_store
+from standfast.scope import Scope
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from pathlib import Path
 
-    from holdfast.testing import VirtualClock
+    from standfast.testing import VirtualClock
 
 NAN, INF = float("nan"), float("inf")
 MUTEX = DurableMutex(lease=5)

@@ -9,19 +9,19 @@ from unittest.mock import Mock
 import pytest
 from msgspec import structs
 
-from holdfast.clock import Instant
-from holdfast.errors import StoreUnavailableError
-from holdfast.locks.algebra.entries import Attended, Entry
-from holdfast.locks.algebra.line import Granted, Rules, Waiting
-from holdfast.locks.driving.driver import MOST_AT_ONCE, LineDriver
-from holdfast.locks.driving.records import WINDOW, LineKeys, Site
-from holdfast.locks.driving.requests import Enter, Leave, Left, Poke, Refused, Resize, WrongKind
-from holdfast.scope import Scope
-from holdfast.testing.conformance.locks.wire import Wire
+from standfast.clock import Instant
+from standfast.errors import StoreUnavailableError
+from standfast.locks.algebra.entries import Attended, Entry
+from standfast.locks.algebra.line import Granted, Rules, Waiting
+from standfast.locks.driving.driver import MOST_AT_ONCE, LineDriver
+from standfast.locks.driving.records import WINDOW, LineKeys, Site
+from standfast.locks.driving.requests import Enter, Leave, Left, Poke, Refused, Resize, WrongKind
+from standfast.scope import Scope
+from standfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
-    from holdfast.locks.driving.driver import Sight
-    from holdfast.testing import VirtualClock
+    from standfast.locks.driving.driver import Sight
+    from standfast.testing import VirtualClock
 
 MUTEX = Site("mutex", Rules(1))
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-import holdfast as hf
-from holdfast.clock import later
-from holdfast.errors import InvalidLockArgumentError, LeaseLostError, WithdrawnError
-from holdfast.locks import Explanation
-from holdfast.space import Space
-from holdfast.stores.opening import open_store
+import standfast as sf
+from standfast.clock import later
+from standfast.errors import InvalidLockArgumentError, LeaseLostError, WithdrawnError
+from standfast.locks import Explanation
+from standfast.space import Space
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.locks import Holding
-    from holdfast.testing import VirtualClock
+    from standfast.locks import Holding
+    from standfast.testing import VirtualClock
 
-JOB = hf.KeyFamily("explain-test-job")
+JOB = sf.KeyFamily("explain-test-job")
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra.entries import Entry, Holder, Until
-from holdfast.locks.algebra.line import Rules
-from holdfast.locks.explaining.forecast import forecast, newcomer, remaining
+from standfast.clock import Instant
+from standfast.locks.algebra.entries import Entry, Holder, Until
+from standfast.locks.algebra.line import Rules
+from standfast.locks.explaining.forecast import forecast, newcomer, remaining
 
 NOW = Instant(0)
 

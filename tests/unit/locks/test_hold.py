@@ -11,40 +11,40 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     ForkedError,
-    HoldfastError,
     HoldTimeoutError,
     LeaseLostError,
     LockKindError,
+    StandfastError,
     StoreClosedError,
     WaitCycleError,
     WouldWaitError,
 )
-from holdfast.keys import RecordKey
-from holdfast.locks.driving.records import HEADS
-from holdfast.space import Space
-from holdfast.stores import Delete, GroupedStore, Put
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.opening import open_store
-from holdfast.testing import VirtualClock, simulate
-from holdfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, queued, waiting
-from holdfast.testing.conformance.locks.interrupting import MOMENTS, Interruption, interrupted
+from standfast.keys import RecordKey
+from standfast.locks.driving.records import HEADS
+from standfast.space import Space
+from standfast.stores import Delete, GroupedStore, Put
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.opening import open_store
+from standfast.testing import VirtualClock, simulate
+from standfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, queued, waiting
+from standfast.testing.conformance.locks.interrupting import MOMENTS, Interruption, interrupted
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from holdfast.locks.driving.hold import Holding
-    from holdfast.testing.conformance.locks.interrupting import Moment
+    from standfast.locks.driving.hold import Holding
+    from standfast.testing.conformance.locks.interrupting import Moment
 
 
 @pytest.fixture
-async def space() -> AsyncIterator[hf.Space]:
+async def space() -> AsyncIterator[sf.Space]:
     """A space in memory."""
-    async with hf.open("memory://") as opened:
+    async with sf.open("memory://") as opened:
         yield opened
 
 
@@ -70,7 +70,7 @@ def attempted(work: Callable[[], object]) -> str:
     """Return the name of the error that ``work`` raises."""
     try:
         work()
-    except HoldfastError as error:
+    except StandfastError as error:
         return type(error).__name__
     return "nothing"
 
@@ -87,14 +87,14 @@ def first_step_of(work: Coroutine[Any, Any, object]) -> None:
 async def test_a_forked_child_holds_nothing(tmp_path: Path, kind: str) -> None:
     """The parent does: the child is told when it checks, and when it asks; the parent goes on undisturbed."""
     url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'f.db'}"
-    async with hf.open(url) as space, space.mutex("k").hold() as hold:
+    async with sf.open(url) as space, space.mutex("k").hold() as hold:
         assert in_a_forked_child(lambda: attempted(hold.check)) == ForkedError.__name__
         again = space.mutex("other").hold()
         assert in_a_forked_child(lambda: attempted(lambda: first_step_of(again.__aenter__()))) == ForkedError.__name__
         hold.check()
 
 
-async def test_what_people_see(space: hf.Space) -> None:
+async def test_what_people_see(space: sf.Space) -> None:
     """Key, fence and state; of what is only about to be held, the key."""
     holding = space.mutex("account-7").hold()
     assert repr(holding) == "<Holding account-7>"
@@ -104,7 +104,7 @@ async def test_what_people_see(space: hf.Space) -> None:
     assert repr(space.mutex("account-7")).startswith("<Mutex account-7 in <Space default/default on")
 
 
-async def test_a_decorated_function_that_loses_its_lock_raises(space: hf.Space) -> None:
+async def test_a_decorated_function_that_loses_its_lock_raises(space: sf.Space) -> None:
     """Each call has a hold of its own, and is cancelled with it."""
 
     @space.mutex("k").hold(max_hold=0.05)
@@ -116,7 +116,7 @@ async def test_a_decorated_function_that_loses_its_lock_raises(space: hf.Space) 
             await work()
 
 
-async def test_a_hold_that_ended_cannot_be_lost(space: hf.Space) -> None:
+async def test_a_hold_that_ended_cannot_be_lost(space: sf.Space) -> None:
     """Its timer is stopped: nobody is cancelled for a block that is over."""
     async with space.mutex("k").hold(max_hold=0.05) as hold:
         pass
@@ -231,7 +231,7 @@ async def _turn_out() -> None:
     await spaces.aclose()
 
 
-async def test_two_spaces_on_one_store_are_two_processes(space: hf.Space) -> None:
+async def test_two_spaces_on_one_store_are_two_processes(space: sf.Space) -> None:
     """Each has a presence of its own, unlike any before it, also if it is opened again at once."""
     other = Space(space.store)
     async with space.mutex("a").hold(), other.mutex("b").hold():
@@ -240,7 +240,7 @@ async def test_two_spaces_on_one_store_are_two_processes(space: hf.Space) -> Non
     await other._lines.aclose()
 
 
-async def test_a_hold_whose_block_was_left_is_no_longer_held(space: hf.Space) -> None:
+async def test_a_hold_whose_block_was_left_is_no_longer_held(space: sf.Space) -> None:
     """Whoever kept it is told, and nobody is told that anything was lost."""
     async with space.mutex("k").hold() as hold:
         hold.check()
@@ -266,7 +266,7 @@ async def test_an_old_hold_cannot_cancel_the_next_block() -> None:
     await space.aclose()
 
 
-async def test_permits_are_set_for_no_other_kind_of_lock(space: hf.Space) -> None:
+async def test_permits_are_set_for_no_other_kind_of_lock(space: sf.Space) -> None:
     """A mutex that is asked to be a semaphore of three stays a mutex."""
     async with space.mutex("k").hold(owner="a"):
         with pytest.raises(LockKindError):
@@ -280,7 +280,7 @@ async def test_permits_are_set_for_no_other_kind_of_lock(space: hf.Space) -> Non
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/state.db"])
 async def test_a_task_that_was_cancelled_while_it_left_can_ask_again_at_once(url: str, tmp_path: Path) -> None:
     """What it is still about to leave is not in its own way."""
-    async with hf.open(url.format(tmp_path)) as space:
+    async with sf.open(url.format(tmp_path)) as space:
         task = asyncio.current_task()
         assert task is not None
         with pytest.raises(asyncio.CancelledError):
@@ -291,7 +291,7 @@ async def test_a_task_that_was_cancelled_while_it_left_can_ask_again_at_once(url
             pass
 
 
-async def test_a_line_that_was_left_halfway_moves_on(space: hf.Space) -> None:
+async def test_a_line_that_was_left_halfway_moves_on(space: sf.Space) -> None:
     """Whoever let go died before it had found the next in line: that one finds out by itself."""
     other = Space(await space.store.another())
     holder = await entered(other.mutex("k").hold(on_lost="tell"))
@@ -335,7 +335,7 @@ async def test_of_two_that_close_a_circle_in_one_instant_one_gives_way() -> None
     await space.aclose()
 
 
-async def test_a_block_that_ends_while_it_is_lost_and_cancelled_still_gives_back(space: hf.Space) -> None:
+async def test_a_block_that_ends_while_it_is_lost_and_cancelled_still_gives_back(space: sf.Space) -> None:
     """Both cancellations wait for the next await, which is a part of leaving: the other one's wins, nothing stays."""
     mutex = space.mutex("m")
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import LeaseTooShortError
-from holdfast.events import Hooks, PresenceLost
-from holdfast.locks.driving.keeper import Keeper
-from holdfast.scope import Scope
-from holdfast.stores.opening import open_store
-from holdfast.testing import VirtualClock, simulate
-from holdfast.testing.conformance.locks.wire import Wire
+from standfast.clock import SYSTEM_CLOCK
+from standfast.errors import LeaseTooShortError
+from standfast.events import Hooks, PresenceLost
+from standfast.locks.driving.keeper import Keeper
+from standfast.scope import Scope
+from standfast.stores.opening import open_store
+from standfast.testing import VirtualClock, simulate
+from standfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
-    from holdfast.events import Event
-    from holdfast.locks.driving.presence import Presence
+    from standfast.events import Event
+    from standfast.locks.driving.presence import Presence
 
 LEASE = 10.0
 MINUTES = 600.0
@@ -182,7 +182,7 @@ async def test_it_has_a_thread_of_its_own_and_ends_it() -> None:
     scope = Scope(await open_store("memory://"))
     keeper = Keeper(scope, SYSTEM_CLOCK, Hooks(), None, lambda _: None)
     await keeper.attend(LEASE)
-    [thread] = [each for each in set(threading.enumerate()) - others if each.name == "holdfast-keeper"]
+    [thread] = [each for each in set(threading.enumerate()) - others if each.name == "standfast-keeper"]
     await keeper.aclose()
     thread.join(5)
     assert not thread.is_alive()

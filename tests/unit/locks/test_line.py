@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra.entries import Attended, Entry, OfRun, Until
-from holdfast.locks.algebra.line import (
+from standfast.clock import Instant
+from standfast.locks.algebra.entries import Attended, Entry, OfRun, Until
+from standfast.locks.algebra.line import (
     MOST_HOLDERS,
     UNLIMITED,
     Granted,

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
-from holdfast.locks.algebra.line import Line, Rules
-from holdfast.locks.driving.driver import Sight
-from holdfast.locks.driving.local_line import LocalLine, Wait
-from holdfast.locks.driving.presence import Presence, this_process
-from holdfast.locks.driving.records import LineKeys, Site
-from holdfast.scope import Scope, address_of
+from standfast.clock import Instant
+from standfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
+from standfast.locks.algebra.line import Line, Rules
+from standfast.locks.driving.driver import Sight
+from standfast.locks.driving.local_line import LocalLine, Wait
+from standfast.locks.driving.presence import Presence, this_process
+from standfast.locks.driving.records import LineKeys, Site
+from standfast.scope import Scope, address_of
 
 if TYPE_CHECKING:
-    from holdfast.testing import VirtualClock
+    from standfast.testing import VirtualClock
 
 GRANTED = Instant(500)
 KNOWN = Instant(1_000)

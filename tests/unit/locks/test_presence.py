@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import MICROSECONDS, later
-from holdfast.locks.driving.presence import PRESENCES, Presence, this_process
-from holdfast.scope import Scope
-from holdfast.stores import Decision, Put
-from holdfast.stores.opening import open_store
+from standfast.clock import MICROSECONDS, later
+from standfast.locks.driving.presence import PRESENCES, Presence, this_process
+from standfast.scope import Scope
+from standfast.stores import Decision, Put
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
-    from holdfast.testing import VirtualClock
+    from standfast.testing import VirtualClock
 
 LEASE = 10.0
 

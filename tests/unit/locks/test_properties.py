@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.locks.algebra.entries import Attended, Entry
-from holdfast.locks.algebra.line import Granted, Line, Rules, advance, enter, leave, resize, sweep
-from holdfast.locks.algebra.record import force_release, initial_lock_record, release, renew, try_acquire, withdraw
+from standfast.clock import MICROSECONDS, Instant
+from standfast.locks.algebra.entries import Attended, Entry
+from standfast.locks.algebra.line import Granted, Line, Rules, advance, enter, leave, resize, sweep
+from standfast.locks.algebra.record import force_release, initial_lock_record, release, renew, try_acquire, withdraw
 from tests.model.line_world import ids, merged, shown
 
 NAMES = st.sampled_from("abcdef")

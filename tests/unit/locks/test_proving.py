@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import LeaseLostError
-from holdfast.ids import new_id
-from holdfast.stores.opening import open_store
-from holdfast.stores.proving import Proof
-from holdfast.testing.workflows.mortal_store import Mortality, MortalStore
+import standfast as sf
+from standfast.errors import LeaseLostError
+from standfast.ids import new_id
+from standfast.stores.opening import open_store
+from standfast.stores.proving import Proof
+from standfast.testing.workflows.mortal_store import Mortality, MortalStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
 @asynccontextmanager
-async def seen_by_a_session() -> AsyncIterator[tuple[hf.Space, Proof]]:
+async def seen_by_a_session() -> AsyncIterator[tuple[sf.Space, Proof]]:
     """Open a space on a store on which others see this process by a session, and the proof of that."""
     proof = Proof(new_id())
     proof.tie()
     store = MortalStore(await open_store("memory://"), Mortality(proof.lifeline, set()))
-    async with hf.Space(store) as space:
+    async with sf.Space(store) as space:
         yield space, proof
     await store.aclose()
 
 
-async def entered(space: hf.Space) -> str:
+async def entered(space: sf.Space) -> str:
     """Enter a lock and leave it."""
     async with space.mutex("it").hold():
         return "entered"
 
 
-async def lose_within(space: hf.Space, proof: Proof) -> None:
+async def lose_within(space: sf.Space, proof: Proof) -> None:
     """Lose the session while holding the lock, and go on as long as possible."""
     async with space.mutex("it").hold():
         proof.lose()

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra.entries import Attended, Entry, Holder, OfRun, Until, Waiter
-from holdfast.locks.algebra.line import Rules
-from holdfast.locks.driving.quick_queue import UNHURRIED
-from holdfast.locks.driving.quick_step import quick_step
-from holdfast.locks.driving.records import Facts, Head, LineKeys, Site, View
-from holdfast.locks.driving.requests import Enter, Leave, Request, step
+from standfast.clock import Instant
+from standfast.locks.algebra.entries import Attended, Entry, Holder, OfRun, Until, Waiter
+from standfast.locks.algebra.line import Rules
+from standfast.locks.driving.quick_queue import UNHURRIED
+from standfast.locks.driving.quick_step import quick_step
+from standfast.locks.driving.records import Facts, Head, LineKeys, Site, View
+from standfast.locks.driving.requests import Enter, Leave, Request, step
 from tests.unit.locks.test_quick_step import keys, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores import Record
+    from standfast.keys import RecordKey
+    from standfast.stores import Record
 
 __all__ = ["keys"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra.entries import Anchor, Attended, Entry, Holder, OfRun, Until, Waiter
-from holdfast.locks.algebra.line import UNLIMITED, Rules
-from holdfast.locks.driving.quick_step import quick_step
-from holdfast.locks.driving.records import GRANTS, HEADS, WAITERS, Facts, Grant, Head, LineKeys, Site, View
-from holdfast.locks.driving.requests import Enter, Leave, Poke, Renew, Request, step
-from holdfast.scope import Scope, address_of
-from holdfast.stores import Record, Snapshot
-from holdfast.stores.opening import open_store
+from standfast.clock import Instant
+from standfast.locks.algebra.entries import Anchor, Attended, Entry, Holder, OfRun, Until, Waiter
+from standfast.locks.algebra.line import UNLIMITED, Rules
+from standfast.locks.driving.quick_step import quick_step
+from standfast.locks.driving.records import GRANTS, HEADS, WAITERS, Facts, Grant, Head, LineKeys, Site, View
+from standfast.locks.driving.requests import Enter, Leave, Poke, Renew, Request, step
+from standfast.scope import Scope, address_of
+from standfast.stores import Record, Snapshot
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     CostTooHighError,
     DecodeError,
     InvalidRateError,
@@ -17,21 +17,21 @@ from holdfast.errors import (
     StoreClosedError,
     StoreError,
 )
-from holdfast.locks.rates import bucket
-from holdfast.locks.rates.rate_limiter import RateLimiter
-from holdfast.scope import Scope
-from holdfast.stores import Put
-from holdfast.stores.grouped import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend, open_memory
-from holdfast.stores.opening import open_store
-from holdfast.testing import FaultyBackend, VirtualClock, simulate
+from standfast.locks.rates import bucket
+from standfast.locks.rates.rate_limiter import RateLimiter
+from standfast.scope import Scope
+from standfast.stores import Put
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend, open_memory
+from standfast.stores.opening import open_store
+from standfast.testing import FaultyBackend, VirtualClock, simulate
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.locks.rates.bucket import Bucket, Pass
+    from standfast.locks.rates.bucket import Bucket, Pass
 
 
 @pytest.fixture

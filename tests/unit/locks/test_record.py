@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.errors import InvalidDurationError, InvalidLockArgumentError, LineFullError
-from holdfast.locks.algebra.record import (
+from standfast.clock import MICROSECONDS, Instant
+from standfast.errors import InvalidDurationError, InvalidLockArgumentError, LineFullError
+from standfast.locks.algebra.record import (
     MAX_WAITERS,
     LockPosition,
     force_release,
@@ -20,7 +20,7 @@ from holdfast.locks.algebra.record import (
     try_acquire,
     withdraw,
 )
-from holdfast.locks.algebra.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter
+from standfast.locks.algebra.stored import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 
 NAN, INF = float("nan"), float("inf")
 

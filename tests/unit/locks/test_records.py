@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from holdfast.clock import Instant
-from holdfast.keys import KeyFamily
-from holdfast.locks.algebra.entries import Attended, Entry, Holder, Until
-from holdfast.locks.algebra.line import MOST_HOLDERS, Line, Rules, advance, enter, leave
-from holdfast.locks.driving.records import HEADS, WINDOW, Facts, Head, LineKeys, Site, View, presences_of
-from holdfast.locks.options import LONGEST_MODE, LONGEST_NOTE, LONGEST_OWNER
-from holdfast.scope import Scope, address_of
-from holdfast.stores import Capabilities, Delete, Put, Record, Snapshot
-from holdfast.stores.opening import open_store
+from standfast.clock import Instant
+from standfast.keys import KeyFamily
+from standfast.locks.algebra.entries import Attended, Entry, Holder, Until
+from standfast.locks.algebra.line import MOST_HOLDERS, Line, Rules, advance, enter, leave
+from standfast.locks.driving.records import HEADS, WINDOW, Facts, Head, LineKeys, Site, View, presences_of
+from standfast.locks.options import LONGEST_MODE, LONGEST_NOTE, LONGEST_OWNER
+from standfast.scope import Scope, address_of
+from standfast.stores import Capabilities, Delete, Put, Record, Snapshot
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores import Change
+    from standfast.keys import RecordKey
+    from standfast.stores import Change
 
 NOW = Instant(5_000_000)
 MUTEX = Site("mutex", Rules(1))

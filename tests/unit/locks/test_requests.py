@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.clock import Instant, later
-from holdfast.locks.algebra.entries import Attended, Entry, Until
-from holdfast.locks.algebra.line import Granted, Line, Rules, Waiting
-from holdfast.locks.driving.requests import (
+from standfast.clock import Instant, later
+from standfast.locks.algebra.entries import Attended, Entry, Until
+from standfast.locks.algebra.line import Granted, Line, Rules, Waiting
+from standfast.locks.driving.requests import (
     Answer,
     Done,
     Enter,

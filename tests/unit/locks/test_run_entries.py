@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant, later
-from holdfast.errors import StoreClosedError, WaitCycleError
-from holdfast.events import NO_HOOKS
-from holdfast.locks.algebra.entries import Attended, Entry, OfRun
-from holdfast.locks.algebra.line import Granted, Rules, TooHeavy, Waiting
-from holdfast.locks.driving import run_entries
-from holdfast.locks.driving.leaving_together import Leaving
-from holdfast.locks.driving.lines import Lines
-from holdfast.locks.driving.readying import READY, ready_key
-from holdfast.locks.driving.records import WINDOW, Site
-from holdfast.locks.driving.requests import Along, Enter, Leave, Left, Resize, WaitsForItself
-from holdfast.locks.driving.run_entries import RunEntries, RunTurn
-from holdfast.locks.driving.turning_out import turn_out
-from holdfast.locks.driving.waits_for import shown
-from holdfast.locks.explaining.reading import explain
-from holdfast.locks.mutex import MUTEX, Mutex
-from holdfast.scope import Scope, address_of
-from holdfast.stores import Put
+from standfast.clock import Instant, later
+from standfast.errors import StoreClosedError, WaitCycleError
+from standfast.events import NO_HOOKS
+from standfast.locks.algebra.entries import Attended, Entry, OfRun
+from standfast.locks.algebra.line import Granted, Rules, TooHeavy, Waiting
+from standfast.locks.driving import run_entries
+from standfast.locks.driving.leaving_together import Leaving
+from standfast.locks.driving.lines import Lines
+from standfast.locks.driving.readying import READY, ready_key
+from standfast.locks.driving.records import WINDOW, Site
+from standfast.locks.driving.requests import Along, Enter, Leave, Left, Resize, WaitsForItself
+from standfast.locks.driving.run_entries import RunEntries, RunTurn
+from standfast.locks.driving.turning_out import turn_out
+from standfast.locks.driving.waits_for import shown
+from standfast.locks.explaining.reading import explain
+from standfast.locks.mutex import MUTEX, Mutex
+from standfast.scope import Scope, address_of
+from standfast.stores import Put
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.locks.driving.driver import Answered
-    from holdfast.testing import VirtualClock
+    from standfast.locks.driving.driver import Answered
+    from standfast.testing import VirtualClock
 
 TWO = Site("semaphore", Rules(2))
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     InvalidDurationError,
     InvalidLockArgumentError,
     LeaseTooShortError,
@@ -15,13 +15,13 @@ from holdfast.errors import (
     StoreClosedError,
     UnsuitableStoreError,
 )
-from holdfast.space import Space
-from holdfast.testing import NonAtomicStore
+from standfast.space import Space
+from standfast.testing import NonAtomicStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.locks import RunLocks
+    from standfast.locks import RunLocks
 
 OWNER = "owner-1"
 
@@ -29,7 +29,7 @@ OWNER = "owner-1"
 @pytest.fixture
 async def space() -> AsyncIterator[Space]:
     """A space on a store in memory."""
-    async with hf.open("memory://") as space:
+    async with sf.open("memory://") as space:
         yield space
 
 

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import MICROSECONDS, later
-from holdfast.errors import (
+from standfast.clock import MICROSECONDS, later
+from standfast.errors import (
     LeaseLostError,
     LeaseTooShortError,
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from holdfast.events import Event, Hooks, LeaseLost, ReleaseDelayed
-from holdfast.space import Space
-from holdfast.stores import Delete
-from holdfast.stores.opening import open_store
+from standfast.events import Event, Hooks, LeaseLost, ReleaseDelayed
+from standfast.space import Space
+from standfast.stores import Delete
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from holdfast.locks import RunLease, RunLocks
-    from holdfast.testing import VirtualClock
+    from standfast.locks import RunLease, RunLocks
+    from standfast.testing import VirtualClock
 
 OWNER = "owner-1"
 

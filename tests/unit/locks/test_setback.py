@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from holdfast.clock import Instant, later
-from holdfast.keys import RecordKey
-from holdfast.locks.driving.presence import PRESENCES, PresenceRecord
-from holdfast.locks.driving.setback import end_of
-from holdfast.stores import Commit, Put
-from holdfast.stores.memory import open_memory
+from standfast.clock import Instant, later
+from standfast.keys import RecordKey
+from standfast.locks.driving.presence import PRESENCES, PresenceRecord
+from standfast.locks.driving.setback import end_of
+from standfast.stores import Commit, Put
+from standfast.stores.memory import open_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.stores import Record, Store
+    from standfast.stores import Record, Store
 
 KEY: Final = RecordKey("n", "presence")
 PRESENCE: Final = PresenceRecord(1, "host", "program", 30.0)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import InvalidKeyError, KeyTooLongError
-from holdfast.locks import AtomicState, Slots
+from standfast.errors import InvalidKeyError, KeyTooLongError
+from standfast.locks import AtomicState, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.scope import Scope
+    from standfast.scope import Scope
 
 OWNERS: list[Callable[[Slots, str], AtomicState[Any]]] = [
     lambda slots, key: slots.workflow("transfer", key),

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
-from holdfast.locks.algebra.line import Rules
-from holdfast.locks.driving.presence import PRESENCES, PresenceRecord
-from holdfast.locks.driving.records import HEADS, WAITERS, Head, LineKeys
-from holdfast.locks.driving.waits_for import MARKERS, MOST_OWNERS, Marker, find_circle, marker_key
-from holdfast.scope import Scope, address_of
-from holdfast.stores import Delete, Put
-from holdfast.stores.opening import open_store
+from standfast.clock import Instant
+from standfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
+from standfast.locks.algebra.line import Rules
+from standfast.locks.driving.presence import PRESENCES, PresenceRecord
+from standfast.locks.driving.records import HEADS, WAITERS, Head, LineKeys
+from standfast.locks.driving.waits_for import MARKERS, MOST_OWNERS, Marker, find_circle, marker_key
+from standfast.scope import Scope, address_of
+from standfast.stores import Delete, Put
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Wake
-from holdfast.stores.bells import Bells
+from standfast.keys import RecordKey
+from standfast.stores import Wake
+from standfast.stores.bells import Bells
 
 KEY = RecordKey("ns", "a", "b")
 

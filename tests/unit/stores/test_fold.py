@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import Instant
-from holdfast.errors import InvalidChangeError
-from holdfast.keys import RecordKey
-from holdfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot, Wake
-from holdfast.stores.backend import CommitRider, Rider, UpdateRider
-from holdfast.stores.fold import Folded, fold, fold_in_order, keys_of
-from holdfast.stores.memory import CAPABILITIES
+from standfast.clock import Instant
+from standfast.errors import InvalidChangeError
+from standfast.keys import RecordKey
+from standfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot, Wake
+from standfast.stores.backend import CommitRider, Rider, UpdateRider
+from standfast.stores.fold import Folded, fold, fold_in_order, keys_of
+from standfast.stores.memory import CAPABILITIES
 
 if TYPE_CHECKING:
-    from holdfast.stores import Change
+    from standfast.stores import Change
 
 A, B = RecordKey("ns", "a"), RecordKey("ns", "b")
 NOW = Instant(1_000)

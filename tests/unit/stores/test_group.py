@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import OutcomeUnknownError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
-from holdfast.stores.backend import Applied, Deferred
-from holdfast.stores.group import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_BE_ALONE
-from holdfast.stores.memory import MemoryBackend, open_memory
+from standfast.errors import OutcomeUnknownError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
+from standfast.stores.backend import Applied, Deferred
+from standfast.stores.group import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_BE_ALONE
+from standfast.stores.memory import MemoryBackend, open_memory
 
 if TYPE_CHECKING:
-    from holdfast.stores.backend import Batch
+    from standfast.stores.backend import Batch
 
 
 async def test_large_commits_do_not_all_share_one_transaction(batches: list[int]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from holdfast.errors import UnsuitableConnectionError
-from holdfast.stores.guests import code_of, guest_of
-from holdfast.stores.joining import Question
+from standfast.errors import UnsuitableConnectionError
+from standfast.stores.guests import code_of, guest_of
+from standfast.stores.joining import Question
 
 
 def pretend(library: str, name: str, **attributes: Any) -> Any:
@@ -65,7 +65,7 @@ def test_a_code_is_found_however_an_error_is_wrapped() -> None:
 
 def test_nothing_of_them_is_imported() -> None:
     """A program that has none of these libraries loads none of them."""
-    loaded = "import sys, holdfast.stores.guests; print([each for each in sys.modules if each in sys.argv])"
+    loaded = "import sys, standfast.stores.guests; print([each for each in sys.modules if each in sys.argv])"
     libraries = ["asyncpg", "psycopg", "psycopg2", "sqlalchemy", "django"]
     told = subprocess.run([sys.executable, "-c", loaded, *libraries], capture_output=True, text=True, check=True)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.backend import Batch, CommitRider
-from holdfast.stores.memory import REMEMBERED_VERDICTS, Memory
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.backend import Batch, CommitRider
+from standfast.stores.memory import REMEMBERED_VERDICTS, Memory
 
 
 def test_what_is_remembered_of_attempts_is_bounded_by_their_riders() -> None:

@@ -7,17 +7,17 @@ import sys
 
 import pytest
 
-from holdfast.errors import InvalidUrlError
-from holdfast.stores.opening import open_store
+from standfast.errors import InvalidUrlError
+from standfast.stores.opening import open_store
 
 
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("holdfast.db", "write 'sqlite:///holdfast.db'"),
-        ("sqlit:///x.db", "did you mean 'sqlite:///holdfast.db'"),
-        ("SQLITE:///x.db", "did you mean 'sqlite:///holdfast.db'"),
-        ("nosuch://x", "write one of 'sqlite:///holdfast.db', 'memory://'"),
+        ("standfast.db", "write 'sqlite:///standfast.db'"),
+        ("sqlit:///x.db", "did you mean 'sqlite:///standfast.db'"),
+        ("SQLITE:///x.db", "did you mean 'sqlite:///standfast.db'"),
+        ("nosuch://x", "write one of 'sqlite:///standfast.db', 'memory://'"),
         ("sqlite://x.db", "three slashes are needed: 'sqlite:///x.db'"),
         ("sqlite:///", "name a file"),
         ("sqlite:///folder/", "name a file"),
@@ -42,7 +42,7 @@ async def test_a_wrong_url_says_what_to_type(url: str, advice: str) -> None:
 
 async def test_a_url_that_is_not_text_is_refused() -> None:
     """A path object is not a URL; the message shows one."""
-    with pytest.raises(InvalidUrlError, match="sqlite:///holdfast"):
+    with pytest.raises(InvalidUrlError, match="sqlite:///standfast"):
         await open_store(7)  # type: ignore[arg-type] # the mistake under test
 
 
@@ -64,7 +64,7 @@ def test_a_missing_driver_says_what_to_install() -> None:
     """Without apsw, opening an SQLite store names the command to type; memory needs no driver."""
     program = (
         "import asyncio, sys; sys.modules['apsw'] = None\n"
-        "from holdfast.stores.opening import open_store\n"
+        "from standfast.stores.opening import open_store\n"
         "async def main():\n"
         "    await (await open_store('memory://')).aclose()\n"
         "    try: await open_store('sqlite:///x.db')\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 import pytest
 
-from holdfast.stores.proving import (
+from standfast.stores.proving import (
     GRACE,
     LONGEST_GAP,
     LONGEST_RESTART,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import BrokenSealError, DecodeError, InvalidKeyringError, UnknownSealingKeyError
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.sealing import Keyring
+import standfast as sf
+from standfast.errors import BrokenSealError, DecodeError, InvalidKeyringError, UnknownSealingKeyError
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.opening import open_store
+from standfast.stores.sealing import Keyring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,8 +89,8 @@ def test_a_keyring_does_not_show_its_keys() -> None:
     assert repr(NEW)[2:-1] not in repr(Keyring({"a": NEW}))
 
 
-@hf.workflow
-async def pay(ctx: hf.Context, card: str) -> str:
+@sf.workflow
+async def pay(ctx: sf.Context, card: str) -> str:
     """Return what must not be read from the file."""
     await ctx.wait_signal("go")
     return await ctx.step("charge", str.upper, card)
@@ -99,7 +99,7 @@ async def pay(ctx: hf.Context, card: str) -> str:
 async def test_nothing_of_a_run_can_be_read_from_a_sealed_store(tmp_path: Path) -> None:
     """Input, signals, results of steps and of the run are sealed; the run works as always."""
     url, keyring = f"sqlite:///{tmp_path / 'sealed.db'}", Keyring({"a": NEW})
-    async with hf.Engine(url, workflows=[pay], encryption=keyring) as engine:
+    async with sf.Engine(url, workflows=[pay], encryption=keyring) as engine:
         run = await engine.start(pay, "four-one-one")
         await run.signal("go", "the-word")
 
@@ -113,9 +113,9 @@ async def test_nothing_of_a_run_can_be_read_from_a_sealed_store(tmp_path: Path) 
 async def test_a_value_of_another_tenant_is_refused() -> None:
     """Whoever can write to the store cannot give one tenant the values of another."""
     keyring = Keyring({"a": NEW})
-    async with hf.open("memory://tenants", tenant="ann", encryption=keyring) as ann:
+    async with sf.open("memory://tenants", tenant="ann", encryption=keyring) as ann:
         await ann.commit(Put(ann.key("note"), b"hers"))
-        async with hf.open("memory://tenants", tenant="bob", encryption=keyring) as bob:
+        async with sf.open("memory://tenants", tenant="bob", encryption=keyring) as bob:
             raw = await open_store("memory://tenants")
             hers = (await raw.read(RecordKey("default", "ann", "note"))).records
             [stolen] = hers.values()
@@ -128,8 +128,8 @@ async def test_a_value_of_another_tenant_is_refused() -> None:
 
 async def test_a_sealed_store_without_its_keys_says_what_is_missing() -> None:
     """Not that something is damaged."""
-    async with hf.open("memory://sealed-only", encryption=Keyring({"a": NEW})) as sealed:
+    async with sf.open("memory://sealed-only", encryption=Keyring({"a": NEW})) as sealed:
         await sealed.state.shared("secret", type=int, initial=0).set(1)
-        async with hf.open("memory://sealed-only") as plain:
+        async with sf.open("memory://sealed-only") as plain:
             with pytest.raises(DecodeError, match="encryption="):
                 await plain.state.shared("secret", type=int, initial=0).get()

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from holdfast.errors import AttemptClosedError, OutcomeUnknownError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.grouped import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
+from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.stores.backend import Applied, Batch, Ear
-    from holdfast.stores.protocol import Capabilities, Snapshot, Wake
+    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
 K = RecordKey("ns", "k")
 

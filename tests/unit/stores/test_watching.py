@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Hint, watching
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.stores.watching import BackendWatch
+from standfast.keys import RecordKey
+from standfast.stores import Hint, watching
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.watching import BackendWatch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

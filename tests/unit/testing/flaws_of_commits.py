@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from holdfast.clock import Instant
-from holdfast.stores.protocol import Check, Commit, Conflict, Delete, Put, Record
+from standfast.clock import Instant
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put, Record
 from tests.unit.testing.flaws import flaw
 from tests.unit.testing.tiny import Tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import CommitRider
-    from holdfast.stores.protocol import Change
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import CommitRider
+    from standfast.stores.protocol import Change
 
 
 # --- guards ---------------------------------------------------------------------------------------------------------

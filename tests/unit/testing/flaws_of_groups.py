@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from holdfast.errors import StoreError
-from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
-from holdfast.stores.protocol import Commit, Conflict, Put, Record, Snapshot
+from standfast.errors import StoreError
+from standfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from standfast.stores.protocol import Commit, Conflict, Put, Record, Snapshot
 from tests.unit.testing.flaws import flaw
 from tests.unit.testing.tiny import Tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Outcome, Rider
-    from holdfast.stores.protocol import Wake
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Outcome, Rider
+    from standfast.stores.protocol import Wake
 
 
 # --- updates and groups ---------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from holdfast.keys import RecordKey
-from holdfast.stores.protocol import Record, Snapshot
+from standfast.keys import RecordKey
+from standfast.stores.protocol import Record, Snapshot
 from tests.unit.testing.flaws import flaw
 from tests.unit.testing.tiny import Tiny
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores import GroupedStore
-from holdfast.testing import VirtualClock
-from holdfast.testing.conformance import StoreConformance, cancellation, handles, watching
+from standfast.keys import RecordKey
+from standfast.stores import GroupedStore
+from standfast.testing import VirtualClock
+from standfast.testing.conformance import StoreConformance, cancellation, handles, watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.errors import InvalidDurationError
-from holdfast.testing import VirtualClock, simulate
+from standfast.errors import InvalidDurationError
+from standfast.testing import VirtualClock, simulate
 
 
 def test_time_stands_still_until_it_is_advanced() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.testing import explore
+from standfast.testing import explore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import InvalidFaultsError, OutcomeUnknownError, StoreUnavailableError, UnsuitableStoreError
-from holdfast.keys import RecordKey
-from holdfast.space import Space
-from holdfast.stores import Commit, Conflict, Decision, Delete, GroupedStore, Put, Wake
-from holdfast.stores.memory import Memory, MemoryBackend, open_memory
-from holdfast.testing import ROUGH, Faults, FaultyBackend, FaultyStore, NonAtomicStore, VirtualClock, simulate
-from holdfast.testing.faults import Dice, Fate
+from standfast.clock import Instant
+from standfast.errors import InvalidFaultsError, OutcomeUnknownError, StoreUnavailableError, UnsuitableStoreError
+from standfast.keys import RecordKey
+from standfast.space import Space
+from standfast.stores import Commit, Conflict, Decision, Delete, GroupedStore, Put, Wake
+from standfast.stores.memory import Memory, MemoryBackend, open_memory
+from standfast.testing import ROUGH, Faults, FaultyBackend, FaultyStore, NonAtomicStore, VirtualClock, simulate
+from standfast.testing.faults import Dice, Fate
 
 if TYPE_CHECKING:
-    from holdfast.stores import Snapshot, Store
+    from standfast.stores import Snapshot, Store
 
 A, B = RecordKey("faults", "a"), RecordKey("faults", "b")
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import NotLinearizableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot
-from holdfast.stores.backend import CommitRider, UpdateRider
-from holdfast.stores.memory import open_memory
-from holdfast.testing import (
+from standfast.clock import Instant
+from standfast.errors import NotLinearizableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot
+from standfast.stores.backend import CommitRider, UpdateRider
+from standfast.stores.memory import open_memory
+from standfast.testing import (
     Faults,
     FaultyStore,
     History,
@@ -23,11 +23,11 @@ from holdfast.testing import (
     check_store_history,
     simulate,
 )
-from holdfast.testing.history import Read
-from holdfast.testing.specification import by_shared_keys
+from standfast.testing.history import Read
+from standfast.testing.specification import by_shared_keys
 
 if TYPE_CHECKING:
-    from holdfast.testing.history import Answer, Call, StoreOperation
+    from standfast.testing.history import Answer, Call, StoreOperation
 
 A, B, C = (RecordKey("history", name) for name in "abc")
 AT = Instant(1_000)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import HistoryTooLargeError, NotLinearizableError
-from holdfast.testing import Operation, linearize
+from standfast.errors import HistoryTooLargeError, NotLinearizableError
+from standfast.testing import Operation, linearize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

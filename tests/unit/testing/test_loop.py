@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import DeadlockError, LivelockError, NotSimulatedError
-from holdfast.offload import Lane, run_beside
-from holdfast.testing import SimulatedLoop, simulate
+from standfast.errors import DeadlockError, LivelockError, NotSimulatedError
+from standfast.offload import Lane, run_beside
+from standfast.testing import SimulatedLoop, simulate
 
 SEEDS = range(50)
 SOURCE = Path(__file__).resolve().parents[3] / "src"
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_order() -> None:
 
 PROGRAM = """
 import asyncio
-from holdfast.testing import simulate
+from standfast.testing import simulate
 async def main():
     async def loser(n):
         try: await asyncio.sleep(n % 3)

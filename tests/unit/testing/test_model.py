@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot
-from holdfast.testing import StoreModel
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record, Snapshot
+from standfast.testing import StoreModel
 
 A, B = RecordKey("model", "a"), RecordKey("model", "b")
 AT = Instant(1_000)

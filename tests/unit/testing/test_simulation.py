@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.errors import SimulationError
-from holdfast.testing import simulate
+from standfast.errors import SimulationError
+from standfast.testing import simulate
 
 
 def test_a_failure_names_its_seed() -> None:

@@ -1,4 +1,4 @@
-"""A tiny backend, written apart from Holdfast's own: what keeps the contract, and one flaw at a time that breaks it.
+"""A tiny backend, written apart from Standfast's own: what keeps the contract, and one flaw at a time that breaks it.
 
 Each rule of the contract is a small method, so that a flaw is a subclass with one method replaced.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.clock import Instant
-from holdfast.errors import AttemptClosedError
-from holdfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
-from holdfast.stores.fold import as_exception
-from holdfast.stores.protocol import (
+from standfast.clock import Instant
+from standfast.errors import AttemptClosedError
+from standfast.stores.backend import Applied, Batch, CommitRider, UpdateRider
+from standfast.stores.fold import as_exception
+from standfast.stores.protocol import (
     Capabilities,
     Change,
     Check,
@@ -23,15 +23,15 @@ from holdfast.stores.protocol import (
     Record,
     Snapshot,
 )
-from holdfast.stores.rules import check_decision
+from standfast.stores.rules import check_decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Ear, Outcome, Rider
-    from holdfast.stores.protocol import Wake
-    from holdfast.testing import VirtualClock
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Ear, Outcome, Rider
+    from standfast.stores.protocol import Wake
+    from standfast.testing import VirtualClock
 
 CAPABILITIES = Capabilities(backend="tiny", atomic=True, durable=False, reach="process", wakes="push")
 

@@ -9,14 +9,14 @@ import httpx
 import msgspec
 from starlette.routing import Router
 
-from holdfast.clock import Instant
-from holdfast.errors import HoldfastError, RequestCancelledError, RequestNotFoundError, ResultTimeoutError
-from holdfast.flows.arrival import Principal
-from holdfast.flows.flow import Flow, Flows
-from holdfast.flows.request import Event, Explanation, Request, RequestInfo
-from holdfast.transports.gate import Gate
-from holdfast.transports.limits import AppLimits, Rooms
-from holdfast.transports.routing import (
+from standfast.clock import Instant
+from standfast.errors import RequestCancelledError, RequestNotFoundError, ResultTimeoutError, StandfastError
+from standfast.flows.arrival import Principal
+from standfast.flows.flow import Flow, Flows
+from standfast.flows.request import Event, Explanation, Request, RequestInfo
+from standfast.transports.gate import Gate
+from standfast.transports.limits import AppLimits, Rooms
+from standfast.transports.routing import (
     CALLS,
     HEALTH,
     document_route,
@@ -26,18 +26,18 @@ from holdfast.transports.routing import (
     webhook_path,
     webhook_routes,
 )
-from holdfast.transports.straight import Straight
+from standfast.transports.straight import Straight
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, MutableMapping
 
     from starlette.types import ASGIApp
 
-    from holdfast.flows.action import Action
-    from holdfast.flows.arrival import Arrival
-    from holdfast.transports.authentication import Authenticate
-    from holdfast.transports.seam import Simple
-    from holdfast.transports.webhooks import Webhook
+    from standfast.flows.action import Action
+    from standfast.flows.arrival import Arrival
+    from standfast.transports.authentication import Authenticate
+    from standfast.transports.seam import Simple
+    from standfast.transports.webhooks import Webhook
 
 chat = Flow("chat")
 
@@ -138,7 +138,7 @@ class FakeDispatching:
         self.arrivals: list[Arrival] = []
         self.handles: dict[str, FakeHandle] = {}
         self.keys: dict[str, str] = {}
-        self.refusal: HoldfastError | None = None
+        self.refusal: StandfastError | None = None
         self.answers_at_once = True
         self.result: object = "done"
         self.came = asyncio.Event()

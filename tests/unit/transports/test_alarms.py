@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from holdfast.transports.alarms import Alarm
+from standfast.transports.alarms import Alarm
 
 
 def _one_turn(alarm: Alarm, heard: list[str]) -> None:

@@ -14,9 +14,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
-import holdfast as hf
-from holdfast.errors import InvalidFlowError, NotTheSoleServerError
-from holdfast.transports.webhooks import Unsigned
+import standfast as sf
+from standfast.errors import InvalidFlowError, NotTheSoleServerError
+from standfast.transports.webhooks import Unsigned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
-shop = hf.Flow("shop", concurrency="queue")
+shop = sf.Flow("shop", concurrency="queue")
 seen: list[str] = []
 
 
 @shop.action
-async def buy(request: hf.Request, item: str) -> str:
+async def buy(request: sf.Request, item: str) -> str:
     """Buy something."""
     request.emit({"item": item})
     return f"{item} for {request.user or 'somebody'}"
 
 
 @shop.action(durable=True)
-async def ship(request: hf.Request, parcel: dict[str, str]) -> str:
+async def ship(request: sf.Request, parcel: dict[str, str]) -> str:
     """Ship something, whatever happens."""
     del request
     seen.append(parcel["to"])
@@ -45,13 +45,13 @@ async def ship(request: hf.Request, parcel: dict[str, str]) -> str:
 
 
 @shop.action
-async def fail(request: hf.Request) -> None:
+async def fail(request: sf.Request) -> None:
     """Fail."""
     raise ValueError(request.id)
 
 
-@shop.action(concurrency=hf.Reject())
-async def hold(request: hf.Request) -> None:
+@shop.action(concurrency=sf.Reject())
+async def hold(request: sf.Request) -> None:
     """Keep the key until somebody cancels it."""
     request.emit("held")
     await asyncio.Event().wait()
@@ -74,7 +74,7 @@ async def client_of(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
 @contextlib.asynccontextmanager
 async def served(url: str, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Serve the shop."""
-    async with hf.App(url, flows=[shop], **options) as app, client_of(app) as client:
+    async with sf.App(url, flows=[shop], **options) as app, client_of(app) as client:
         yield client
 
 
@@ -82,7 +82,7 @@ async def served(url: str, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
 async def test_an_action_is_called_over_http(url: str, arbiter: str) -> None:
     """From the declaration to the answer."""
     async with served(url, arbiter=arbiter) as client:
-        answer = await client.post("/flows/shop/buy", json={"item": "tea"}, headers={"Holdfast-Session": "s"})
+        answer = await client.post("/flows/shop/buy", json={"item": "tea"}, headers={"Standfast-Session": "s"})
         wrong = await client.post("/flows/shop/buy", json={"item": 7})
         extra = await client.post("/flows/shop/buy", json={"item": "tea", "canary": 1})
         nothing = await client.post(
@@ -107,14 +107,14 @@ async def test_a_durable_request_is_followed_to_its_end(url: str) -> None:
 
 async def test_whoever_waits_for_a_durable_request_is_told_to_follow_it_when_the_server_stops(url: str) -> None:
     """It goes on without this server: its caller is neither kept waiting here nor cut off."""
-    office, begun = hf.Flow("office"), asyncio.Event()
+    office, begun = sf.Flow("office"), asyncio.Event()
 
     @office.action(durable=True)
-    async def tidy(_request: hf.Request) -> None:
+    async def tidy(_request: sf.Request) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with hf.App(url, flows=[office], grace=0) as app, client_of(app) as client:
+    async with sf.App(url, flows=[office], grace=0) as app, client_of(app) as client:
         waiting = asyncio.ensure_future(client.post("/flows/office/tidy", headers={"Prefer": "wait=60"}))
         await begun.wait()
         app.drain()
@@ -130,8 +130,8 @@ async def test_a_repeated_key_replays_the_answer(url: str) -> None:
         again = await client.post("/flows/shop/buy", json={"item": "tea"}, headers=key)
         other = await client.post("/flows/shop/buy", json={"item": "milk"}, headers=key)
     assert (first.json(), again.json()) == ("tea for somebody", "tea for somebody")
-    assert (first.headers["holdfast-request"], again.headers.get("idempotency-replayed")) == (
-        again.headers["holdfast-request"],
+    assert (first.headers["standfast-request"], again.headers.get("idempotency-replayed")) == (
+        again.headers["standfast-request"],
         "true",
     )
     assert other.status_code == 422
@@ -140,7 +140,7 @@ async def test_a_repeated_key_replays_the_answer(url: str) -> None:
 @pytest.mark.parametrize("arbiter", ["shared", "local"])
 async def test_a_taken_key_names_who_has_it(url: str, arbiter: str) -> None:
     """409 with the id of the other, which can be looked at and cancelled."""
-    session = {"Holdfast-Session": "s"}
+    session = {"Standfast-Session": "s"}
     async with served(url, arbiter=arbiter) as client:
         holding = await client.post("/flows/shop/hold", headers=session | {"Prefer": "respond-async"})
         refused = await client.post("/flows/shop/hold", headers=session)
@@ -155,7 +155,7 @@ async def test_a_taken_key_names_who_has_it(url: str, arbiter: str) -> None:
 async def test_a_webhook_is_run_once(url: str) -> None:
     """However often it is delivered: accepted, then duplicate."""
     seen.clear()
-    webhook = hf.Webhook("parcels", Unsigned(), to=ship)
+    webhook = sf.Webhook("parcels", Unsigned(), to=ship)
     async with served(url, webhooks=[webhook]) as client:
         answers = [
             await client.post("/webhooks/parcels", json={"to": "Bob"}, headers={"webhook-id": "1"}) for _ in range(3)
@@ -183,7 +183,7 @@ async def lived(app: ASGIApp) -> AsyncIterator[list[str]]:
 
 async def test_a_server_opens_and_closes_it(url: str) -> None:
     """As ASGI's lifespan says; before and after it serves nothing."""
-    app = hf.App(url, flows=[shop])
+    app = sf.App(url, flows=[shop])
     async with client_of(app) as client:
         assert (await client.post("/flows/shop/buy", json={"item": "tea"})).status_code == 503
         assert (await client.get("/health")).status_code == 503
@@ -196,8 +196,8 @@ async def test_a_server_opens_and_closes_it(url: str) -> None:
 
 async def test_it_can_be_mounted_in_another_application(url: str) -> None:
     """Which opens it with its own lifespan; addresses are those below the mount."""
-    app = hf.App(url, flows=[shop])
-    outer = Starlette(lifespan=hf.lifespan(app))
+    app = sf.App(url, flows=[shop])
+    outer = Starlette(lifespan=sf.lifespan(app))
     outer.mount("/api", app)
     async with outer.router.lifespan_context(outer), client_of(outer) as client:
         answer = await client.post("/api/flows/shop/ship", json={"parcel": {"to": "Ada"}})
@@ -208,14 +208,14 @@ async def test_it_can_be_mounted_in_another_application(url: str) -> None:
 
 async def test_a_second_process_cannot_decide_in_memory_too(url: str) -> None:
     """With ``arbiter="local"`` one serves; the other refuses to start and says what to do."""
-    async with hf.App(url, flows=[shop], arbiter="local"):
+    async with sf.App(url, flows=[shop], arbiter="local"):
         with pytest.raises(NotTheSoleServerError, match="arbiter"):
-            await hf.App(url, flows=[shop], arbiter="local").open()
+            await sf.App(url, flows=[shop], arbiter="local").open()
 
 
 async def test_pages_that_were_named_may_use_it_from_a_browser(url: str) -> None:
     """They are told so when they ask; others are not."""
-    tokens = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
+    tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
     async with served(url, authenticate=tokens, origins=["https://app.example"]) as client:
         ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
         allowed = await client.options("/flows/shop/buy", headers=ask | {"Origin": "https://app.example"})
@@ -228,12 +228,12 @@ async def test_pages_that_were_named_may_use_it_from_a_browser(url: str) -> None
 
 
 @shop.action
-async def append_message(request: hf.Request, text: str) -> None:
+async def append_message(request: sf.Request, text: str) -> None:
     """Keep a message."""
 
 
 @shop.action
-async def respond(request: hf.Request, text: str) -> str:
+async def respond(request: sf.Request, text: str) -> str:
     """Answer a message."""
     del request
     return text
@@ -254,9 +254,9 @@ def _ways(routes: list[BaseRoute], above: str = "") -> list[tuple[str, str]]:
 
 async def test_every_way_into_an_application_needs_credentials(url: str) -> None:
     """HTTP, WebSockets, streams, pages and tools: whatever there is, by whatever it is asked for."""
-    tokens = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
-    chats, hooks = [hf.Chat(shop)], [hf.Webhook("parcels", Unsigned(), to=ship)]
-    async with hf.App(url, flows=[shop], chats=chats, tools=[shop], webhooks=hooks, authenticate=tokens) as app:
+    tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
+    chats, hooks = [sf.Chat(shop)], [sf.Webhook("parcels", Unsigned(), to=ship)]
+    async with sf.App(url, flows=[shop], chats=chats, tools=[shop], webhooks=hooks, authenticate=tokens) as app:
         ways = _ways(app.routes)
         assert {kind for kind, _ in ways} == {"http", "websocket"}
         for kind, path in ways:
@@ -285,8 +285,8 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
 @pytest.mark.parametrize(
     "options",
     [
-        {"webhooks": [hf.Webhook("a", Unsigned(), to=ship), hf.Webhook("a", Unsigned(), to=ship)]},
-        {"flows": [], "webhooks": [hf.Webhook("a", Unsigned(), to=ship)]},
+        {"webhooks": [sf.Webhook("a", Unsigned(), to=ship), sf.Webhook("a", Unsigned(), to=ship)]},
+        {"flows": [], "webhooks": [sf.Webhook("a", Unsigned(), to=ship)]},
         {"arbiter": "nobody"},
         {"flows": shop},
         *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "hosts")),
@@ -300,16 +300,16 @@ def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any]) -> N
     """Before anything is opened, and the error names what cannot."""
     named = "webhook" if len(options) > 1 else next(iter(options))
     with pytest.raises(InvalidFlowError, match=named.rstrip("s")):
-        hf.App("memory://", **({"flows": [shop]} | options))
+        sf.App("memory://", **({"flows": [shop]} | options))
 
 
 def test_what_an_engine_has_cannot_be_given_beside_it() -> None:
     """It would be said twice."""
     with pytest.raises(InvalidFlowError, match="workflows"):
-        hf.App(hf.Engine("memory://"), flows=[shop], workflows=[hf.workflow(ship.function)])
+        sf.App(sf.Engine("memory://"), flows=[shop], workflows=[sf.workflow(ship.function)])
 
 
 def test_naming_it_needs_no_library_of_the_web() -> None:
-    """``from holdfast import *`` loads none; making one does."""
-    code = "import sys; from holdfast import *; print(bool({'starlette', 'uvicorn'} & {*sys.modules}))"
+    """``from standfast import *`` loads none; making one does."""
+    code = "import sys; from standfast import *; print(bool({'starlette', 'uvicorn'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

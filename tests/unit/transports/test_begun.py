@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.transports.begun import Begun
+from standfast.transports.begun import Begun
 
 
 async def test_what_does_not_wait_is_done_at_once() -> None:

@@ -10,8 +10,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
-import holdfast as hf
-from holdfast.transports.webhooks import StandardWebhooks
+import standfast as sf
+from standfast.transports.webhooks import StandardWebhooks
 from tests.unit.transports.oauth.issuing import tokens as oauth_tokens
 
 if TYPE_CHECKING:
@@ -49,25 +49,25 @@ NEARLY = (
 """Paths that only look like open ones, paths of actions, and paths of nothing."""
 
 ran: list[str] = []
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 
 
 @desk.action
-async def greet(request: hf.Request) -> str:
+async def greet(request: sf.Request) -> str:
     """Greet."""
     ran.append(request.id)
     return request.user
 
 
 @desk.action
-async def respond(request: hf.Request, text: str) -> str:
+async def respond(request: sf.Request, text: str) -> str:
     """Answer a message."""
     ran.append(request.id)
     return text
 
 
 @desk.action
-async def take(request: hf.Request, letter: dict[str, Any]) -> None:
+async def take(request: sf.Request, letter: dict[str, Any]) -> None:
     """Take a letter."""
     ran.append(f"{request.id} {letter}")
 
@@ -77,27 +77,27 @@ def nobody(_connection: HTTPConnection) -> None:
 
 
 AUTHENTICATORS: dict[str, Any] = {
-    "bearer": lambda: hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")}),
+    "bearer": lambda: sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")}),
     "oauth": oauth_tokens,
     "function": lambda: nobody,
 }
 
 
-def made(authenticate: str, **options: Any) -> hf.App:
+def made(authenticate: str, **options: Any) -> sf.App:
     """Return an application with everything in it that has an address."""
     secret = base64.b64encode(b"a secret of the tests, long").decode()
-    return hf.App(
+    return sf.App(
         "memory://",
         flows=[desk],
-        chats=[hf.Chat(desk, append=None)],
+        chats=[sf.Chat(desk, append=None)],
         tools=[desk],
-        webhooks=[hf.Webhook("letters", StandardWebhooks(secret), take)],
+        webhooks=[sf.Webhook("letters", StandardWebhooks(secret), take)],
         authenticate=AUTHENTICATORS[authenticate](),
         **options,
     )
 
 
-def ways(app: hf.App) -> set[tuple[str, str]]:
+def ways(app: sf.App) -> set[tuple[str, str]]:
     """Return the kinds of connections and the paths of all routes."""
     found = set[tuple[str, str]]()
     for route in app.routes:

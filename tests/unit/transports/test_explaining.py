@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-import holdfast as hf
-from holdfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError, RequestSupersededError
-from holdfast.transports.problems import problem_of
+import standfast as sf
+from standfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError, RequestSupersededError
+from standfast.transports.problems import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import HTTPConnection
 
-SESSION = {"Holdfast-Session": "s"}
+SESSION = {"Standfast-Session": "s"}
 FIRST = "1970-01-01T00:00:00.000001Z"
 INSTANT = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -29,15 +29,15 @@ class Desk:
 
     def __init__(self) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
-        self.flow = hf.Flow("desk")
+        self.flow = sf.Flow("desk")
         for name, policy in (
-            ("rejected", hf.Reject()),
-            ("queued", hf.Queue(max_waiting=1)),
-            ("hasty", hf.Queue(timeout="20ms")),
+            ("rejected", sf.Reject()),
+            ("queued", sf.Queue(max_waiting=1)),
+            ("hasty", sf.Queue(timeout="20ms")),
         ):
             self.flow.action(name=name, concurrency=policy)(self._work)
 
-    async def _work(self, request: hf.Request) -> str:
+    async def _work(self, request: sf.Request) -> str:
         self.begun.set()
         await self.may_end.wait()
         return request.id
@@ -47,7 +47,7 @@ class Desk:
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Desk, httpx.AsyncClient]]:
     """A client of the desk."""
     desk = Desk()
-    app = hf.App("memory://", flows=[desk.flow], arbiter=request.param)
+    app = sf.App("memory://", flows=[desk.flow], arbiter=request.param)
     transport = httpx.ASGITransport(app=app)
     async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=SESSION) as client:
         yield desk, client
@@ -90,7 +90,7 @@ async def test_whose_turn_did_not_come_is_told_who_had_it(client: tuple[Desk, ht
     async with held(*client) as holder:
         answer = await client[1].post("/flows/desk/hasty")
     problem = answer.json()
-    assert (problem["status"], problem["requestId"]) == (503, answer.headers["holdfast-request"])
+    assert (problem["status"], problem["requestId"]) == (503, answer.headers["standfast-request"])
     assert problem["explanation"]["holder"] == holder["id"] != problem["requestId"]
 
 
@@ -100,11 +100,11 @@ async def test_who_has_cancelled_a_request_is_written_down(who: str, said: str) 
     desk = Desk()
     roles = {"olga": frozenset({"operator"})}
 
-    def known(connection: HTTPConnection) -> hf.Principal:
+    def known(connection: HTTPConnection) -> sf.Principal:
         user = connection.headers["x-user"]
-        return hf.Principal("acme", user, roles.get(user, frozenset()))
+        return sf.Principal("acme", user, roles.get(user, frozenset()))
 
-    async with hf.App("memory://", flows=[desk.flow], authenticate=known) as app:
+    async with sf.App("memory://", flows=[desk.flow], authenticate=known) as app:
         transport, own = httpx.ASGITransport(app=app), {"x-user": "ann" if who else ""}
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             sent = await client.post("/flows/desk/queued", headers=own | {"Prefer": "respond-async"})

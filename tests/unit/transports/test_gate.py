@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.routing import Route
 
-from holdfast.errors import InvalidFlowError
-from holdfast.flows.arrival import Principal
-from holdfast.transports.authentication import BearerTokens, new_token, token_digest
-from holdfast.transports.loopback import host_of, is_loopback
-from holdfast.transports.webhooks import Unsigned, Webhook
+from standfast.errors import InvalidFlowError
+from standfast.flows.arrival import Principal
+from standfast.transports.authentication import BearerTokens, new_token, token_digest
+from standfast.transports.loopback import host_of, is_loopback
+from standfast.transports.webhooks import Unsigned, Webhook
 from tests.unit.transports.fakes import Served, post
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
 ADA = Principal("acme", "ada", frozenset({"operator"}))
-TOKEN = "hf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
+TOKEN = "sf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
 TOKENS = {token_digest(TOKEN): ADA}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 ECHO, HELLO = "/flows/chat/echo", {"text": "hello"}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-import holdfast as hf
-import holdfast.flows
-import holdfast.transports
+import standfast as sf
+import standfast.flows
+import standfast.transports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 codes: Any = importlib.import_module("re._constants")
 parser: Any = importlib.import_module("re._parser")
 
-SOURCES = [Path(package.__path__[0]) for package in (holdfast.transports, holdfast.flows)]
+SOURCES = [Path(package.__path__[0]) for package in (standfast.transports, standfast.flows)]
 CALLERS = {"urllib.request", "http.client", "httpx", "httpx2", "aiohttp", "requests", "socket", "smtplib", "subprocess"}
 
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 
 
 @desk.action
-async def greet(request: hf.Request) -> str:
+async def greet(request: sf.Request) -> str:
     """Greet."""
     return request.user
 
 
-def app_of(**options: Any) -> hf.App:
+def app_of(**options: Any) -> sf.App:
     """Return an application with everything in it that has an address."""
-    tokens = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
-    return hf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens, **options)
+    tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
+    return sf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens, **options)
 
 
 @pytest.mark.parametrize("path", ["/flows/desk/greet", "/mcp", "/requests/x", "/nothing"])
@@ -117,7 +117,7 @@ def test_no_pattern_has_a_repetition_within_a_repetition() -> None:
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
-    for package in (holdfast.transports, holdfast.flows):
+    for package in (standfast.transports, standfast.flows):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             for name, value in vars(module).items():

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     ForbiddenError,
-    HoldfastError,
     IdempotencyMismatchError,
     QueueFullError,
     QueueTimeoutError,
     RequestFailedError,
     RequestRejectedError,
+    StandfastError,
     StoreUnavailableError,
 )
-from holdfast.flows.arrival import Principal
-from holdfast.flows.request import Explanation
-from holdfast.transports.chains import HEADER, chain_headers
-from holdfast.transports.limits import AppLimits
+from standfast.flows.arrival import Principal
+from standfast.flows.request import Explanation
+from standfast.transports.chains import HEADER, chain_headers
+from standfast.transports.limits import AppLimits
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from holdfast.flows.request import Request
+    from standfast.flows.request import Request
 
 ECHO, POST = "/flows/chat/echo", "/flows/chat/post"
 HELLO = {"text": "hello"}
@@ -38,7 +38,7 @@ async def test_a_caller_gets_what_the_action_returned() -> None:
     app.dispatching.result = "hello"
     async with app.client() as client:
         answer = await client.post(ECHO, json=HELLO)
-    assert (answer.status_code, answer.json(), answer.headers["holdfast-request"]) == (200, "hello", "r1")
+    assert (answer.status_code, answer.json(), answer.headers["standfast-request"]) == (200, "hello", "r1")
     [arrival] = app.dispatching.arrivals
     assert (arrival.flow, arrival.action, arrival.inputs) == ("chat", "echo", b'{"text":"hello"}')
     assert (arrival.transport, arrival.attended) == ("http", True)
@@ -47,7 +47,7 @@ async def test_a_caller_gets_what_the_action_returned() -> None:
 async def test_headers_say_which_session_and_which_key() -> None:
     """And nothing in the body does."""
     app = Served()
-    headers = {"Holdfast-Session": "s-1", "Idempotency-Key": '"k-1"'}
+    headers = {"Standfast-Session": "s-1", "Idempotency-Key": '"k-1"'}
     async with app.client() as client:
         await client.post(ECHO, json={"session": "s-2", "tenant": "evil"}, headers=headers)
     [arrival] = app.dispatching.arrivals
@@ -61,7 +61,7 @@ async def test_a_replayed_answer_says_so() -> None:
     async with app.client() as client:
         answers = [await client.post(ECHO, json=HELLO, headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert [answer.headers.get("idempotency-replayed") for answer in answers] == [None, "true"]
-    assert answers[0].headers["holdfast-request"] == answers[1].headers["holdfast-request"]
+    assert answers[0].headers["standfast-request"] == answers[1].headers["standfast-request"]
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ async def test_whoever_waits_is_told_why() -> None:
 @pytest.mark.parametrize(
     ("refusal", "status", "facts"),
     [
-        (RequestRejectedError("session 's'", "r9"), 409, {"type": "urn:holdfast:request-rejected", "requestId": "r9"}),
-        (IdempotencyMismatchError("r9"), 422, {"type": "urn:holdfast:idempotency-mismatch", "requestId": "r9"}),
-        (QueueFullError("session 's'", 100, 2.5), 429, {"type": "urn:holdfast:queue-full"}),
+        (RequestRejectedError("session 's'", "r9"), 409, {"type": "urn:standfast:request-rejected", "requestId": "r9"}),
+        (IdempotencyMismatchError("r9"), 422, {"type": "urn:standfast:idempotency-mismatch", "requestId": "r9"}),
+        (QueueFullError("session 's'", 100, 2.5), 429, {"type": "urn:standfast:queue-full"}),
         (QueueTimeoutError("session 's'", 30), 503, {"detail": "the turn at session 's' did not come within 30 s"}),
         (ForbiddenError("chat.echo", ("admin",)), 403, {"detail": "chat.echo needs 'admin'"}),
     ],
 )
 async def test_a_refusal_says_what_and_why_and_what_next(
-    refusal: HoldfastError, status: int, facts: dict[str, object]
+    refusal: StandfastError, status: int, facts: dict[str, object]
 ) -> None:
     """A problem as RFC 9457 has it, with the status of the error."""
     app = Served()
@@ -319,7 +319,7 @@ async def test_the_events_of_a_call_can_be_its_answer() -> None:
     app.dispatching.answers_at_once = False
     async with Call(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
         assert await call.started() == 200
-        assert call.headers["holdfast-request"] == "r1"
+        assert call.headers["standfast-request"] == "r1"
         await app.dispatching.handles["r1"].tell("word")
         assert "word" in await call.piece()
         call.hang_up()

@@ -9,25 +9,25 @@ from typing import Any
 import httpx
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InputsTooLargeError
-from holdfast.transports import bodies
-from holdfast.transports.bodies import LARGE, read_json
+import standfast as sf
+from standfast.errors import InputsTooLargeError
+from standfast.transports import bodies
+from standfast.transports.bodies import LARGE, read_json
 
 JSON = {"content-type": "application/json"}
 MOST = 339_998
-letters = hf.Flow("letters")
+letters = sf.Flow("letters")
 
 
 @letters.action
-async def read(request: hf.Request, text: str) -> int:
+async def read(request: sf.Request, text: str) -> int:
     """Read a letter."""
     del request
     return len(text)
 
 
 @letters.action(durable=True)
-async def keep(request: hf.Request, text: str) -> int:
+async def keep(request: sf.Request, text: str) -> int:
     """Keep a letter."""
     del request
     return len(text)
@@ -35,13 +35,13 @@ async def keep(request: hf.Request, text: str) -> int:
 
 async def test_inputs_that_cannot_be_recorded_are_refused_by_their_length() -> None:
     """413 with the limit and the way out, whatever the action and however it is asked; nothing of it was read."""
-    async with hf.App("memory://", flows=[letters]) as app:
+    async with sf.App("memory://", flows=[letters]) as app:
         transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             for name, body in product(("read", "keep"), (b'{"text":"%s"}' % (b"x" * MOST), b"[" * (MOST + 1))):
                 answer = await client.post(f"/flows/letters/{name}", content=body, headers=JSON)
                 problem = answer.json()
-                assert (answer.status_code, problem["type"]) == (413, "urn:holdfast:inputs-too-large")
+                assert (answer.status_code, problem["type"]) == (413, "urn:standfast:inputs-too-large")
                 assert "at most 339,998 can be recorded" in problem["detail"]
                 assert "send where that is" in problem["next"]
             assert (await client.post("/flows/letters/read", json={"text": "x" * 339_000})).json() == 339_000

@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-import holdfast as hf
-from holdfast.transports.webhooks import Unsigned
+import standfast as sf
+from standfast.transports.webhooks import Unsigned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 ends: list[asyncio.Event] = []
-works = hf.Flow("works")
+works = sf.Flow("works")
 
 
-@works.action(limits=hf.Rate(1, "1 minute", key="tenant"))
-async def rated(request: hf.Request, text: str = "") -> str:
+@works.action(limits=sf.Rate(1, "1 minute", key="tenant"))
+async def rated(request: sf.Request, text: str = "") -> str:
     """Do it, seldom."""
     del request
     return text
 
 
-@works.action(limits=hf.ActionLimit(1, on_limit="reject"))
-async def strict(request: hf.Request) -> None:
+@works.action(limits=sf.ActionLimit(1, on_limit="reject"))
+async def strict(request: sf.Request) -> None:
     """Do it alone."""
     request.emit("begun")
     await ends[-1].wait()
 
 
-@works.action(limits=hf.ActionLimit(1, ttl="20ms"))
-async def patient(request: hf.Request) -> None:
+@works.action(limits=sf.ActionLimit(1, ttl="20ms"))
+async def patient(request: sf.Request) -> None:
     """Do it one after the other."""
     request.emit("begun")
     await ends[-1].wait()
@@ -43,8 +43,8 @@ async def patient(request: hf.Request) -> None:
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A client of the works."""
     ends.append(asyncio.Event())
-    hook = hf.Webhook("bell", Unsigned(), rated, inputs=lambda _: {})
-    async with hf.App("memory://", flows=[works], webhooks=[hook], arbiter="local") as app:
+    hook = sf.Webhook("bell", Unsigned(), rated, inputs=lambda _: {})
+    async with sf.App("memory://", flows=[works], webhooks=[hook], arbiter="local") as app:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
             yield asking
@@ -57,7 +57,7 @@ async def test_more_than_the_rate_is_429_with_the_time_to_come_again(client: htt
 
     assert (first.status_code, second.status_code) == (200, 429)
     assert 60 <= int(second.headers["retry-after"]) <= 90
-    assert second.json()["type"] == "urn:holdfast:rate-exceeded"
+    assert second.json()["type"] == "urn:standfast:rate-exceeded"
     assert second.json()["detail"].startswith("1 requests of works.rated for tenant may come in 60 s")
 
 
@@ -97,5 +97,5 @@ async def test_room_that_does_not_come_in_time_is_503(client: httpx.AsyncClient)
     ends[-1].set()
 
     [late] = [each.result() for each in done]
-    assert (late.status_code, late.json()["type"]) == (503, "urn:holdfast:queue-timeout")
+    assert (late.status_code, late.json()["type"]) == (503, "urn:standfast:queue-timeout")
     assert [(await each).status_code for each in waiting] == [200]

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-import holdfast as hf
-from holdfast import errors
-from holdfast.errors import QueueFullError, RequestRejectedError, RequestSupersededError
-from holdfast.transports.openapi import describe
-from holdfast.transports.problems import problem_of
+import standfast as sf
+from standfast import errors
+from standfast.errors import QueueFullError, RequestRejectedError, RequestSupersededError
+from standfast.transports.openapi import describe
+from standfast.transports.problems import problem_of
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-shared = hf.Flow("shared")
+shared = sf.Flow("shared")
 
 
-@shared.action(concurrency=hf.Batch(3, "1 hour", key="tenant"))
-async def collect(request: hf.Request, names: list[str]) -> int:
+@shared.action(concurrency=sf.Batch(3, "1 hour", key="tenant"))
+async def collect(request: sf.Request, names: list[str]) -> int:
     """Collect names of all users."""
     del request
     return len(names)
@@ -66,10 +66,10 @@ def test_every_field_of_a_problem_is_described(error: Exception) -> None:
 async def test_a_run_that_others_share_is_not_cancelled_and_that_answer_is_described() -> None:
     """409, with the reason."""
 
-    def who(connection: HTTPConnection) -> hf.Principal:
-        return hf.Principal("acme", connection.headers["x-user"])
+    def who(connection: HTTPConnection) -> sf.Principal:
+        return sf.Principal("acme", connection.headers["x-user"])
 
-    async with hf.App("memory://", flows=[shared], authenticate=who) as app:
+    async with sf.App("memory://", flows=[shared], authenticate=who) as app:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answers = [
@@ -77,5 +77,5 @@ async def test_a_run_that_others_share_is_not_cancelled_and_that_answer_is_descr
                 for user in ("ann", "bob")
             ]
             refused = await client.delete(answers[0].headers["location"], headers={"x-user": "ann"})
-    assert (refused.status_code, refused.json()["type"]) == (409, "urn:holdfast:request-shared")
+    assert (refused.status_code, refused.json()["type"]) == (409, "urn:standfast:request-shared")
     assert "409" in DESCRIBED["paths"]["/requests/{id}"]["delete"]["responses"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import InvalidFlowError, QueueFullError, StoreUnavailableError, TooManyRequestsError
-from holdfast.flows.arrival import Principal
-from holdfast.transports.limits import AppLimits, Room
-from holdfast.transports.mcp.sessions import MANY, Sessions
-from holdfast.transports.places import Places, who_is
-from holdfast.transports.problems import problem_response
-from holdfast.transports.spreading import LEAST, spread
-from holdfast.transports.sse import EventStream
+from standfast.errors import InvalidFlowError, QueueFullError, StoreUnavailableError, TooManyRequestsError
+from standfast.flows.arrival import Principal
+from standfast.transports.limits import AppLimits, Room
+from standfast.transports.mcp.sessions import MANY, Sessions
+from standfast.transports.places import Places, who_is
+from standfast.transports.problems import problem_response
+from standfast.transports.spreading import LEAST, spread
+from standfast.transports.sse import EventStream
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def test_a_refusal_says_what_there_is_too_much_of() -> None:
     async with Call(app.app, "POST", ECHO, SSE) as first, app.client() as client:
         await first.started()
         answer = await client.post(ECHO, headers=SSE)
-    assert (answer.status_code, answer.json()["type"]) == (429, "urn:holdfast:too-many-requests")
+    assert (answer.status_code, answer.json()["type"]) == (429, "urn:standfast:too-many-requests")
     assert "1 streams of this user" in answer.json()["detail"]
     assert int(answer.headers["retry-after"]) >= 1
 

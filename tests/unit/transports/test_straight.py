@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     ForbiddenError,
-    HoldfastError,
     QueueFullError,
     RequestFailedError,
+    StandfastError,
     StoreUnavailableError,
     TooManyRequestsError,
 )
-from holdfast.flows.arrival import Principal
-from holdfast.transports import problems
-from holdfast.transports.authentication import BearerTokens, token_digest
-from holdfast.transports.limits import AppLimits
+from standfast.flows.arrival import Principal
+from standfast.transports import problems
+from standfast.transports.authentication import BearerTokens, token_digest
+from standfast.transports.limits import AppLimits
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 ECHO = "/flows/chat/echo"
 BODY = b'{"text":"hello"}'
 JSON = {"Content-Type": "application/json"}
-TOKEN = "hf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
+TOKEN = "sf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
 TOKENS = BearerTokens({token_digest(TOKEN): Principal("acme", "ada")}, failures=1_000)
 
 CALLS: dict[str, dict[str, Any]] = {
     "a plain call": {},
-    "in a session": {"headers": JSON | {"Holdfast-Session": "s-1"}},
-    "in a session that is not printable": {"headers": JSON | {"Holdfast-Session": "s\t1"}},
-    "in a session that is too long": {"headers": JSON | {"Holdfast-Session": "s" * 300}},
-    "in two sessions": {"headers": [*JSON.items(), ("Holdfast-Session", "s-1"), ("Holdfast-Session", "s-2")]},
+    "in a session": {"headers": JSON | {"Standfast-Session": "s-1"}},
+    "in a session that is not printable": {"headers": JSON | {"Standfast-Session": "s\t1"}},
+    "in a session that is too long": {"headers": JSON | {"Standfast-Session": "s" * 300}},
+    "in two sessions": {"headers": [*JSON.items(), ("Standfast-Session", "s-1"), ("Standfast-Session", "s-2")]},
     "without a body": {"content": b""},
     "a body that is not marked": {"headers": {}},
     "a body that is marked as text": {"headers": {"Content-Type": "text/plain"}},
@@ -50,7 +50,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "a stream of events": {"headers": JSON | {"Accept": "text/event-stream"}},
     "an answer before the end": {"headers": JSON | {"Prefer": "respond-async"}},
     "an idempotency key": {"headers": JSON | {"Idempotency-Key": '"k"'}},
-    "a chain that was made up": {"headers": JSON | {"Holdfast-Chain": "made up"}},
+    "a chain that was made up": {"headers": JSON | {"Standfast-Chain": "made up"}},
     "from a page of its own": {"headers": JSON | {"Origin": "http://localhost"}},
     "from a page elsewhere": {"headers": JSON | {"Origin": "http://evil.example"}},
     "through a proxy": {"headers": JSON | {"X-Forwarded-For": "203.0.113.9"}},
@@ -63,7 +63,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-async def answered(call: dict[str, Any], refusal: HoldfastError | None = None, *, straight: bool, **app: Any) -> Any:
+async def answered(call: dict[str, Any], refusal: StandfastError | None = None, *, straight: bool, **app: Any) -> Any:
     """Return what is answered to a call, and what has arrived."""
     served = Served(straight=straight, limits=AppLimits(body=1_000), **app)
     served.dispatching.refusal = refusal
@@ -89,7 +89,7 @@ async def test_both_ways_give_the_same_answer(call: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("token", [TOKEN, "hf_another"])
+@pytest.mark.parametrize("token", [TOKEN, "sf_another"])
 async def test_both_ways_give_the_same_answer_to_those_with_a_token(call: dict[str, Any], token: str) -> None:
     """From anywhere, if it holds."""
     headers = [*dict(call.get("headers", JSON)).items(), ("Authorization", f"Bearer {token}")]
@@ -117,7 +117,7 @@ async def test_both_ways_know_the_same_hosts(options: dict[str, Any]) -> None:
         TooManyRequestsError("requests", 7, 1.0),
     ],
 )
-async def test_both_ways_refuse_in_the_same_words(refusal: HoldfastError, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_ways_refuse_in_the_same_words(refusal: StandfastError, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the dispatcher says, but for the moment to come again, which is another one for each."""
     monkeypatch.setattr(problems, "spread", lambda seconds: seconds)
     assert await answered({}, refusal, straight=True) == await answered({}, refusal, straight=False)

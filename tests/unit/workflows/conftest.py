@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.ids import new_id
+from standfast.ids import new_id
 from tests.unit.workflows.engines import BROKEN, DONE
 
 if TYPE_CHECKING:

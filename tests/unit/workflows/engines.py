@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import holdfast as hf
+import standfast as sf
 
 if TYPE_CHECKING:
-    from holdfast.workflows.operating.information import RunInfo
+    from standfast.workflows.operating.information import RunInfo
 
 DONE: list[str] = []
 """What steps did, in order."""
@@ -16,7 +16,7 @@ BROKEN: set[str] = set()
 """Steps that raise."""
 
 
-@hf.step
+@sf.step
 async def act(name: str) -> str:
     """Do something that others see."""
     DONE.append(name)
@@ -25,27 +25,27 @@ async def act(name: str) -> str:
     return name
 
 
-@hf.workflow
-async def acts(ctx: hf.Context, names: list[str]) -> list[str]:
+@sf.workflow
+async def acts(ctx: sf.Context, names: list[str]) -> list[str]:
     """Do one thing after another."""
     return [await ctx.step(name, act, name) for name in names]
 
 
-@hf.workflow
-async def collects(ctx: hf.Context, count: int) -> list[Any]:
+@sf.workflow
+async def collects(ctx: sf.Context, count: int) -> list[Any]:
     """Take so many signals."""
     return [await ctx.wait_signal("item") for _ in range(count)]
 
 
-@hf.workflow
-async def sleeps(ctx: hf.Context, seconds: float) -> str:
+@sf.workflow
+async def sleeps(ctx: sf.Context, seconds: float) -> str:
     """Sleep, then act."""
     await ctx.sleep(seconds)
     return await ctx.step("after", act, "after")
 
 
-@hf.workflow
-async def has_children(ctx: hf.Context, names: list[str]) -> list[Any]:
+@sf.workflow
+async def has_children(ctx: sf.Context, names: list[str]) -> list[Any]:
     """Start a child for each name at once."""
     return await ctx.gather(*(ctx.child(collects, int(name)) for name in names))
 
@@ -53,12 +53,12 @@ async def has_children(ctx: hf.Context, names: list[str]) -> list[Any]:
 WORKFLOWS = [acts, collects, sleeps, has_children]
 
 
-def engine(url: str, **options: Any) -> hf.Engine:
+def engine(url: str, **options: Any) -> sf.Engine:
     """Return an engine that has the workflows above."""
-    return hf.Engine(url, **{"workflows": WORKFLOWS, "linger": 0.01, **options})
+    return sf.Engine(url, **{"workflows": WORKFLOWS, "linger": 0.01, **options})
 
 
-async def until(engine: hf.Engine, run_id: str, *statuses: str) -> RunInfo:
+async def until(engine: sf.Engine, run_id: str, *statuses: str) -> RunInfo:
     """Wait until a run is in one of these states."""
     async with engine.space.watch(engine.space.key("life", run_id)) as watch:
         while (info := await engine.get(run_id)).status not in statuses:

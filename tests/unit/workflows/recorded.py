@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-import holdfast as hf
-from holdfast.events import RunCodeDiffers, RunLeftAlone, RunMoved, StepArgumentsDiffer
+import standfast as sf
+from standfast.events import RunCodeDiffers, RunLeftAlone, RunMoved, StepArgumentsDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from holdfast.events import Event
+    from standfast.events import Event
 
     Code = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -36,9 +36,9 @@ class Fate(Struct, frozen=True):
     warned: tuple[str, ...] = ()
 
 
-def declared(code: Code, **options: Any) -> hf.Workflow[..., Any]:
+def declared(code: Code, **options: Any) -> sf.Workflow[..., Any]:
     """Return a workflow of that code, with the name that all of these have."""
-    return hf.workflow(name="order", **options)(code)
+    return sf.workflow(name="order", **options)(code)
 
 
 class News:
@@ -64,11 +64,11 @@ class News:
 async def go_on(old: Code, new: Code, *, old_args: tuple[Any, ...] = (), **options: Any) -> Fate:
     """Run the old code until it waits for the signal ``go``; then let the new code go on."""
     before, after = News(), News()
-    async with hf.open("memory://") as space:
-        async with hf.Engine(space, workflows=[declared(old)], linger=0, hooks=[before]) as engine:
+    async with sf.open("memory://") as space:
+        async with sf.Engine(space, workflows=[declared(old)], linger=0, hooks=[before]) as engine:
             await engine.start(declared(old), *old_args, id="one")
             await before.until(lambda events: _status(events) in ("suspended", "failed", "completed"))
-        async with hf.Engine(space, workflows=[declared(new, **options)], linger=0, hooks=[after]) as engine:
+        async with sf.Engine(space, workflows=[declared(new, **options)], linger=0, hooks=[after]) as engine:
             await engine.signal("one", "go")
             await after.until(lambda events: _status(events) in ("failed", "completed") or _is_left(events))
             info = await engine.get("one")

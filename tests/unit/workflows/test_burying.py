@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.events import WorkerDied
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.workflows.storing.records import LIVES, RunKeys
-from holdfast.workflows.working import claiming
-from holdfast.workflows.working.claiming import bury, workers_of
+from standfast.events import WorkerDied
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows.storing.records import LIVES, RunKeys
+from standfast.workflows.working import claiming
+from standfast.workflows.working.claiming import bury, workers_of
 from tests.unit.workflows.engines import collects
 
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.events import Event
+    from standfast.events import Event
 
 
 async def test_a_run_that_is_cancelled_while_it_is_taken_over_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunCancelledError, RunFailedError
+import standfast as sf
+from standfast.errors import RunCancelledError, RunFailedError
 from tests.unit.workflows.engines import DONE, WORKFLOWS, act, collects, engine, until
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ EVENTS: dict[str, asyncio.Event] = {}
 """What steps and the test tell each other; of the event loop of the test."""
 
 
-@hf.step
+@sf.step
 async def stubborn(name: str) -> str:
     """Go on to the end when told to stop."""
     EVENTS[name].set()
@@ -30,12 +30,12 @@ async def stubborn(name: str) -> str:
     return ""
 
 
-async def sleeps_long(ctx: hf.Context) -> None:
+async def sleeps_long(ctx: sf.Context) -> None:
     """Wait for ever."""
     await ctx.sleep(1e6)
 
 
-async def cleans_up(ctx: hf.Context, name: str, *, signals: int) -> None:
+async def cleans_up(ctx: sf.Context, name: str, *, signals: int) -> None:
     """Wait for ever; then take signals, one after another, before the cleaning up is done."""
     try:
         await ctx.sleep(1e6)
@@ -55,29 +55,29 @@ async def raises_at_once() -> None:
     raise ValueError("at once")
 
 
-@hf.workflow
-async def collects_problems(ctx: hf.Context) -> None:
+@sf.workflow
+async def collects_problems(ctx: sf.Context) -> None:
     """Take whatever comes of the branches."""
     await ctx.gather(sleeps_long(ctx), sleeps_long(ctx), return_exceptions=True)
     await ctx.step("after", act, "after")
 
 
-@hf.workflow
-async def has_stubborn_steps(ctx: hf.Context) -> None:
+@sf.workflow
+async def has_stubborn_steps(ctx: sf.Context) -> None:
     """Run steps that do not stop, then go on."""
     await ctx.gather(ctx.step(stubborn, "a"), ctx.step(stubborn, "b"))
     await ctx.step("after", act, "after")
 
 
-@hf.workflow
-async def has_a_winner(ctx: hf.Context) -> None:
+@sf.workflow
+async def has_a_winner(ctx: sf.Context) -> None:
     """Go on with the winner of a race when the loser has cleaned up."""
     await ctx.race(at_once("won"), cleans_up(ctx, "loser", signals=1))
     await ctx.step("after", act, "after")
 
 
-@hf.workflow
-async def has_a_culprit(ctx: hf.Context) -> None:
+@sf.workflow
+async def has_a_culprit(ctx: sf.Context) -> None:
     """Go on though a branch raised, when the others have cleaned up."""
     try:
         await ctx.gather(raises_at_once(), cleans_up(ctx, "other", signals=1))
@@ -85,14 +85,14 @@ async def has_a_culprit(ctx: hf.Context) -> None:
         await ctx.step("after", act, "after")
 
 
-@hf.workflow
-async def has_slow_cleaners(ctx: hf.Context) -> None:
+@sf.workflow
+async def has_slow_cleaners(ctx: sf.Context) -> None:
     """Clean up in two branches, in one of them for longer."""
     await ctx.gather(cleans_up(ctx, "quick", signals=0), cleans_up(ctx, "slow", signals=1))
 
 
-@hf.workflow
-async def loses_inside(ctx: hf.Context) -> Any:
+@sf.workflow
+async def loses_inside(ctx: sf.Context) -> Any:
     """Lose a race in a branch that takes whatever comes of its own branches."""
 
     async def loser() -> None:
@@ -106,8 +106,8 @@ async def loses_inside(ctx: hf.Context) -> Any:
     return await ctx.race(loser(), winner())
 
 
-@hf.workflow
-async def wins_from_deep_inside(ctx: hf.Context) -> Any:
+@sf.workflow
+async def wins_from_deep_inside(ctx: sf.Context) -> Any:
     """Win a race by a branch of a branch of a branch, against one that takes its time to clean up."""
 
     async def deep() -> Any:
@@ -118,8 +118,8 @@ async def wins_from_deep_inside(ctx: hf.Context) -> Any:
     return won[0]
 
 
-@hf.workflow
-async def wins_against_a_step(ctx: hf.Context) -> Any:
+@sf.workflow
+async def wins_against_a_step(ctx: sf.Context) -> Any:
     """Win a race from deep inside against a step that does not stop."""
 
     async def deep() -> Any:
@@ -130,14 +130,14 @@ async def wins_against_a_step(ctx: hf.Context) -> Any:
     return won[0]
 
 
-@hf.workflow
-async def nobody_runs(ctx: hf.Context) -> Any:
+@sf.workflow
+async def nobody_runs(ctx: sf.Context) -> Any:
     """Let nobody race."""
     return await ctx.race()
 
 
-@hf.workflow
-async def begins_at_once(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def begins_at_once(ctx: sf.Context) -> list[Any]:
     """Let branches end before others have begun, and replay branches that wait for each other's marks."""
 
     async def second() -> str:
@@ -153,31 +153,31 @@ async def begins_at_once(ctx: hf.Context) -> list[Any]:
     return [*first, *await ctx.gather(second(), third())]
 
 
-async def _in_a_step(ctx: hf.Context) -> None:
+async def _in_a_step(ctx: sf.Context) -> None:
     await ctx.step("waits", asyncio.Event().wait)
 
 
-async def _in_a_signal(ctx: hf.Context) -> None:
+async def _in_a_signal(ctx: sf.Context) -> None:
     await ctx.wait_signal("never")
 
 
-async def _in_a_child(ctx: hf.Context) -> None:
+async def _in_a_child(ctx: sf.Context) -> None:
     await ctx.child(collects, 1)
 
 
-PLACES: dict[str, Callable[[hf.Context], Awaitable[None]]] = {
+PLACES: dict[str, Callable[[sf.Context], Awaitable[None]]] = {
     "step": _in_a_step,
     "signal": _in_a_signal,
     "child": _in_a_child,
 }
 
 
-@hf.workflow
-async def cancelled_as_it_begins(ctx: hf.Context, place: str) -> None:
+@sf.workflow
+async def cancelled_as_it_begins(ctx: sf.Context, place: str) -> None:
     """Be cancelled in the moment in which an operation begins."""
     await ctx.now()
     told = ctx._activation.cancel  # as when the news comes at this very moment
-    asyncio.get_running_loop().call_soon(told, hf.RunCancelled("in between"))
+    asyncio.get_running_loop().call_soon(told, sf.RunCancelled("in between"))
     await PLACES[place](ctx)
 
 
@@ -202,7 +202,7 @@ def events() -> None:
     EVENTS.update(a=asyncio.Event(), b=asyncio.Event())
 
 
-def opening(url: str) -> hf.Engine:
+def opening(url: str) -> sf.Engine:
     """Return an engine that has the workflows above."""
     return engine(url, workflows=[*WORKFLOWS, *MINE])
 

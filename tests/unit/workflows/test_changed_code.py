@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.unit.workflows.recorded import go_on
 
-Ctx = hf.Context
+Ctx = sf.Context
 
 
 async def a(value: int = 0) -> int:

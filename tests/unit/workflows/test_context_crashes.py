@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import HoldTimeoutError, LeaseLostError
-from holdfast.testing.workflows import crash_everywhere, unload_everywhere
+import standfast as sf
+from standfast.errors import HoldTimeoutError, LeaseLostError
+from standfast.testing.workflows import crash_everywhere, unload_everywhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ async def work(number: int) -> int:
     return number
 
 
-@hf.workflow
-async def locking(ctx: hf.Context) -> list[int]:
+@sf.workflow
+async def locking(ctx: sf.Context) -> list[int]:
     """Take locks one in another and one after the other, with steps and sleep inside."""
     seen: list[int] = []
     async with ctx.mutex("outer") as outer:
@@ -34,8 +34,8 @@ async def locking(ctx: hf.Context) -> list[int]:
     return seen
 
 
-@hf.workflow
-async def counting(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def counting(ctx: sf.Context) -> list[Any]:
     """Change states, some of them under a lock, and say how far it is."""
     count, names = ctx.state.run("count", type=int), ctx.state.workflow("names", type=list[str])
     seen: list[Any] = [await count.increment()]
@@ -47,8 +47,8 @@ async def counting(ctx: hf.Context) -> list[Any]:
     return [*seen, await ctx.step("first", work, 1), await count.increment()]
 
 
-@hf.workflow
-async def branching(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def branching(ctx: sf.Context) -> list[str]:
     """Let branches wait for each other's locks and change the same state; what they share keeps its order."""
     order: list[str] = []
 
@@ -64,8 +64,8 @@ async def branching(ctx: hf.Context) -> list[str]:
     return order
 
 
-@hf.workflow
-async def losing(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def losing(ctx: sf.Context) -> list[str]:
     """Lose a lock by its longest time, wait too long for another one, and pass a rate limiter."""
     seen: list[str] = []
     try:
@@ -80,8 +80,8 @@ async def losing(ctx: hf.Context) -> list[str]:
     return seen
 
 
-@hf.workflow
-async def late(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def late(ctx: sf.Context) -> list[str]:
     """Wait too long for a lock that another branch holds; cancel the wait for it; and get it in the end."""
     seen: list[str] = []
 

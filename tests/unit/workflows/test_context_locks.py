@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     HoldTimeoutError,
     LeaseLostError,
     LockKindError,
@@ -17,11 +17,11 @@ from holdfast.errors import (
     WaitCycleError,
     WithdrawnError,
 )
-from holdfast.events import Event, RunLocked, RunUnlocked
-from holdfast.locks.driving.run_entries import RunEntries
-from holdfast.scope import address_of
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.workflows.context.lock_marks import release_all
+from standfast.events import Event, RunLocked, RunUnlocked
+from standfast.locks.driving.run_entries import RunEntries
+from standfast.scope import address_of
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows.context.lock_marks import release_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +48,8 @@ async def say(words: str) -> str:
     return words
 
 
-@hf.workflow
-async def hold(ctx: hf.Context, key: str, days: float = 0) -> int:
+@sf.workflow
+async def hold(ctx: sf.Context, key: str, days: float = 0) -> int:
     """Hold a mutex while sleeping."""
     async with ctx.mutex(key) as held:
         await ctx.step("enter", say, f"{ctx.run_id} enters")
@@ -58,8 +58,8 @@ async def hold(ctx: hf.Context, key: str, days: float = 0) -> int:
         return held.fence
 
 
-@hf.workflow
-async def bounded(ctx: hf.Context, key: str, hours: float) -> str:
+@sf.workflow
+async def bounded(ctx: sf.Context, key: str, hours: float) -> str:
     """Hold a mutex for an hour at most, and go on after losing it."""
     try:
         async with ctx.mutex(key, max_hold="1 hour"):
@@ -71,8 +71,8 @@ async def bounded(ctx: hf.Context, key: str, hours: float) -> str:
     return "kept"
 
 
-@hf.workflow
-async def impatient(ctx: hf.Context, key: str) -> str:
+@sf.workflow
+async def impatient(ctx: sf.Context, key: str) -> str:
     """Wait an hour at most."""
     try:
         async with ctx.mutex(key, timeout="1 hour"):
@@ -82,8 +82,8 @@ async def impatient(ctx: hf.Context, key: str) -> str:
         return f"{late.timeout:g} s were too long for {', '.join(late.holders)}"
 
 
-@hf.workflow
-async def both(ctx: hf.Context, first: str, second: str) -> str:
+@sf.workflow
+async def both(ctx: sf.Context, first: str, second: str) -> str:
     """Take two keys, one after the other."""
     async with ctx.mutex(first):
         await ctx.sleep("1 minute")
@@ -94,8 +94,8 @@ async def both(ctx: hf.Context, first: str, second: str) -> str:
             return "gave way"
 
 
-@hf.workflow
-async def again(ctx: hf.Context) -> str:
+@sf.workflow
+async def again(ctx: sf.Context) -> str:
     """Ask for a key that is held already, also from a branch."""
 
     async def inside() -> None:
@@ -109,8 +109,8 @@ async def again(ctx: hf.Context) -> str:
     return "refused twice"
 
 
-@hf.workflow
-async def side_by_side(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def side_by_side(ctx: sf.Context) -> list[str]:
     """Let two branches wait for the same key, under another one."""
     order: list[str] = []
 
@@ -125,8 +125,8 @@ async def side_by_side(ctx: hf.Context) -> list[str]:
     return order
 
 
-@hf.workflow
-async def readers(ctx: hf.Context, mode: str) -> str:
+@sf.workflow
+async def readers(ctx: sf.Context, mode: str) -> str:
     """Read or write."""
     async with ctx.mode_lock("graph", mode, modes=("read",), alone=("write",)):
         await ctx.step("enter", say, f"+{mode}")
@@ -135,8 +135,8 @@ async def readers(ctx: hf.Context, mode: str) -> str:
     return mode
 
 
-@hf.workflow
-async def permit(ctx: hf.Context) -> None:
+@sf.workflow
+async def permit(ctx: sf.Context) -> None:
     """Use one of two permits for an hour."""
     async with ctx.semaphore("pool", permits=2):
         await ctx.step("enter", say, "+")
@@ -144,8 +144,8 @@ async def permit(ctx: hf.Context) -> None:
         await ctx.step("leave", say, "-")
 
 
-@hf.workflow
-async def nested(ctx: hf.Context) -> str:
+@sf.workflow
+async def nested(ctx: sf.Context) -> str:
     """Lose the outer of two locks."""
     try:
         async with ctx.mutex("outer"), ctx.mutex("inner"):
@@ -156,8 +156,8 @@ async def nested(ctx: hf.Context) -> str:
     return "kept"
 
 
-@hf.workflow
-async def stubborn(ctx: hf.Context) -> str:
+@sf.workflow
+async def stubborn(ctx: sf.Context) -> str:
     """Go on inside the block after the lock is lost."""
     async with ctx.mutex("k", max_hold="1 minute"):
         await ctx.sleep("2 minutes")
@@ -167,8 +167,8 @@ async def stubborn(ctx: hf.Context) -> str:
         return await ctx.step("later", say, "went on")
 
 
-@hf.workflow
-async def parent(ctx: hf.Context, side_by_side: int = 0) -> str:
+@sf.workflow
+async def parent(ctx: sf.Context, side_by_side: int = 0) -> str:
     """Let a child wait for a key that its parent holds: around the child, or only beside it."""
 
     async def beside() -> None:
@@ -237,7 +237,7 @@ async def test_a_block_that_is_left_gives_the_lock_back(url: str) -> None:
 async def test_a_dead_process_in_front_is_noticed_without_loading_the_run(url: str) -> None:
     """The worker looks after the line of a run that is not in memory: the run is loaded once, when it holds."""
     async with opened(url) as env:
-        space = hf.Space(await env.client.space.store.another(), clock=env.clock)
+        space = sf.Space(await env.client.space.store.another(), clock=env.clock)
         await space.mutex("k").hold(on_lost="tell").__aenter__()  # its heartbeat does not follow the clock
         run = await env.start(hold, "k", id="a")
         await env.advance("1 second")
@@ -413,8 +413,8 @@ async def test_what_a_run_left_behind_is_found_in_its_history(url: str) -> None:
         await release_all(env.client.host, "a")
 
 
-@hf.workflow
-async def takes_turns(ctx: hf.Context) -> int:
+@sf.workflow
+async def takes_turns(ctx: sf.Context) -> int:
     """Hold a lock for a minute."""
     async with ctx.mutex("events") as held:
         await ctx.sleep("1 minute")

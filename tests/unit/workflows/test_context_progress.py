@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import EncodeError, RunFailedError
-from holdfast.testing.workflows import WorkflowEnvironment
+import standfast as sf
+from standfast.errors import EncodeError, RunFailedError
+from standfast.testing.workflows import WorkflowEnvironment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +25,8 @@ def opened(url: str) -> WorkflowEnvironment:
     return WorkflowEnvironment(WORKFLOWS, store=url, linger=0)
 
 
-@hf.workflow
-async def slow(ctx: hf.Context) -> None:
+@sf.workflow
+async def slow(ctx: sf.Context) -> None:
     """Say how far it is, each hour."""
     for done in range(4):
         ctx.set_progress("a word that nobody sees")
@@ -35,14 +35,14 @@ async def slow(ctx: hf.Context) -> None:
     ctx.set_progress("all done")
 
 
-@hf.workflow
-async def quick(ctx: hf.Context) -> None:
+@sf.workflow
+async def quick(ctx: sf.Context) -> None:
     """Say something and end."""
     ctx.set_progress("over")
 
 
-@hf.workflow
-async def wrong(ctx: hf.Context) -> None:
+@sf.workflow
+async def wrong(ctx: sf.Context) -> None:
     """Say what cannot be said."""
     with pytest.raises(EncodeError):
         ctx.set_progress({1, 2})

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunFailedError, SessionStateValidationError, StaleWriteError, WrongStateTypeError
-from holdfast.locks import DurableMutex, DurableSemaphore, initial_lock_record
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.workflows.context.state import clear_execution
+import standfast as sf
+from standfast.errors import RunFailedError, SessionStateValidationError, StaleWriteError, WrongStateTypeError
+from standfast.locks import DurableMutex, DurableSemaphore, initial_lock_record
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows.context.state import clear_execution
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,8 @@ async def say(words: str) -> None:
     SEEN.append(words)
 
 
-@hf.workflow
-async def everything(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def everything(ctx: sf.Context) -> list[Any]:
     """Use every method of a state, and sleep, so that all of it is replayed."""
     count = ctx.state.run("count", type=int, initial=10)
     names = ctx.state.run("names", type=list[str])
@@ -62,8 +62,8 @@ async def everything(ctx: hf.Context) -> list[Any]:
     return [*seen, heard[-1], await count.get(), await facts.get()]
 
 
-@hf.workflow
-async def count_up(ctx: hf.Context, times: int) -> int:
+@sf.workflow
+async def count_up(ctx: sf.Context, times: int) -> int:
     """Add to what all runs of this workflow share, and sleep in between."""
     visits = ctx.state.workflow("visits", type=int, initial=0)
     for _ in range(times):
@@ -72,29 +72,29 @@ async def count_up(ctx: hf.Context, times: int) -> int:
     return await visits.get() or 0
 
 
-@hf.workflow
-async def others(ctx: hf.Context) -> Any:
+@sf.workflow
+async def others(ctx: sf.Context) -> Any:
     """Another workflow, with the same key."""
     return await ctx.state.workflow("visits").get()
 
 
-@hf.workflow
-async def child(ctx: hf.Context) -> None:
+@sf.workflow
+async def child(ctx: sf.Context) -> None:
     """Write into the state of the execution, and into its own."""
     await ctx.state.execution("log", type=list[str]).append(ctx.run_id)
     await ctx.state.run("own", type=str).set("the child's")
 
 
-@hf.workflow
-async def parent(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def parent(ctx: sf.Context) -> list[Any]:
     """Share a state with a child."""
     await ctx.state.execution("log", type=list[str]).append(ctx.run_id)
     await ctx.child(child)
     return [await ctx.state.execution("log").get(), await ctx.state.run("own").get()]
 
 
-@hf.workflow
-async def private(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def private(ctx: sf.Context) -> list[Any]:
     """Use a session state."""
     cart = ctx.state.session("cart", type=list[str], initial=["bag"])
     cart.append("milk")
@@ -109,8 +109,8 @@ async def private(ctx: hf.Context) -> list[Any]:
     return [*before, cart.get()]
 
 
-@hf.workflow
-async def limits(ctx: hf.Context) -> None:
+@sf.workflow
+async def limits(ctx: sf.Context) -> None:
     """Go past every limit of session states."""
     for key, value in (("", 1), ("k" * 257, 1), ("large", "x" * 33_000)):
         with pytest.raises(SessionStateValidationError):
@@ -121,8 +121,8 @@ async def limits(ctx: hf.Context) -> None:
     ctx.state.session("one more").set(1)
 
 
-@hf.workflow
-async def by_hand(ctx: hf.Context, length: float) -> None:
+@sf.workflow
+async def by_hand(ctx: sf.Context, length: float) -> None:
     """Hold a mutex by hand on a state, polling each second."""
     lock, slot = DurableMutex(lease="30s"), ctx.state.workflow("lock", initial=initial_lock_record())
     await lock.acquire(slot, ctx.run_id, poll=1, sleep=ctx.sleep)
@@ -134,8 +134,8 @@ async def by_hand(ctx: hf.Context, length: float) -> None:
     await lock.release(slot, ctx.run_id)
 
 
-@hf.workflow
-async def pooled(ctx: hf.Context) -> None:
+@sf.workflow
+async def pooled(ctx: sf.Context) -> None:
     """Use one of two permits by hand."""
     lock, slot = DurableSemaphore(2, lease="1 hour"), ctx.state.workflow("pool")
     while not (await lock.try_acquire(slot, ctx.run_id)).acquired:
@@ -146,19 +146,19 @@ async def pooled(ctx: hf.Context) -> None:
     await lock.release(slot, ctx.run_id)
 
 
-@hf.workflow
-async def limited(ctx: hf.Context) -> None:
+@sf.workflow
+async def limited(ctx: sf.Context) -> None:
     """Pass a rate limiter."""
     async with ctx.rate_limiter("mails", interval="1 minute", capacity=2):
         await ctx.step("mail", say, ctx.run_id)
 
 
-@hf.workflow
-async def hurried(ctx: hf.Context) -> str:
+@sf.workflow
+async def hurried(ctx: sf.Context) -> str:
     """Wait half a minute for a token."""
     try:
         await ctx.rate_limiter("mails", interval="1 minute", capacity=2).acquire(timeout="30s")
-    except hf.HoldfastError as late:
+    except sf.StandfastError as late:
         return type(late).__name__
     return "passed"
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidWorkflowError, RunFailedError, UnsuitableStoreError, WorkTimeoutError
-from holdfast.stores import Put
-from holdfast.testing.workflows import WorkflowEnvironment, crash_everywhere
+import standfast as sf
+from standfast.errors import InvalidWorkflowError, RunFailedError, UnsuitableStoreError, WorkTimeoutError
+from standfast.stores import Put
+from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,16 +55,16 @@ async def waits(_sql: object) -> None:
     """Be what a transaction cannot be."""
 
 
-@hf.workflow
-async def order(ctx: hf.Context, name: str) -> list[int]:
+@sf.workflow
+async def order(ctx: sf.Context, name: str) -> list[int]:
     """Book twice, and sleep in between."""
     first = await ctx.transaction(book, name)
     await ctx.sleep("1 hour")
     return [first, await ctx.transaction(book, f"{name} again", id="again")]
 
 
-@hf.workflow
-async def failing(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def failing(ctx: sf.Context) -> list[str]:
     """Let transactions fail in every way, and go on."""
     seen: list[str] = []
     for function, args in ((refuse, ("x",)), (unstorable, ()), (endless, ()), (leave, ())):
@@ -77,8 +77,8 @@ async def failing(ctx: hf.Context) -> list[str]:
     return seen
 
 
-@hf.workflow
-async def asynchronous(ctx: hf.Context) -> None:
+@sf.workflow
+async def asynchronous(ctx: sf.Context) -> None:
     """Hand in a coroutine function."""
     await ctx.transaction(waits)
 

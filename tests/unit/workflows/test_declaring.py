@@ -6,15 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidWorkflowError
+import standfast as sf
+from standfast.errors import InvalidWorkflowError
 
 
 async def nothing() -> None:
     """Do nothing."""
 
 
-async def does_nothing(_ctx: hf.Context) -> None:
+async def does_nothing(_ctx: sf.Context) -> None:
     """Do nothing durably."""
 
 
@@ -22,11 +22,11 @@ async def does_nothing(_ctx: hf.Context) -> None:
     "options",
     [
         {"retry": "3"},
-        {"retry": hf.Retry(delay=cast("Any", "1 second"))},
-        {"retry": hf.Retry(delay=-1.0)},
-        {"retry": hf.Retry(factor=float("nan"))},
-        {"retry": hf.Retry(max_delay=float("inf"))},
-        {"retry": hf.Retry(on=cast("Any", [ValueError]))},
+        {"retry": sf.Retry(delay=cast("Any", "1 second"))},
+        {"retry": sf.Retry(delay=-1.0)},
+        {"retry": sf.Retry(factor=float("nan"))},
+        {"retry": sf.Retry(max_delay=float("inf"))},
+        {"retry": sf.Retry(on=cast("Any", [ValueError]))},
         {"raises": ValueError},
         {"raises": [KeyboardInterrupt]},
     ],
@@ -34,12 +34,12 @@ async def does_nothing(_ctx: hf.Context) -> None:
 def test_options_of_a_step_that_make_no_sense_are_refused_where_it_is_declared(options: dict[str, Any]) -> None:
     """Not when the step has raised and is to be recorded."""
     with pytest.raises(InvalidWorkflowError):
-        hf.step(**options)(nothing)
+        sf.step(**options)(nothing)
 
 
 def test_a_workflow_without_a_context_is_refused_where_it_is_declared() -> None:
     """And so is one that is to be replayed in a way that there is not."""
     with pytest.raises(InvalidWorkflowError, match="first parameter"):
-        hf.workflow(cast("Any", nothing))
+        sf.workflow(cast("Any", nothing))
     with pytest.raises(InvalidWorkflowError, match="strict"):
-        hf.workflow(replay=cast("Any", "loose"))(cast("Any", does_nothing))
+        sf.workflow(replay=cast("Any", "loose"))(cast("Any", does_nothing))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
-from holdfast.testing.workflows import WorkflowEnvironment
+import standfast as sf
+from standfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
+from standfast.testing.workflows import WorkflowEnvironment
 
 
-@hf.workflow(timeout="1 minute")
-async def waits(ctx: hf.Context) -> None:
+@sf.workflow(timeout="1 minute")
+async def waits(ctx: sf.Context) -> None:
     """Wait for longer than is allowed."""
     await ctx.wait_signal("never")
 
 
-@hf.workflow
-async def parent(ctx: hf.Context) -> None:
+@sf.workflow
+async def parent(ctx: sf.Context) -> None:
     """Wait for a child that does."""
     await ctx.child(waits)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     InvalidWorkflowError,
     RunFailedError,
     RunNotFoundError,
@@ -18,20 +18,20 @@ from holdfast.errors import (
 from tests.unit.workflows.engines import BROKEN, DONE, WORKFLOWS, act, acts, collects, engine, sleeps, until
 
 
-@hf.step(retry=hf.Retry(attempts=2, delay=0.0))
+@sf.step(retry=sf.Retry(attempts=2, delay=0.0))
 async def twice(name: str) -> str:
     """Try to act two times."""
     return str(await act.function(name))
 
 
-@hf.step(semantics="at_most_once")
+@sf.step(semantics="at_most_once")
 async def once(name: str) -> str:
     """Act at most once an attempt."""
     return str(await act.function(name))
 
 
-@hf.workflow
-async def careful(ctx: hf.Context) -> str:
+@sf.workflow
+async def careful(ctx: sf.Context) -> str:
     """Act, and clean up whatever happens."""
     try:
         return await ctx.step("risky", twice, "risky")
@@ -39,8 +39,8 @@ async def careful(ctx: hf.Context) -> str:
         await ctx.step("cleanup", act, "cleanup")
 
 
-@hf.workflow
-async def branches(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def branches(ctx: sf.Context) -> list[str]:
     """Act in two branches, one of which may fail."""
 
     async def branch(name: str) -> str:
@@ -50,23 +50,23 @@ async def branches(ctx: hf.Context) -> list[str]:
     return await ctx.gather(branch("a"), branch("b"))
 
 
-@hf.workflow
-async def parent(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def parent(ctx: sf.Context) -> list[str]:
     """Let a child act."""
     await ctx.step("before", act, "before")
     return await ctx.child(acts, ["x", "y"])
 
 
-@hf.workflow(timeout=0.1)
-async def limited(ctx: hf.Context) -> str:
+@sf.workflow(timeout=0.1)
+async def limited(ctx: sf.Context) -> str:
     """Wait for a signal for a tenth of a second at most."""
     await ctx.step("begin", act, "begin")
     result: str = await ctx.wait_signal("item")
     return result
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def guarded(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def guarded(ctx: sf.Context, name: str) -> str:
     """Act while holding a lock, one run at a time."""
     await ctx.step("before", act, f"before {name}")
     async with ctx.mutex("door"):
@@ -77,7 +77,7 @@ async def guarded(ctx: hf.Context, name: str) -> str:
 ALL = [*WORKFLOWS, guarded, careful, branches, parent, limited]
 
 
-def opened_on(url: str, **options: Any) -> hf.Engine:
+def opened_on(url: str, **options: Any) -> sf.Engine:
     """Return an engine that has all of these."""
     return engine(url, **{"workflows": ALL, **options})
 
@@ -99,8 +99,8 @@ async def test_a_restarted_run_does_everything_again(url: str) -> None:
 async def test_a_run_is_restarted_with_the_only_code_that_is_there(url: str) -> None:
     """A changed version serves as well, if there is no choice and it takes the input."""
 
-    @hf.workflow(name="acts", version="2")
-    async def newer(ctx: hf.Context, names: list[str]) -> str:
+    @sf.workflow(name="acts", version="2")
+    async def newer(ctx: sf.Context, names: list[str]) -> str:
         return await ctx.step("newer", act, "".join(names))
 
     async with engine(url, drive=False) as client, engine(url, workflows=[newer]) as worker:
@@ -182,7 +182,7 @@ async def test_of_several_forks_with_one_id_one_is_made(url: str) -> None:
         await run.result()
         asked = (each.fork(run.id, "y", id="fork") for each in (one, two, one, two))
         made = await asyncio.gather(*asked, return_exceptions=True)
-        assert sum(isinstance(each, hf.Run) for each in made) == 1
+        assert sum(isinstance(each, sf.Run) for each in made) == 1
         assert await one.result("fork") == ["x", "y"]
 
 

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunCancelledError, RunNotFoundError
-from holdfast.workflows.operating.forcing import end_by_force
-from holdfast.workflows.running.activation import Activation
-from holdfast.workflows.running.control import RunCancelled
-from holdfast.workflows.starting import sending
+import standfast as sf
+from standfast.errors import RunCancelledError, RunNotFoundError
+from standfast.workflows.operating.forcing import end_by_force
+from standfast.workflows.running.activation import Activation
+from standfast.workflows.running.control import RunCancelled
+from standfast.workflows.starting import sending
 from tests.unit.workflows.engines import DONE, act, acts, collects, engine, has_children, sleeps, until
 
 if TYPE_CHECKING:
-    from holdfast.workflows.operating.information import RunInfo
+    from standfast.workflows.operating.information import RunInfo
 
 EVENTS: dict[str, asyncio.Event] = {}
 """What the step and the test tell each other; of the event loop of the test."""
 
 
-@hf.step
+@sf.step
 async def blocks() -> str:
     """Wait for the test, whatever happens."""
     EVENTS["started"].set()
@@ -34,15 +34,15 @@ async def blocks() -> str:
     return "late"
 
 
-@hf.workflow
-async def goes_on_for_ever(ctx: hf.Context, number: int) -> None:
+@sf.workflow
+async def goes_on_for_ever(ctx: sf.Context, number: int) -> None:
     """Go on as a new run, again and again."""
     await ctx.step("number", act, str(number))
     await ctx.continue_as_new(number + 1)
 
 
-@hf.workflow
-async def goes_on_once_told(ctx: hf.Context, seconds: float) -> str:
+@sf.workflow
+async def goes_on_once_told(ctx: sf.Context, seconds: float) -> str:
     """Go on as a new run when it is cancelled."""
     try:
         await ctx.sleep(seconds)
@@ -51,8 +51,8 @@ async def goes_on_once_told(ctx: hf.Context, seconds: float) -> str:
     return "went on"
 
 
-@hf.workflow
-async def stubborn(ctx: hf.Context) -> None:
+@sf.workflow
+async def stubborn(ctx: sf.Context) -> None:
     """Do not stop when told to."""
     try:
         await ctx.step(blocks)
@@ -126,7 +126,7 @@ async def test_a_cancelled_child_tells_its_parent(url: str) -> None:
         assert (await until(opened, run.id, "failed")).failure is not None
 
 
-async def until_listed(opened: hf.Engine, parent: str) -> RunInfo:
+async def until_listed(opened: sf.Engine, parent: str) -> RunInfo:
     """Wait until a run has a child."""
     async with opened.space.watch(opened.space.key("life")) as watch:
         while not (children := (await opened.list(parent=parent)).runs):

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     EngineCreateNameMismatchError,
     EngineNotOpenError,
     ForkedError,
@@ -80,7 +80,7 @@ async def test_an_engine_is_refused_after_a_fork(url: str, monkeypatch: pytest.M
 def test_workflows_are_given_under_their_own_names() -> None:
     """A mapping whose key is another name is refused before anything is opened."""
     with pytest.raises(EngineCreateNameMismatchError):
-        hf.Engine("memory://", workflows={"other": acts})
+        sf.Engine("memory://", workflows={"other": acts})
 
 
 async def test_a_workflow_that_the_engine_does_not_have_is_refused(url: str) -> None:
@@ -123,8 +123,8 @@ async def test_runs_whose_code_is_not_here_do_not_keep_others_waiting(url: str, 
             assert await run.result(timeout=10) == ["x"]
 
 
-@hf.workflow
-async def named(ctx: hf.Context, first: int, *, second: int) -> int:
+@sf.workflow
+async def named(ctx: sf.Context, first: int, *, second: int) -> int:
     """Take something that can only be given by name."""
     del ctx
     return first - second
@@ -132,5 +132,5 @@ async def named(ctx: hf.Context, first: int, *, second: int) -> int:
 
 async def test_arguments_can_be_given_by_name() -> None:
     """A workflow may have parameters that have to be."""
-    async with hf.Engine("memory://", workflows=[named]) as engine:
+    async with sf.Engine("memory://", workflows=[named]) as engine:
         assert await (await engine.start(named, 5, kwargs={"second": 2})).result() == 3

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     IdempotencyKeyPurgedError,
     InvalidWorkflowError,
     RunNotFoundError,
     RunUnfinishedError,
 )
-from holdfast.keys import RecordKey
-from holdfast.workflows.starting import creating
-from holdfast.workflows.starting.creating import found
+from standfast.keys import RecordKey
+from standfast.workflows.starting import creating
+from standfast.workflows.starting.creating import found
 from tests.unit.workflows.engines import BROKEN, act, acts, collects, engine, has_children, until
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def limited(ctx: hf.Context, names: list[str]) -> list[str]:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def limited(ctx: sf.Context, names: list[str]) -> list[str]:
     """Do one thing after another, one run at a time."""
     return [await ctx.step(name, act, name) for name in names]
 
 
-async def remains(opened: hf.Engine) -> list[str]:
+async def remains(opened: sf.Engine) -> list[str]:
     """Return the kinds of records that there are, without those of processes."""
     space = opened.space
     page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
@@ -69,7 +69,7 @@ async def test_a_purged_id_can_be_used_again(url: str) -> None:
 
 @pytest.mark.parametrize("workflow", [acts, limited])
 async def test_a_start_that_meets_a_run_as_it_is_purged_starts_a_new_one(
-    url: str, workflow: hf.Workflow[..., Any], monkeypatch: pytest.MonkeyPatch
+    url: str, workflow: sf.Workflow[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was refused because of the run that was there, and finds it gone when it looks."""
     async with engine(url, workflows=[acts, limited]) as opened:
@@ -113,8 +113,8 @@ async def test_a_child_is_not_purged_before_its_parent_has_ended(url: str) -> No
         assert await opened.purge(status="completed") == 3
 
 
-@hf.workflow
-async def goes_on(ctx: hf.Context) -> None:
+@sf.workflow
+async def goes_on(ctx: sf.Context) -> None:
     """Take one signal, and go on."""
     await ctx.wait_signal("item")
     await ctx.continue_as_new()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import InvalidWorkflowError, RunNotFoundError, WorkflowTypeNotRegisteredForRecoveryError
-from holdfast.events import RunLeftAlone
-from holdfast.stores.protocol import Put
+from standfast.errors import InvalidWorkflowError, RunNotFoundError, WorkflowTypeNotRegisteredForRecoveryError
+from standfast.events import RunLeftAlone
+from standfast.stores.protocol import Put
 from tests.unit.workflows.engines import DONE, acts, collects, engine, sleeps, until
 
 if TYPE_CHECKING:
-    from holdfast.events import Event
+    from standfast.events import Event
 
 
 async def test_resume_leaves_a_run_that_has_nothing_due(url: str) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     EncodeError,
     IdempotencyKeyPurgedError,
     InvalidWorkflowError,
@@ -19,8 +19,8 @@ from holdfast.errors import (
 from tests.unit.workflows.engines import WORKFLOWS, acts, collects, engine, until
 
 
-@hf.workflow
-async def goes_on(ctx: hf.Context, times: int) -> str:
+@sf.workflow
+async def goes_on(ctx: sf.Context, times: int) -> str:
     """Take a signal, and go on as a new run."""
     taken: str = await ctx.wait_signal("item")
     if times:
@@ -117,8 +117,8 @@ async def test_a_signal_follows_a_run_that_went_on_as_a_new_one(url: str) -> Non
         assert await run.result() == "second"
 
 
-@hf.workflow
-async def one_by_one(ctx: hf.Context, left: int) -> str:
+@sf.workflow
+async def one_by_one(ctx: sf.Context, left: int) -> str:
     """Take one signal, and leave the others to the next run."""
     ctx.on_update("ask", lambda: left)
     taken: str = await ctx.wait_signal("item")
@@ -180,7 +180,7 @@ async def test_a_new_run_can_take_the_id_of_one_that_has_ended(url: str) -> None
     """It begins with nothing but its signal; and a call that is repeated starts nothing a second time."""
     async with engine(url) as opened:
 
-        async def add(value: str) -> tuple[hf.Run[list[str]], str]:
+        async def add(value: str) -> tuple[sf.Run[list[str]], str]:
             return await opened.start_or_signal(
                 collects, 1, id="a", signal="item", value=value, signal_id=value, on_terminal="start_new"
             )

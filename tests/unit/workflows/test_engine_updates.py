@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     InvalidWorkflowError,
     RunFailedError,
     RunNotFoundError,
@@ -19,8 +19,8 @@ from holdfast.errors import (
 from tests.unit.workflows.engines import WORKFLOWS, acts, engine, until
 
 
-@hf.workflow
-async def account(ctx: hf.Context, enough: int) -> list[int]:
+@sf.workflow
+async def account(ctx: sf.Context, enough: int) -> list[int]:
     """Collect amounts until there is enough."""
     amounts: list[int] = []
 
@@ -40,8 +40,8 @@ async def account(ctx: hf.Context, enough: int) -> list[int]:
     return amounts
 
 
-@hf.workflow
-async def mixed(ctx: hf.Context, count: int) -> list[Any]:
+@sf.workflow
+async def mixed(ctx: sf.Context, count: int) -> list[Any]:
     """Note signals and updates in the order in which they are seen."""
     seen: list[Any] = []
     ctx.on_update("note", seen.append)
@@ -51,8 +51,8 @@ async def mixed(ctx: hf.Context, count: int) -> list[Any]:
     return seen
 
 
-@hf.workflow
-async def picky(ctx: hf.Context) -> list[str]:
+@sf.workflow
+async def picky(ctx: sf.Context) -> list[str]:
     """Wait for 1; 13 cannot even be looked at."""
     number = 0
     caught: list[str] = []
@@ -75,8 +75,8 @@ async def picky(ctx: hf.Context) -> list[str]:
             await ctx.wait_signal("go")
 
 
-@hf.workflow
-async def answers_later(ctx: hf.Context, what: str) -> None:
+@sf.workflow
+async def answers_later(ctx: sf.Context, what: str) -> None:
     """Answer by functions that would have to be waited for."""
 
     async def answer() -> int:
@@ -90,7 +90,7 @@ async def answers_later(ctx: hf.Context, what: str) -> None:
         ctx.on_query("number", answer)
 
 
-def bank(url: str, **options: Any) -> hf.Engine:
+def bank(url: str, **options: Any) -> sf.Engine:
     """Return an engine that keeps accounts."""
     return engine(url, **{"workflows": [*WORKFLOWS, account, mixed, picky, answers_later], **options})
 

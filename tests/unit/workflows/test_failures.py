@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast import errors
-from holdfast.codec import Codec
-from holdfast.errors import InvalidWorkflowError, LeaseLostError, StepFailedError, StepTimeoutError
-from holdfast.workflows.storing.failures import Failure, KnownErrors, describe, restore
+from standfast import errors
+from standfast.codec import Codec
+from standfast.errors import InvalidWorkflowError, LeaseLostError, StepFailedError, StepTimeoutError
+from standfast.workflows.storing.failures import Failure, KnownErrors, describe, restore
 
 
 class OddError(ValueError):
@@ -248,7 +248,7 @@ def test_a_group_tells_what_is_in_it() -> None:
         Failure("builtins.ValueError", "x", args=Raw(b"[]"), state=Raw(b"[1]")),
         Failure("builtins.SystemExit", "x", args=Raw(b"[1]")),
         Failure("builtins.ExceptionGroup", "x", args=Raw(b'["g",[]]')),
-        Failure("holdfast.errors.StepFailedError", "x", args=Raw(b'["x"]')),
+        Failure("standfast.errors.StepFailedError", "x", args=Raw(b'["x"]')),
     ],
     ids=lambda each: each.type,
 )
@@ -259,7 +259,7 @@ def test_damaged_or_foreign_data_is_told_in_words(failure: Failure) -> None:
 
 NOTHING_IMPORTED = """
 import sys
-from holdfast.workflows.storing.failures import Failure, KnownErrors, Raw, restore
+from standfast.workflows.storing.failures import Failure, KnownErrors, Raw, restore
 restore(Failure("xmlrpc.client.Fault", "x", args=Raw(b"[1]")), KnownErrors())
 assert "xmlrpc.client" not in sys.modules
 """
@@ -285,7 +285,7 @@ def test_two_declared_exceptions_need_two_names() -> None:
 
 
 def test_every_public_error_is_known() -> None:
-    """What Holdfast raises in a step comes back as it is."""
+    """What Standfast raises in a step comes back as it is."""
     assert [name for name in errors.__all__ if getattr(errors, name) not in KNOWN] == ["StepFailedError"]
 
 

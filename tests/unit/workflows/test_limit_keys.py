@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import WorkflowConcurrencyLimitExceededError
+import standfast as sf
+from standfast.errors import WorkflowConcurrencyLimitExceededError
 
 
-async def waits(ctx: hf.Context, order: dict[str, str], note: str = "") -> None:
+async def waits(ctx: sf.Context, order: dict[str, str], note: str = "") -> None:
     """Wait for good."""
     del order, note
     await ctx.wait_signal("never")
@@ -21,8 +21,8 @@ async def waits(ctx: hf.Context, order: dict[str, str], note: str = "") -> None:
 @pytest.mark.parametrize("args", [({"customer": "ann"},), ({"customer": "ann"}, "soon")])
 async def test_arguments_are_given_by_their_places(key: Any, args: tuple[Any, ...]) -> None:
     """A key function need not use the names of the workflow's parameters."""
-    workflow = hf.workflow(concurrency=hf.Limit(1, key=key))(waits)
-    async with hf.Engine("memory://", workflows=[workflow]) as engine:
+    workflow = sf.workflow(concurrency=sf.Limit(1, key=key))(waits)
+    async with sf.Engine("memory://", workflows=[workflow]) as engine:
         await engine.start(workflow, *args)
 
         with pytest.raises(WorkflowConcurrencyLimitExceededError) as refused:
@@ -33,8 +33,8 @@ async def test_arguments_are_given_by_their_places(key: Any, args: tuple[Any, ..
 
 async def test_a_function_without_names_can_tell_the_key() -> None:
     """Functions of the standard library that take their argument by place only do."""
-    workflow = hf.workflow(concurrency=hf.Limit(1, key=itemgetter("customer")))(waits)
-    async with hf.Engine("memory://", workflows=[workflow]) as engine:
+    workflow = sf.workflow(concurrency=sf.Limit(1, key=itemgetter("customer")))(waits)
+    async with sf.Engine("memory://", workflows=[workflow]) as engine:
         run = await engine.start(workflow, {"customer": "ann"})
 
         assert (await run.info()).lines == ("ann",)

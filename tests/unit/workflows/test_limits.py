@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     InvalidWorkflowError,
     LimitKeyError,
     LimitKeyTypeError,
@@ -18,62 +18,62 @@ from holdfast.errors import (
     WorkflowAlreadyExistsError,
     WorkflowConcurrencyLimitExceededError,
 )
-from holdfast.events import RunMoved
+from standfast.events import RunMoved
 from tests.unit.workflows.engines import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@hf.workflow(concurrency=1)
-async def alone(ctx: hf.Context, name: str = "") -> str:
+@sf.workflow(concurrency=1)
+async def alone(ctx: sf.Context, name: str = "") -> str:
     """Wait for a signal, one run at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda name: name))
-async def by_name(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, key=lambda name: name))
+async def by_name(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one run of each name at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=[hf.Limit(2), hf.Limit(1, key=lambda name: name)])
-async def by_both(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=[sf.Limit(2), sf.Limit(1, key=lambda name: name)])
+async def by_both(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one run of each name and two in all at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="join"))
-async def joined(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="join"))
+async def joined(ctx: sf.Context, name: str) -> str:
     """Wait for a signal; whoever starts another one gets this one."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=1, timeout=0.05)
-async def hurried(ctx: hf.Context) -> None:
+@sf.workflow(concurrency=1, timeout=0.05)
+async def hurried(ctx: sf.Context) -> None:
     """Wait for longer than is allowed."""
     await ctx.wait_signal("go")
 
 
-@hf.workflow(concurrency=1)
-async def failing(ctx: hf.Context) -> None:
+@sf.workflow(concurrency=1)
+async def failing(ctx: sf.Context) -> None:
     """Fail."""
     await ctx.now()
     raise ValueError("it failed")
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda number: number))
-async def by_number(ctx: hf.Context, number: int) -> None:
+@sf.workflow(concurrency=sf.Limit(1, key=lambda number: number))
+async def by_number(ctx: sf.Context, number: int) -> None:
     """Have a key that is no text."""
 
 
-@hf.workflow(concurrency=hf.Limit(1, key=lambda order: order["customer"]))
-async def by_customer(ctx: hf.Context, order: dict[str, str]) -> None:
+@sf.workflow(concurrency=sf.Limit(1, key=lambda order: order["customer"]))
+async def by_customer(ctx: sf.Context, order: dict[str, str]) -> None:
     """Have a key that not every order has."""
 
 
-@hf.workflow(concurrency=1)
-async def counting(ctx: hf.Context, left: int) -> int:
+@sf.workflow(concurrency=1)
+async def counting(ctx: sf.Context, left: int) -> int:
     """Go on as a new run some times."""
     await ctx.wait_signal("go")
     if left:
@@ -81,38 +81,38 @@ async def counting(ctx: hf.Context, left: int) -> int:
     return left
 
 
-@hf.workflow
-async def parent(ctx: hf.Context, name: str) -> str:
+@sf.workflow
+async def parent(ctx: sf.Context, name: str) -> str:
     """Wait for a child that is limited."""
     return await ctx.child(alone, name)
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def nested(ctx: hf.Context, depth: int) -> int:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def nested(ctx: sf.Context, depth: int) -> int:
     """Wait for a child that needs the very place that this run has."""
     return 0 if depth == 0 else 1 + await ctx.child(nested, depth - 1)
 
 
-WORKFLOWS: list[hf.Workflow[..., Any]] = [
+WORKFLOWS: list[sf.Workflow[..., Any]] = [
     alone, by_name, by_both, joined, hurried, failing, by_number, by_customer, counting, parent, nested,
 ]  # fmt: skip
 
 
 @pytest.fixture
-async def engine(url: str) -> AsyncIterator[hf.Engine]:
+async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with limited workflows."""
-    async with hf.Engine(url, workflows=WORKFLOWS, linger=0.01) as opened:
+    async with sf.Engine(url, workflows=WORKFLOWS, linger=0.01) as opened:
         yield opened
 
 
-async def refused(engine: hf.Engine, workflow: hf.Workflow[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
+async def refused(engine: sf.Engine, workflow: sf.Workflow[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
     """Return what the error of a refused start says."""
     with pytest.raises(WorkflowConcurrencyLimitExceededError) as caught:
         await engine.start(workflow, *args, **options)
     return caught.value.workflow_type, caught.value.partition_key, caught.value.limit
 
 
-async def records(engine: hf.Engine) -> set[Any]:
+async def records(engine: sf.Engine) -> set[Any]:
     """Return the keys of everything in the store, but for who is there."""
     found = set[Any]()
     for kind in ("run", "life", "own", "ready", "timer", "once", "line", "ticket", "grant"):
@@ -121,7 +121,7 @@ async def records(engine: hf.Engine) -> set[Any]:
     return found
 
 
-async def lines(engine: hf.Engine) -> int:
+async def lines(engine: sf.Engine) -> int:
     """Count the lines that are in use."""
     return len((await engine.space.scan(*engine.space.key("line").within(), limit=500)).records)
 
@@ -129,14 +129,14 @@ async def lines(engine: hf.Engine) -> int:
 # --- refusing -------------------------------------------------------------------------------------------------------
 
 
-async def test_one_too_many_is_refused_at_once(engine: hf.Engine) -> None:
+async def test_one_too_many_is_refused_at_once(engine: sf.Engine) -> None:
     """The error names the workflow, the partition, which is the workflow itself without a key, and the limit."""
     await engine.start(alone)
 
     assert await refused(engine, alone) == ("alone", "alone", 1)
 
 
-async def test_the_error_has_a_code_and_says_it_all(engine: hf.Engine) -> None:
+async def test_the_error_has_a_code_and_says_it_all(engine: sf.Engine) -> None:
     """Programs go by the code, people read the message."""
     await engine.start(by_name, "kim")
 
@@ -146,7 +146,7 @@ async def test_the_error_has_a_code_and_says_it_all(engine: hf.Engine) -> None:
     assert caught.value.code == "WorkflowConcurrencyLimitExceededError"
 
 
-async def test_a_refused_start_leaves_no_trace(engine: hf.Engine) -> None:
+async def test_a_refused_start_leaves_no_trace(engine: sf.Engine) -> None:
     """No run, no timer, no idempotency key, no place in any line."""
     await until(engine, (await engine.start(by_both, "a")).id, "suspended")
     before = await records(engine)
@@ -156,7 +156,7 @@ async def test_a_refused_start_leaves_no_trace(engine: hf.Engine) -> None:
     assert await records(engine) == before
 
 
-async def test_keys_are_limited_apart_from_each_other(engine: hf.Engine) -> None:
+async def test_keys_are_limited_apart_from_each_other(engine: sf.Engine) -> None:
     """A key that is full keeps no other from starting, and is free when its run has ended, whatever the others do."""
     alpha, beta = await engine.start(by_name, "alpha"), await engine.start(by_name, "beta")
     assert await refused(engine, by_name, "alpha") == ("by_name", "alpha", 1)
@@ -170,7 +170,7 @@ async def test_keys_are_limited_apart_from_each_other(engine: hf.Engine) -> None
 
 async def test_of_two_racing_starts_one_wins_and_the_other_sees_the_limit(url: str) -> None:
     """The loser is told of the limit, not of the race."""
-    async with hf.Engine(url, workflows=WORKFLOWS) as one, hf.Engine(url, workflows=WORKFLOWS) as other:
+    async with sf.Engine(url, workflows=WORKFLOWS) as one, sf.Engine(url, workflows=WORKFLOWS) as other:
         answers = await asyncio.gather(
             *(engine.start(alone) for engine in (one, other) for _ in range(5)), return_exceptions=True
         )
@@ -183,7 +183,7 @@ async def test_of_two_racing_starts_one_wins_and_the_other_sees_the_limit(url: s
 # --- keys that cannot be told ---------------------------------------------------------------------------------------
 
 
-async def test_a_key_that_is_no_text_is_refused(engine: hf.Engine) -> None:
+async def test_a_key_that_is_no_text_is_refused(engine: sf.Engine) -> None:
     """It is a TypeError that names the workflow, and nothing was written."""
     before = await records(engine)
 
@@ -194,7 +194,7 @@ async def test_a_key_that_is_no_text_is_refused(engine: hf.Engine) -> None:
     assert await records(engine) == before
 
 
-async def test_a_key_function_that_raises_is_told_with_its_cause(engine: hf.Engine) -> None:
+async def test_a_key_function_that_raises_is_told_with_its_cause(engine: sf.Engine) -> None:
     """The error names the workflow and what was raised, which is the cause; nothing was written."""
     before = await records(engine)
 
@@ -209,19 +209,19 @@ async def test_a_key_function_that_raises_is_told_with_its_cause(engine: hf.Engi
 def test_a_limit_is_a_positive_whole_number(wrong: Any) -> None:
     """Anything else is refused when the workflow is declared."""
     with pytest.raises(InvalidWorkflowError):
-        hf.Limit(wrong)
+        sf.Limit(wrong)
 
 
 def test_a_workflow_has_one_limit_of_a_kind() -> None:
     """Two limits of the same kind would count for the same line."""
     with pytest.raises(InvalidWorkflowError, match="at most one"):
-        hf.workflow(concurrency=[hf.Limit(1), hf.Limit(2)])(alone.function)
+        sf.workflow(concurrency=[sf.Limit(1), sf.Limit(2)])(alone.function)
 
 
 # --- being the same start -------------------------------------------------------------------------------------------
 
 
-async def test_the_same_idempotency_key_takes_no_second_place(engine: hf.Engine) -> None:
+async def test_the_same_idempotency_key_takes_no_second_place(engine: sf.Engine) -> None:
     """It returns the run that is there; another key at the limit is refused."""
     first = await engine.start(alone, "a", idempotency_key="one")
 
@@ -231,7 +231,7 @@ async def test_the_same_idempotency_key_takes_no_second_place(engine: hf.Engine)
     assert await refused(engine, alone, "a", idempotency_key="two") == ("alone", "alone", 1)
 
 
-async def test_the_same_id_takes_no_second_place(engine: hf.Engine) -> None:
+async def test_the_same_id_takes_no_second_place(engine: sf.Engine) -> None:
     """When the run has ended its place is free, however often it was started."""
     first = await engine.start(alone, "a", id="one")
     assert not (await engine.start(alone, "a", id="one")).is_new
@@ -242,7 +242,7 @@ async def test_the_same_id_takes_no_second_place(engine: hf.Engine) -> None:
     assert (await engine.start(alone, "b")).is_new
 
 
-async def test_the_same_id_with_another_input_is_refused_as_such(engine: hf.Engine) -> None:
+async def test_the_same_id_with_another_input_is_refused_as_such(engine: sf.Engine) -> None:
     """That there is another run of this name is said before the limit is."""
     await engine.start(alone, "a", id="one")
 
@@ -253,7 +253,7 @@ async def test_the_same_id_with_another_input_is_refused_as_such(engine: hf.Engi
 # --- how long a place is held ---------------------------------------------------------------------------------------
 
 
-async def test_a_completed_run_gives_its_place_back(engine: hf.Engine) -> None:
+async def test_a_completed_run_gives_its_place_back(engine: sf.Engine) -> None:
     """And nothing is left of the line."""
     run = await engine.start(alone, "a")
     await run.signal("go", "!")
@@ -263,7 +263,7 @@ async def test_a_completed_run_gives_its_place_back(engine: hf.Engine) -> None:
     assert (await engine.start(alone)).is_new
 
 
-async def test_a_failed_run_gives_its_place_back(engine: hf.Engine) -> None:
+async def test_a_failed_run_gives_its_place_back(engine: sf.Engine) -> None:
     """Whatever it raised."""
     with pytest.raises(RunFailedError):
         await (await engine.start(failing)).result()
@@ -271,7 +271,7 @@ async def test_a_failed_run_gives_its_place_back(engine: hf.Engine) -> None:
     assert await lines(engine) == 0
 
 
-async def test_a_cancelled_run_gives_its_place_back(engine: hf.Engine) -> None:
+async def test_a_cancelled_run_gives_its_place_back(engine: sf.Engine) -> None:
     """Once it has cleaned up."""
     run = await engine.start(alone)
     await run.cancel()
@@ -281,7 +281,7 @@ async def test_a_cancelled_run_gives_its_place_back(engine: hf.Engine) -> None:
     assert await lines(engine) == 0
 
 
-async def test_a_run_that_took_too_long_gives_its_place_back(engine: hf.Engine) -> None:
+async def test_a_run_that_took_too_long_gives_its_place_back(engine: sf.Engine) -> None:
     """When it has been stopped."""
     with pytest.raises(RunTimedOutError):
         await (await engine.start(hurried)).result()
@@ -289,7 +289,7 @@ async def test_a_run_that_took_too_long_gives_its_place_back(engine: hf.Engine) 
     assert await lines(engine) == 0
 
 
-async def test_a_run_that_is_ended_by_force_gives_its_place_back(engine: hf.Engine) -> None:
+async def test_a_run_that_is_ended_by_force_gives_its_place_back(engine: sf.Engine) -> None:
     """Nobody drives it any more who could do it later."""
     run = await engine.start(alone)
     await engine.cancel(run.id, force=True)
@@ -297,14 +297,14 @@ async def test_a_run_that_is_ended_by_force_gives_its_place_back(engine: hf.Engi
     assert (await engine.start(alone)).is_new
 
 
-async def test_a_run_that_sleeps_holds_its_place(engine: hf.Engine) -> None:
+async def test_a_run_that_sleeps_holds_its_place(engine: sf.Engine) -> None:
     """It is unfinished, though it is not in memory."""
     await until(engine, (await engine.start(alone)).id, "suspended")
 
     assert await refused(engine, alone) == ("alone", "alone", 1)
 
 
-async def test_a_run_whose_time_has_not_come_holds_its_place(engine: hf.Engine) -> None:
+async def test_a_run_whose_time_has_not_come_holds_its_place(engine: sf.Engine) -> None:
     """A delayed start is a start."""
     run = await engine.start(alone, delay="1 hour")
 
@@ -312,7 +312,7 @@ async def test_a_run_whose_time_has_not_come_holds_its_place(engine: hf.Engine) 
     assert await refused(engine, alone) == ("alone", "alone", 1)
 
 
-async def test_news_for_a_delayed_run_does_not_start_it_early(engine: hf.Engine) -> None:
+async def test_news_for_a_delayed_run_does_not_start_it_early(engine: sf.Engine) -> None:
     """A signal waits for it, and a look finds that its time has not come."""
     run = await engine.start(alone, delay="1 hour")
     await run.signal("go", "!")
@@ -320,7 +320,7 @@ async def test_news_for_a_delayed_run_does_not_start_it_early(engine: hf.Engine)
     assert (await engine.resume(run.id)).status == "pending"
 
 
-async def test_a_run_that_goes_on_as_a_new_one_keeps_its_place(engine: hf.Engine) -> None:
+async def test_a_run_that_goes_on_as_a_new_one_keeps_its_place(engine: sf.Engine) -> None:
     """In between nobody else gets it; the last one of the chain gives it back."""
     run = await engine.start(counting, 1, id="c")
     await run.signal("go")
@@ -337,7 +337,7 @@ async def test_a_run_that_goes_on_as_a_new_one_keeps_its_place(engine: hf.Engine
 # --- two limits together --------------------------------------------------------------------------------------------
 
 
-async def test_both_limits_hold(engine: hf.Engine) -> None:
+async def test_both_limits_hold(engine: sf.Engine) -> None:
     """The error names the one that is full: the key's, or that of all."""
     await engine.start(by_both, "a")
     assert await refused(engine, by_both, "a") == ("by_both", "a", 1)
@@ -347,7 +347,7 @@ async def test_both_limits_hold(engine: hf.Engine) -> None:
     assert await refused(engine, by_both, "c") == ("by_both", "by_both", 2)
 
 
-async def test_a_run_gives_back_its_places_in_both(engine: hf.Engine) -> None:
+async def test_a_run_gives_back_its_places_in_both(engine: sf.Engine) -> None:
     """No line is left when the last one has ended."""
     runs = [await engine.start(by_both, name) for name in "ab"]
     for run in runs:
@@ -360,7 +360,7 @@ async def test_a_run_gives_back_its_places_in_both(engine: hf.Engine) -> None:
 # --- joining --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_start_can_join_the_run_that_is_there(engine: hf.Engine) -> None:
+async def test_a_start_can_join_the_run_that_is_there(engine: sf.Engine) -> None:
     """It returns the handle of the unfinished run, and says that it is not new."""
     first = await engine.start(joined, "a")
 
@@ -374,7 +374,7 @@ async def test_a_start_can_join_the_run_that_is_there(engine: hf.Engine) -> None
 # --- children -------------------------------------------------------------------------------------------------------
 
 
-async def test_children_are_limited_too(engine: hf.Engine) -> None:
+async def test_children_are_limited_too(engine: sf.Engine) -> None:
     """The parent gets the error of the limit where it asked for the child."""
     await engine.start(alone)
 
@@ -384,7 +384,7 @@ async def test_children_are_limited_too(engine: hf.Engine) -> None:
     assert isinstance(caught.value.__cause__, WorkflowConcurrencyLimitExceededError)
 
 
-async def test_a_child_that_would_wait_for_its_own_parent_is_refused(engine: hf.Engine) -> None:
+async def test_a_child_that_would_wait_for_its_own_parent_is_refused(engine: sf.Engine) -> None:
     """The parent would hold the only place for as long as it waits for the child."""
     with pytest.raises(RunFailedError) as caught:
         await (await engine.start(nested, 1)).result()
@@ -392,22 +392,22 @@ async def test_a_child_that_would_wait_for_its_own_parent_is_refused(engine: hf.
     assert isinstance(caught.value.__cause__, WorkflowConcurrencyLimitExceededError)
 
 
-async def _runs(ctx: hf.Context) -> None:
+async def _runs(ctx: sf.Context) -> None:
     del ctx
 
 
 @pytest.mark.parametrize("limit", ["5", [3], [None]])
 def test_what_is_no_limit_is_refused_where_it_is_declared(limit: Any) -> None:
     """A number in quotes, say."""
-    with pytest.raises(InvalidWorkflowError, match=r"hf\.Limit"):
-        hf.workflow(concurrency=limit)(_runs)
+    with pytest.raises(InvalidWorkflowError, match=r"sf\.Limit"):
+        sf.workflow(concurrency=limit)(_runs)
 
 
 async def test_events_name_the_key_that_a_run_counts_for() -> None:
     """From its start to its end, so that whoever watches can tell what is crowded."""
     moved: list[RunMoved] = []
     hooks = [lambda event: moved.append(event) if isinstance(event, RunMoved) else None]
-    async with hf.Engine("memory://", workflows=[by_name], hooks=hooks) as engine:
+    async with sf.Engine("memory://", workflows=[by_name], hooks=hooks) as engine:
         run = await engine.start(by_name, "ann")
         await run.signal("go", "!")
         await run.result(timeout=10)

@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-import holdfast as hf
-from holdfast.errors import WorkflowConcurrencyLimitExceededError
-from holdfast.stores.protocol import Delete, Put
-from holdfast.testing.workflows import WorkflowEnvironment, crash_everywhere
-from holdfast.workflows.storing.records import LIVES, RunKeys
+import standfast as sf
+from standfast.errors import WorkflowConcurrencyLimitExceededError
+from standfast.stores.protocol import Delete, Put
+from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere
+from standfast.workflows.storing.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def gated(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def gated(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one after the other."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=[hf.Limit(1, key=lambda name: name[0], on_limit="queue"), hf.Limit(1, on_limit="queue")])
-async def by_both(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=[sf.Limit(1, key=lambda name: name[0], on_limit="queue"), sf.Limit(1, on_limit="queue")])
+async def by_both(ctx: sf.Context, name: str) -> str:
     """Wait for a signal: one run of each first letter, and one in all, at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="cancel_running"))
-async def latest(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="cancel_running"))
+async def latest(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, unless a newer one comes."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=1)
-async def alone(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=1)
+async def alone(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one run at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
@@ -60,7 +60,7 @@ async def lines(env: WorkflowEnvironment) -> list[Any]:
     return found
 
 
-async def behind(env: WorkflowEnvironment, first: hf.Run[Any], workflow: hf.Workflow[..., Any], *names: str) -> None:
+async def behind(env: WorkflowEnvironment, first: sf.Run[Any], workflow: sf.Workflow[..., Any], *names: str) -> None:
     """Start more runs behind one, let all of them have their turns in order, and see that nothing is left."""
     runs = [first, *[await env.client.start(workflow, name, id=name) for name in names]]
     for run in runs:
@@ -73,7 +73,7 @@ async def behind(env: WorkflowEnvironment, first: hf.Run[Any], workflow: hf.Work
 async def test_a_queue_survives_crashes(store: Callable[[], str] | None) -> None:
     """Every run has its turn, whichever commit is the last one of a process."""
 
-    async def script(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+    async def script(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
         await behind(env, run, gated, "b", "c")
 
     assert (await crash_everywhere(gated, "a", script=script, store=store)).crashes > 4
@@ -82,7 +82,7 @@ async def test_a_queue_survives_crashes(store: Callable[[], str] | None) -> None
 async def test_two_lines_survive_crashes(store: Callable[[], str] | None) -> None:
     """No run is left in one line without having been let into the other."""
 
-    async def script(env: WorkflowEnvironment, run: hf.Run[Any]) -> None:
+    async def script(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
         await behind(env, run, by_both, "a2", "b1")
 
     assert (await crash_everywhere(by_both, "a1", script=script, store=store)).crashes > 4

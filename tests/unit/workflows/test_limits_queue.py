@@ -7,48 +7,48 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunCancelledError, RunTimedOutError, WorkflowConcurrencyLimitExceededError
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.testing.workflows.mortal_store import Death
+import standfast as sf
+from standfast.errors import RunCancelledError, RunTimedOutError, WorkflowConcurrencyLimitExceededError
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.testing.workflows.mortal_store import Death
 from tests.unit.workflows.engines import DONE, act, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def in_turn(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def in_turn(ctx: sf.Context, name: str) -> str:
     """Act, one after the other."""
     return await ctx.step(act, name)
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def gated(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def gated(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one after the other."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue", max_queued=2))
-async def bounded(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue", max_queued=2))
+async def bounded(ctx: sf.Context, name: str) -> str:
     """Wait for a signal; two more may queue."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue", ttl="1 minute"))
-async def impatient(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue", ttl="1 minute"))
+async def impatient(ctx: sf.Context, name: str) -> str:
     """Wait for a signal; whoever queues for a minute gives up."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"), timeout="1 minute")
-async def limited_in_time(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"), timeout="1 minute")
+async def limited_in_time(ctx: sf.Context, name: str) -> str:
     """Wait for a signal for at most a minute, the time in the queue included."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="cancel_running"))
-async def latest(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="cancel_running"))
+async def latest(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, unless a newer one comes."""
     try:
         return f"{name}{await ctx.wait_signal('go')}"
@@ -56,16 +56,16 @@ async def latest(ctx: hf.Context, name: str) -> str:
         await ctx.step(act, f"end of {name}")
 
 
-@hf.workflow(
-    concurrency=[hf.Limit(1, key=lambda name: name[0], on_limit="queue"), hf.Limit(2, on_limit="queue")],
+@sf.workflow(
+    concurrency=[sf.Limit(1, key=lambda name: name[0], on_limit="queue"), sf.Limit(2, on_limit="queue")],
 )
-async def by_both(ctx: hf.Context, name: str) -> str:
+async def by_both(ctx: sf.Context, name: str) -> str:
     """Wait for a signal: one run of each first letter, and two in all, at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow
-async def parent(ctx: hf.Context, name: str) -> str:
+@sf.workflow
+async def parent(ctx: sf.Context, name: str) -> str:
     """Wait for a child that queues."""
     return await ctx.child(gated, name)
 
@@ -74,26 +74,26 @@ WORKFLOWS = [in_turn, gated, bounded, impatient, limited_in_time, latest, by_bot
 
 
 @pytest.fixture
-async def engine(url: str) -> AsyncIterator[hf.Engine]:
+async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with limited workflows."""
-    async with hf.Engine(url, workflows=WORKFLOWS, linger=0.01) as opened:
+    async with sf.Engine(url, workflows=WORKFLOWS, linger=0.01) as opened:
         yield opened
 
 
-async def statuses(*runs: hf.Run[Any]) -> list[str]:
+async def statuses(*runs: sf.Run[Any]) -> list[str]:
     """Return how runs are; whether one that has begun is in memory does not matter."""
     found = [(await run.info()).status for run in runs]
     return ["running" if status == "suspended" else status for status in found]
 
 
-async def go(*runs: hf.Run[Any]) -> None:
+async def go(*runs: sf.Run[Any]) -> None:
     """Let runs go on, and wait for their ends."""
     for run in runs:
         await run.signal("go", "!")
         await run.result()
 
 
-async def left_over(engine: hf.Engine) -> list[Any]:
+async def left_over(engine: sf.Engine) -> list[Any]:
     """Return what is left of lines, timers and flags."""
     found: list[Any] = []
     for kind in ("line", "ticket", "grant", "timer", "ready", "own"):
@@ -104,7 +104,7 @@ async def left_over(engine: hf.Engine) -> list[Any]:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-async def test_one_too_many_waits_and_says_so(engine: hf.Engine) -> None:
+async def test_one_too_many_waits_and_says_so(engine: sf.Engine) -> None:
     """It is pending, tells what for, and how many are in front of it."""
     first, second, third = [await engine.start(gated, name) for name in "abc"]
 
@@ -114,7 +114,7 @@ async def test_one_too_many_waits_and_says_so(engine: hf.Engine) -> None:
     assert [await run.place() for run in (first, second, third)] == [None, 0, 1]
 
 
-async def test_the_next_one_has_its_turn_when_one_has_ended(engine: hf.Engine) -> None:
+async def test_the_next_one_has_its_turn_when_one_has_ended(engine: sf.Engine) -> None:
     """In the order of their starts."""
     runs = [await engine.start(gated, name) for name in "abc"]
     await go(runs[0])
@@ -127,7 +127,7 @@ async def test_the_next_one_has_its_turn_when_one_has_ended(engine: hf.Engine) -
 async def test_two_hundred_runs_take_turns_across_two_engines(url: str) -> None:
     """Whoever drives them, they begin in the order of their starts, and nothing is left of the line."""
     names = [f"{number:03}" for number in range(200)]
-    async with hf.Engine(url, workflows=WORKFLOWS) as one, hf.Engine(url, workflows=WORKFLOWS) as other:
+    async with sf.Engine(url, workflows=WORKFLOWS) as one, sf.Engine(url, workflows=WORKFLOWS) as other:
         runs = [await (one, other)[number % 2].start(in_turn, name) for number, name in enumerate(names)]
         await asyncio.gather(*(run.result() for run in runs))
 
@@ -135,7 +135,7 @@ async def test_two_hundred_runs_take_turns_across_two_engines(url: str) -> None:
         assert await left_over(one) == []
 
 
-async def test_a_flag_that_means_nothing_starts_no_run_before_its_turn(engine: hf.Engine) -> None:
+async def test_a_flag_that_means_nothing_starts_no_run_before_its_turn(engine: sf.Engine) -> None:
     """Whoever looks at a run that waits finds that it has no place."""
     runs = [await engine.start(gated, name) for name in "ab"]
     await runs[1].signal("go", "!")
@@ -147,7 +147,7 @@ async def test_a_flag_that_means_nothing_starts_no_run_before_its_turn(engine: h
     assert [await run.result() for run in runs] == ["a?", "b!"]
 
 
-async def test_the_same_start_takes_no_second_place_in_the_queue(engine: hf.Engine) -> None:
+async def test_the_same_start_takes_no_second_place_in_the_queue(engine: sf.Engine) -> None:
     """It finds the run that waits."""
     await engine.start(gated, "a")
     await engine.start(gated, "b", id="b")
@@ -158,7 +158,7 @@ async def test_the_same_start_takes_no_second_place_in_the_queue(engine: hf.Engi
     assert await third.place() == 1
 
 
-async def test_a_parent_waits_for_a_child_that_queues(engine: hf.Engine) -> None:
+async def test_a_parent_waits_for_a_child_that_queues(engine: sf.Engine) -> None:
     """And gets its result when it had its turn."""
     first = await engine.start(gated, "a")
     waiting = await engine.start(parent, "b", id="p")
@@ -187,7 +187,7 @@ async def test_a_delayed_run_that_waited_does_not_begin_early() -> None:
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-async def test_only_so_many_may_queue(engine: hf.Engine) -> None:
+async def test_only_so_many_may_queue(engine: sf.Engine) -> None:
     """One more gets the error of the limit; when one has left there is room again."""
     runs = [await engine.start(bounded, name) for name in "abc"]
     with pytest.raises(WorkflowConcurrencyLimitExceededError):
@@ -198,7 +198,7 @@ async def test_only_so_many_may_queue(engine: hf.Engine) -> None:
     assert (await engine.start(bounded, "d")).is_new
 
 
-async def test_those_who_left_the_queue_do_not_count(engine: hf.Engine) -> None:
+async def test_those_who_left_the_queue_do_not_count(engine: sf.Engine) -> None:
     """One that was cancelled while it waited makes room, wherever it stood."""
     runs = [await engine.start(bounded, name) for name in "abc"]
     await runs[2].cancel()
@@ -266,7 +266,7 @@ async def test_the_time_in_the_queue_counts_for_the_time_limit() -> None:
 # --- leaving early ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_run_can_be_cancelled_while_it_queues(engine: hf.Engine) -> None:
+async def test_a_run_can_be_cancelled_while_it_queues(engine: sf.Engine) -> None:
     """None of its code runs, and nothing of it is left in the line."""
     runs = [await engine.start(gated, name) for name in "abc"]
     await runs[1].cancel("no longer needed")
@@ -278,7 +278,7 @@ async def test_a_run_can_be_cancelled_while_it_queues(engine: hf.Engine) -> None
     assert await left_over(engine) == []
 
 
-async def test_many_who_give_up_do_not_hold_up_those_behind(engine: hf.Engine) -> None:
+async def test_many_who_give_up_do_not_hold_up_those_behind(engine: sf.Engine) -> None:
     """Also more of them than are in sight at once."""
     runs = [await engine.start(gated, str(number)) for number in range(30)]
     for run in runs[1:29]:
@@ -291,7 +291,7 @@ async def test_many_who_give_up_do_not_hold_up_those_behind(engine: hf.Engine) -
     assert await left_over(engine) == []
 
 
-async def test_a_run_that_queues_can_be_ended_by_force(engine: hf.Engine) -> None:
+async def test_a_run_that_queues_can_be_ended_by_force(engine: sf.Engine) -> None:
     """Its place in the line goes with it."""
     runs = [await engine.start(gated, name) for name in "abc"]
     await engine.cancel(runs[1].id, force=True)
@@ -303,7 +303,7 @@ async def test_a_run_that_queues_can_be_ended_by_force(engine: hf.Engine) -> Non
 # --- taking over ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_new_run_can_cancel_the_one_before_it(engine: hf.Engine) -> None:
+async def test_a_new_run_can_cancel_the_one_before_it(engine: sf.Engine) -> None:
     """It begins when the old one has cleaned up, not before."""
     first = await engine.start(latest, "a")
     second = await engine.start(latest, "b")
@@ -314,7 +314,7 @@ async def test_a_new_run_can_cancel_the_one_before_it(engine: hf.Engine) -> None
     assert DONE == ["end of a", "end of b"]
 
 
-async def test_of_many_that_cancel_each_other_the_last_one_stays(engine: hf.Engine) -> None:
+async def test_of_many_that_cancel_each_other_the_last_one_stays(engine: sf.Engine) -> None:
     """Those before it are all cancelled, those that wait as well as the one that runs."""
     runs = [await engine.start(latest, name) for name in "abcd"]
     for run in runs[:-1]:
@@ -342,14 +342,14 @@ async def test_room_is_made_though_whoever_asked_for_it_died() -> None:
 # --- two limits together ----------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_waits_for_its_key_takes_no_place_of_all(engine: hf.Engine) -> None:
+async def test_a_run_that_waits_for_its_key_takes_no_place_of_all(engine: sf.Engine) -> None:
     """So it does not keep others from running."""
     a1, a2, b1 = [await engine.start(by_both, name) for name in ("a1", "a2", "b1")]
 
     assert await statuses(a1, a2, b1) == ["running", "pending", "running"]
 
 
-async def test_a_run_waits_in_the_one_line_and_then_in_the_other(engine: hf.Engine) -> None:
+async def test_a_run_waits_in_the_one_line_and_then_in_the_other(engine: sf.Engine) -> None:
     """First for its key, then for a place among all; and gives back both."""
     a1, a2, b1, c1 = [await engine.start(by_both, name) for name in ("a1", "a2", "b1", "c1")]
     assert await statuses(a1, a2, b1, c1) == ["running", "pending", "running", "pending"]
@@ -362,7 +362,7 @@ async def test_a_run_waits_in_the_one_line_and_then_in_the_other(engine: hf.Engi
     assert await left_over(engine) == []
 
 
-async def test_a_run_that_is_cancelled_between_two_lines_leaves_both(engine: hf.Engine) -> None:
+async def test_a_run_that_is_cancelled_between_two_lines_leaves_both(engine: sf.Engine) -> None:
     """The place that it has, and the place in line."""
     a1, b1, c1 = [await engine.start(by_both, name) for name in ("a1", "b1", "c1")]
     assert await c1.place() == 0

@@ -6,68 +6,68 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunFailedError, WorkflowConcurrencyLimitExceededError
-from holdfast.testing.workflows import WorkflowEnvironment
+import standfast as sf
+from standfast.errors import RunFailedError, WorkflowConcurrencyLimitExceededError
+from standfast.testing.workflows import WorkflowEnvironment
 from tests.unit.workflows.engines import BROKEN, DONE, act, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@hf.workflow(concurrency=1)
-async def alone(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=1)
+async def alone(ctx: sf.Context, name: str) -> str:
     """Act, and wait for a signal; one run at a time."""
     await ctx.step(act, name)
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def queued(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def queued(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one after the other."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def acting(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def acting(ctx: sf.Context, name: str) -> str:
     """Act twice, and wait for a signal in between, one after the other."""
     before = await ctx.step("before", act, name)
     signal = await ctx.wait_signal("go")
     return f"{before}{signal}{await ctx.step('after', act, 'after')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"), timeout=10)
-async def timed(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"), timeout=10)
+async def timed(ctx: sf.Context, name: str) -> str:
     """Act, and wait for a signal, one after the other and not for long."""
     return f"{await ctx.step(act, name)}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue", ttl=100))
-async def patient(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue", ttl=100))
+async def patient(ctx: sf.Context, name: str) -> str:
     """Act, and wait for a signal, one after the other; wait for that for a while."""
     return f"{await ctx.step(act, name)}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow
-async def above(ctx: hf.Context, depth: int) -> int:
+@sf.workflow
+async def above(ctx: sf.Context, depth: int) -> int:
     """Be the first of a family."""
     return await ctx.child(below, depth)
 
 
-@hf.workflow
-async def between(ctx: hf.Context, depth: int) -> int:
+@sf.workflow
+async def between(ctx: sf.Context, depth: int) -> int:
     """Have no limit, and a child that has one."""
     return await ctx.child(below, depth)
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def below(ctx: hf.Context, depth: int) -> int:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def below(ctx: sf.Context, depth: int) -> int:
     """Wait for a grandchild that needs the very place that this run has."""
     return 0 if depth == 0 else await ctx.child(between, depth - 1)
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def going_on(ctx: hf.Context, left: int) -> int:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def going_on(ctx: sf.Context, left: int) -> int:
     """Go on as a new run, and wait for a child then that needs the same place."""
     if left == 2:
         await ctx.continue_as_new(1)
@@ -75,13 +75,13 @@ async def going_on(ctx: hf.Context, left: int) -> int:
 
 
 @pytest.fixture
-async def engine(url: str) -> AsyncIterator[hf.Engine]:
+async def engine(url: str) -> AsyncIterator[sf.Engine]:
     """An engine with limited workflows."""
-    async with hf.Engine(url, workflows=[alone, queued, acting], linger=0.01) as opened:
+    async with sf.Engine(url, workflows=[alone, queued, acting], linger=0.01) as opened:
         yield opened
 
 
-async def test_start_or_signal_is_refused_at_the_limit(engine: hf.Engine) -> None:
+async def test_start_or_signal_is_refused_at_the_limit(engine: sf.Engine) -> None:
     """Neither the run nor the signal is there."""
     await engine.start(alone, "a")
 
@@ -89,7 +89,7 @@ async def test_start_or_signal_is_refused_at_the_limit(engine: hf.Engine) -> Non
         await engine.start_or_signal(alone, "b", id="b", signal="go", value="!")
 
 
-async def test_start_or_signal_queues(engine: hf.Engine) -> None:
+async def test_start_or_signal_queues(engine: sf.Engine) -> None:
     """The signal waits for the run, and the run for its turn."""
     first, _ = await engine.start_or_signal(queued, "a", id="a", signal="no", value="?")
     second, _ = await engine.start_or_signal(queued, "b", id="b", signal="go", value="!")
@@ -100,7 +100,7 @@ async def test_start_or_signal_queues(engine: hf.Engine) -> None:
     assert [await first.result(), await second.result()] == ["a!", "b!"]
 
 
-async def test_a_retried_run_needs_a_place_again(engine: hf.Engine) -> None:
+async def test_a_retried_run_needs_a_place_again(engine: sf.Engine) -> None:
     """It waits for one: that it is to run was said already."""
     BROKEN.add("a")
     broken = await engine.start(alone, "a")
@@ -119,7 +119,7 @@ async def test_a_retried_run_needs_a_place_again(engine: hf.Engine) -> None:
     assert not (await engine.space.scan(*engine.space.key("line").within(), limit=10)).records
 
 
-async def test_a_fork_is_refused_at_the_limit(engine: hf.Engine) -> None:
+async def test_a_fork_is_refused_at_the_limit(engine: sf.Engine) -> None:
     """It is a start like any other."""
     run = await engine.start(alone, "a")
     await until(engine, run.id, "suspended")
@@ -128,7 +128,7 @@ async def test_a_fork_is_refused_at_the_limit(engine: hf.Engine) -> None:
         await engine.fork(run.id, "act")
 
 
-async def test_a_fork_that_queued_goes_on_from_its_history(engine: hf.Engine) -> None:
+async def test_a_fork_that_queued_goes_on_from_its_history(engine: sf.Engine) -> None:
     """What it has taken over is not done again when it has its turn."""
     run = await engine.start(acting, "a")
     await run.signal("go", "-")

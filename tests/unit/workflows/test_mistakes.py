@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     DuplicateStepIdError,
     EncodeError,
     ForeignTaskError,
@@ -28,13 +28,13 @@ from holdfast.errors import (
     StepFailedError,
     WrongArgumentsError,
 )
-from holdfast.events import UnloadSwallowed
+from standfast.events import UnloadSwallowed
 from tests.unit.workflows.recorded import Fate, News, go_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-Ctx = hf.Context
+Ctx = sf.Context
 
 
 async def a(value: object = None) -> str:
@@ -47,7 +47,7 @@ async def b(value: object = None) -> str:
 
 async def raised_by(code: Callable[..., Coroutine[Any, Any, Any]]) -> BaseException | None:
     """Run code as a workflow; return what it raised."""
-    async with hf.Engine("memory://", workflows=[workflow := hf.workflow(code)]) as engine:
+    async with sf.Engine("memory://", workflows=[workflow := sf.workflow(code)]) as engine:
         try:
             await (await engine.start(workflow)).result(timeout=10)
         except RunFailedError as failed:
@@ -174,7 +174,7 @@ async def test_a_thread_is_refused() -> None:
 async def test_calling_a_step_is_refused() -> None:
     """It would not be recorded, and happen again at each replay."""
 
-    @hf.step
+    @sf.step
     async def charge() -> int:
         return 1
 
@@ -189,11 +189,11 @@ async def test_calling_a_step_is_refused() -> None:
 async def test_a_step_may_call_another_step() -> None:
     """Inside a step it is a function like any other."""
 
-    @hf.step
+    @sf.step
     async def inner() -> int:
         return 1
 
-    @hf.step
+    @sf.step
     async def outer() -> int:
         return await inner() + 1
 
@@ -206,7 +206,7 @@ async def test_a_step_may_call_another_step() -> None:
 async def test_calling_a_workflow_is_refused() -> None:
     """It would be part of this run by accident; a child is a run of its own."""
 
-    @hf.workflow
+    @sf.workflow
     async def other(ctx: Ctx) -> int:
         del ctx
         return 1
@@ -276,11 +276,11 @@ async def test_a_result_that_cannot_be_stored_is_an_error_of_the_step(value: obj
 async def test_arguments_that_cannot_be_stored_are_refused_before_the_run_exists() -> None:
     """Nothing is written."""
 
-    @hf.workflow
+    @sf.workflow
     async def takes(ctx: Ctx, value: Any) -> None:
         del ctx, value
 
-    async with hf.Engine("memory://", workflows=[takes]) as engine:
+    async with sf.Engine("memory://", workflows=[takes]) as engine:
         with pytest.raises(EncodeError):
             await engine.start(takes, float("inf"))
         with pytest.raises(WrongArgumentsError):
@@ -301,7 +301,7 @@ async def variadic(ctx: Ctx, *args: int) -> None:
 def test_a_function_that_cannot_be_a_workflow_is_refused_where_it_is_declared(code: Any) -> None:
     """Long before a run needs it."""
     with pytest.raises(InvalidWorkflowError):
-        hf.workflow(code)
+        sf.workflow(code)
 
 
 # --- found when they matter ---------------------------------------------------------------------------------------
@@ -333,11 +333,11 @@ async def test_random_is_found_when_the_code_takes_another_way() -> None:
 
 async def test_the_environment_is_found_when_the_code_takes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the code decides by must be part of its input or of a step's result."""
-    monkeypatch.setenv("HOLDFAST_TEST_MODE", "one")
+    monkeypatch.setenv("STANDFAST_TEST_MODE", "one")
 
     async def code(ctx: Ctx) -> None:
-        await ctx.step(a if os.environ["HOLDFAST_TEST_MODE"] == "one" else b)
-        os.environ["HOLDFAST_TEST_MODE"] = "two"
+        await ctx.step(a if os.environ["STANDFAST_TEST_MODE"] == "one" else b)
+        os.environ["STANDFAST_TEST_MODE"] = "two"
         await ctx.wait_signal("go")
 
     assert (await replayed(code)).how == "left"
@@ -392,7 +392,7 @@ async def test_catching_what_unloads_the_run_is_told() -> None:
         with contextlib.suppress(BaseException):
             await ctx.wait_signal("go")
 
-    async with hf.Engine("memory://", workflows=[w := hf.workflow(code)], linger=0, hooks=[news]) as engine:
+    async with sf.Engine("memory://", workflows=[w := sf.workflow(code)], linger=0, hooks=[news]) as engine:
         run = await engine.start(w)
         await news.until(lambda events: any(isinstance(event, UnloadSwallowed) for event in events))
         info = await run.info()
@@ -513,7 +513,7 @@ async def test_asyncio_timeout_around_a_wait_is_not_found() -> None:
             return "over"
         return "came"
 
-    async with hf.Engine("memory://", workflows=[w := hf.workflow(code)]) as engine:
+    async with sf.Engine("memory://", workflows=[w := sf.workflow(code)]) as engine:
         run = await engine.start(w)
 
         assert (await run.result(timeout=10), await run.history()) == ("over", ())

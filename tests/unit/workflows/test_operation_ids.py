@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import holdfast as hf
-from holdfast.testing.workflows import WorkflowEnvironment
+import standfast as sf
+from standfast.testing.workflows import WorkflowEnvironment
 
 
-@hf.workflow
-async def slashes(ctx: hf.Context) -> list[Any]:
+@sf.workflow
+async def slashes(ctx: sf.Context) -> list[Any]:
     """Name things with slashes, in branches too, and be replayed."""
     news = await ctx.gather(ctx.wait_signal("a/b"), ctx.wait_signal("a%2Fb"))
     is_new = await ctx.patched("fix/7")

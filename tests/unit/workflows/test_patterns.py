@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import EncodeError, InvalidWorkflowError, RunFailedError, UnknownWorkflowError, WrongArgumentsError
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.testing.workflows.mortal_store import Death
-from holdfast.workflows.starting import collecting
-from holdfast.workflows.storing.committing import commit_over
+import standfast as sf
+from standfast.errors import (
+    EncodeError,
+    InvalidWorkflowError,
+    RunFailedError,
+    UnknownWorkflowError,
+    WrongArgumentsError,
+)
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.testing.workflows.mortal_store import Death
+from standfast.workflows.starting import collecting
+from standfast.workflows.storing.committing import commit_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,40 +42,40 @@ async def note(what: Any) -> None:
     DONE.append(what)
 
 
-@hf.workflow
-async def reindex(ctx: hf.Context, name: str, *, force: bool = False) -> str:
+@sf.workflow
+async def reindex(ctx: sf.Context, name: str, *, force: bool = False) -> str:
     """Work for ten seconds."""
     await ctx.step(note, name)
     await ctx.sleep("10 seconds")
     return f"{name}, forced" if force else name
 
 
-@hf.workflow
-async def index(ctx: hf.Context, documents: list[Document]) -> list[Document]:
+@sf.workflow
+async def index(ctx: sf.Context, documents: list[Document]) -> list[Document]:
     """Work on many at once."""
     await ctx.step(note, [each.number for each in documents])
     return documents
 
 
-@hf.workflow(concurrency=1)
-async def index_alone(ctx: hf.Context, numbers: list[int]) -> int:
+@sf.workflow(concurrency=1)
+async def index_alone(ctx: sf.Context, numbers: list[int]) -> int:
     """Work for ten seconds, one run at a time."""
     await ctx.sleep("10 seconds")
     await ctx.step(note, numbers)
     return len(numbers)
 
 
-@hf.workflow
-async def broken(ctx: hf.Context, name: str) -> None:
+@sf.workflow
+async def broken(ctx: sf.Context, name: str) -> None:
     """Fail."""
     await ctx.now()
     raise LookupError(name)
 
 
-SOON = hf.Debounced(reindex, window="5 seconds", max_wait="12 seconds")
-TOGETHER = hf.Batched(index, size=3, window="30 seconds")
-ALONE = hf.Batched(index_alone, size=2, window="30 seconds")
-BROKEN = hf.Debounced(broken, window="5 seconds")
+SOON = sf.Debounced(reindex, window="5 seconds", max_wait="12 seconds")
+TOGETHER = sf.Batched(index, size=3, window="30 seconds")
+ALONE = sf.Batched(index_alone, size=2, window="30 seconds")
+BROKEN = sf.Debounced(broken, window="5 seconds")
 
 
 def environment(**options: Any) -> WorkflowEnvironment:
@@ -177,7 +183,7 @@ async def test_a_batch_is_run_when_its_first_item_has_waited_long_enough() -> No
 
 async def test_a_batch_of_one_is_run_at_once() -> None:
     """A size of one collects nothing."""
-    single = hf.Batched(index, size=1, window="1 day")
+    single = sf.Batched(index, size=1, window="1 day")
     async with WorkflowEnvironment(single.workflows) as env:
         DONE.clear()
         for number in range(2):
@@ -282,10 +288,10 @@ async def test_nothing_is_left_behind() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: hf.Debounced(print, window=1),  # type: ignore[arg-type]  # what is tested
-        lambda: hf.Debounced(reindex, window=5, max_wait=1),
-        lambda: hf.Batched(index, size=0, window=1),
-        lambda: hf.Batched(index, size=True, window=1),
+        lambda: sf.Debounced(print, window=1),  # type: ignore[arg-type]  # what is tested
+        lambda: sf.Debounced(reindex, window=5, max_wait=1),
+        lambda: sf.Batched(index, size=0, window=1),
+        lambda: sf.Batched(index, size=True, window=1),
     ],
 )
 def test_what_makes_no_sense_is_refused_where_it_is_declared(make: Callable[[], object]) -> None:
@@ -307,7 +313,7 @@ async def test_an_event_that_could_not_be_worked_on_is_refused() -> None:
 async def test_an_engine_takes_them_like_workflows() -> None:
     """They bring along what they need, in a list as well as by their names."""
     named: dict[str, Any] = {SOON.name: SOON, TOGETHER.name: TOGETHER}
-    async with hf.Engine("memory://", workflows=named) as engine:
+    async with sf.Engine("memory://", workflows=named) as engine:
         assert {name for name, _ in engine.host.workflows} == {
             "reindex",
             "reindex.debounce",
@@ -318,6 +324,6 @@ async def test_an_engine_takes_them_like_workflows() -> None:
 
 async def test_an_engine_that_could_not_work_on_an_event_refuses_it() -> None:
     """One that drives runs and was not given the helper says so at once."""
-    async with hf.Engine("memory://", workflows=[reindex]) as engine:
+    async with sf.Engine("memory://", workflows=[reindex]) as engine:
         with pytest.raises(UnknownWorkflowError, match=r"reindex\.debounce"):
             await SOON.start(engine, "doc", "a")

@@ -6,11 +6,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import holdfast as hf
-from holdfast.ids import new_id
-from holdfast.stores.opening import open_store
-from holdfast.stores.proving import Proof
-from holdfast.testing.workflows.mortal_store import Mortality, MortalStore
+import standfast as sf
+from standfast.ids import new_id
+from standfast.stores.opening import open_store
+from standfast.stores.proving import Proof
+from standfast.testing.workflows.mortal_store import Mortality, MortalStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,14 +25,14 @@ class Watched:
         self.steps: list[str] = []
 
     @asynccontextmanager
-    async def between_two_steps(self) -> AsyncIterator[hf.Run[None]]:
+    async def between_two_steps(self) -> AsyncIterator[sf.Run[None]]:
         """Lose the session when the first step is done."""
 
         async def act(name: str) -> None:
             self.steps.append(name)
 
-        @hf.workflow
-        async def flow(ctx: hf.Context) -> None:
+        @sf.workflow
+        async def flow(ctx: sf.Context) -> None:
             await ctx.step("first", act, "first")
             self.between.set()
             await self.go_on.wait()
@@ -40,7 +40,7 @@ class Watched:
 
         self.proof.tie()
         store = MortalStore(await open_store("memory://"), Mortality(self.proof.lifeline, set()))
-        async with hf.Space(store, lease=2) as space, hf.Engine(space, workflows=[flow]) as engine:
+        async with sf.Space(store, lease=2) as space, sf.Engine(space, workflows=[flow]) as engine:
             run = await engine.start(flow)
             await self.between.wait()
             self.proof.lose()

@@ -1,15 +1,15 @@
-"""Ids of runs that users choose: none can be taken for one that Holdfast makes."""
+"""Ids of runs that users choose: none can be taken for one that Standfast makes."""
 
 from __future__ import annotations
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidWorkflowError
+import standfast as sf
+from standfast.errors import InvalidWorkflowError
 
 
-@hf.workflow
-async def count_down(ctx: hf.Context, number: int) -> int:
+@sf.workflow
+async def count_down(ctx: sf.Context, number: int) -> int:
     """Go on as a new run until nothing is left."""
     if number:
         await ctx.continue_as_new(number - 1)
@@ -19,7 +19,7 @@ async def count_down(ctx: hf.Context, number: int) -> int:
 @pytest.mark.parametrize("run_id", ["order-7~2", "~1", "a~b~30"])
 async def test_an_id_that_a_run_could_go_on_under_is_refused(run_id: str) -> None:
     """The run ``order-7`` goes on as ``order-7~2``; somebody else's run of that name would be in its way for good."""
-    async with hf.Engine("memory://", workflows=[count_down]) as engine:
+    async with sf.Engine("memory://", workflows=[count_down]) as engine:
         with pytest.raises(InvalidWorkflowError, match="~"):
             await engine.start(count_down, 0, id=run_id)
 
@@ -27,5 +27,5 @@ async def test_an_id_that_a_run_could_go_on_under_is_refused(run_id: str) -> Non
 @pytest.mark.parametrize("run_id", ["order~seven", "~", "7~", "7~²"])
 async def test_a_tilde_alone_is_fine(run_id: str) -> None:
     """Only a number after it says that a run is the next one of another."""
-    async with hf.Engine("memory://", workflows=[count_down]) as engine:
+    async with sf.Engine("memory://", workflows=[count_down]) as engine:
         assert await (await engine.start(count_down, 2, id=run_id)).result(timeout=10) == 0

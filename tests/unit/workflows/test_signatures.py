@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from pydantic import BaseModel
 
-from holdfast.errors import DecodeError, EncodeError, InvalidWorkflowError, WrongArgumentsError
-from holdfast.workflows.storing.values import digest, signature_of
+from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError, WrongArgumentsError
+from standfast.workflows.storing.values import digest, signature_of
 
 if TYPE_CHECKING:
     from nowhere import Missing  # type: ignore[import-not-found] # it is only there for type checkers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
+import standfast as sf
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,19 +16,19 @@ TURNS = 40
 """More turns of the loop than a start takes."""
 
 
-@hf.workflow
-async def plain(_ctx: hf.Context) -> str:
+@sf.workflow
+async def plain(_ctx: sf.Context) -> str:
     """Need no place in a line."""
     return "done"
 
 
-@hf.workflow(concurrency=100)
-async def limited(_ctx: hf.Context) -> str:
+@sf.workflow(concurrency=100)
+async def limited(_ctx: sf.Context) -> str:
     """Need a place in a line."""
     return "done"
 
 
-async def start_for(engine: hf.Engine, workflow: hf.Workflow[..., str], turns: int) -> None:
+async def start_for(engine: sf.Engine, workflow: sf.Workflow[..., str], turns: int) -> None:
     """Start a run, and go away after so many turns of the loop."""
     task = asyncio.ensure_future(engine.start(workflow, id=f"run-{turns}"))
     for _ in range(turns):
@@ -40,11 +40,11 @@ async def start_for(engine: hf.Engine, workflow: hf.Workflow[..., str], turns: i
 @pytest.mark.parametrize("workflow", [plain, limited])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_a_run_begins_though_its_start_was_cancelled(
-    tmp_path: Path, store: str, workflow: hf.Workflow[..., str]
+    tmp_path: Path, store: str, workflow: sf.Workflow[..., str]
 ) -> None:
     """It need not wait for the lease of the very worker that has it."""
     url = "memory://" if store == "memory" else f"sqlite:///{tmp_path / 'a.db'}"
-    async with hf.Engine(url, workflows=[plain, limited], lease="1 hour") as engine:
+    async with sf.Engine(url, workflows=[plain, limited], lease="1 hour") as engine:
         for turns in range(TURNS):
             await start_for(engine, workflow, turns)
         started = (await engine.list()).runs

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunFailedError, StepInterruptedError, WorkflowAlreadyExistsError
+import standfast as sf
+from standfast.errors import RunFailedError, StepInterruptedError, WorkflowAlreadyExistsError
 from tests.unit.workflows.engines import WORKFLOWS, act, collects, engine, until
 
 STARTED: list[asyncio.Event] = []
 RECONCILED_IN: list[str] = []
 
 
-@hf.step
+@sf.step
 def ends_abruptly(how: str) -> None:
     """Raise what means something else to an event loop."""
     raise {"stop": StopIteration, "close": GeneratorExit, "exit": SystemExit, "interrupt": KeyboardInterrupt}[how](3)
 
 
-@hf.workflow
-async def survives(ctx: hf.Context, how: str) -> str:
+@sf.workflow
+async def survives(ctx: sf.Context, how: str) -> str:
     """Catch what a step raises, and replay that."""
     try:
         await ctx.step(ends_abruptly, how)
@@ -39,15 +39,15 @@ def has_no_idea() -> Any:
     raise ConnectionError("no answer")
 
 
-@hf.step(semantics="at_most_once", reconcile=has_no_idea)
+@sf.step(semantics="at_most_once", reconcile=has_no_idea)
 async def happens_once() -> None:
     """Take longer than the engine runs."""
     STARTED[0].set()
     await asyncio.Event().wait()
 
 
-@hf.workflow
-async def asks_whether(ctx: hf.Context) -> str:
+@sf.workflow
+async def asks_whether(ctx: sf.Context) -> str:
     """Go on after a step of which nobody knows whether it happened."""
     try:
         await ctx.step(happens_once)
@@ -58,8 +58,8 @@ async def asks_whether(ctx: hf.Context) -> str:
     return ""
 
 
-@hf.workflow
-async def has_a_child(ctx: hf.Context) -> Any:
+@sf.workflow
+async def has_a_child(ctx: sf.Context) -> Any:
     """Start a child."""
     return await ctx.child(collects, 1)
 
@@ -104,5 +104,5 @@ async def test_a_run_of_somebody_else_is_no_child(url: str) -> None:
 
 def test_a_wait_before_an_attempt_is_never_longer_than_the_longest() -> None:
     """However many attempts there were: a step may be tried for months."""
-    retry = hf.Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=60.0)
+    retry = sf.Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=60.0)
     assert [retry.wait_before(attempt) for attempt in (2, 3, 8, 5_000)] == [1.0, 2.0, 60.0, 60.0]

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import StoreError
-from holdfast.events import Event, WorkerFails
-from holdfast.space import Space
-from holdfast.stores.opening import open_store
-from holdfast.testing.faults import Faults
-from holdfast.testing.faulty_store import FaultyStore
+import standfast as sf
+from standfast.errors import StoreError
+from standfast.events import Event, WorkerFails
+from standfast.space import Space
+from standfast.stores.opening import open_store
+from standfast.testing.faults import Faults
+from standfast.testing.faulty_store import FaultyStore
 from tests.unit.workflows.engines import DONE, act
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@hf.workflow
-async def acts_often(ctx: hf.Context, name: str) -> None:
+@sf.workflow
+async def acts_often(ctx: sf.Context, name: str) -> None:
     """Act several times, and hold a lock meanwhile now and then."""
     for number in range(5):
         await ctx.step(act, f"{name}-{number}-before")
@@ -31,8 +31,8 @@ async def acts_often(ctx: hf.Context, name: str) -> None:
             await ctx.step(act, f"{name}-{number}-within")
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def acts_in_turn(ctx: hf.Context, name: str) -> None:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def acts_in_turn(ctx: sf.Context, name: str) -> None:
     """Act once, one run after the other."""
     await ctx.step(act, name)
 
@@ -40,7 +40,7 @@ async def acts_in_turn(ctx: hf.Context, name: str) -> None:
 WORKFLOWS = [acts_often, acts_in_turn]
 
 
-async def opened(engine: hf.Engine) -> None:
+async def opened(engine: sf.Engine) -> None:
     """Open an engine, whose store may fail on the way."""
     for _ in range(50):
         with suppress(StoreError):
@@ -57,8 +57,8 @@ async def test_what_a_step_did_is_kept_though_the_store_fails(faults: Faults) ->
     """As long as its process is taken for alive, a step that has ended is recorded, and does not run again."""
     DONE.clear()
     inner = await open_store("memory://")
-    worker = hf.Engine(Space(FaultyStore(await inner.another(), seed=1, faults=faults)), workflows=WORKFLOWS)
-    async with hf.Engine(Space(inner), workflows=WORKFLOWS, drive=False) as client:
+    worker = sf.Engine(Space(FaultyStore(await inner.another(), seed=1, faults=faults)), workflows=WORKFLOWS)
+    async with sf.Engine(Space(inner), workflows=WORKFLOWS, drive=False) as client:
         runs = [await client.start(each, f"{each.name}-{n}") for each in WORKFLOWS for n in range(3)]
         await opened(worker)
         for run in runs:
@@ -72,7 +72,7 @@ async def test_a_worker_whose_store_is_gone_says_so_once(tmp_path: Path) -> None
     """Nobody else would: it asks by itself, and goes on trying."""
     told = asyncio.Queue[Event]()
     path = tmp_path / "store.db"
-    engine = hf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS, hooks=[told.put_nowait])
+    engine = sf.Engine(f"sqlite:///{path}", workflows=WORKFLOWS, hooks=[told.put_nowait])
     await engine.open()
     path.unlink()
     async with asyncio.timeout(10):

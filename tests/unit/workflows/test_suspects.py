@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.workflows.working.suspects import Suspects
+from standfast.workflows.working.suspects import Suspects
 
 
 def test_a_worker_drives_one_suspect_at_a_time() -> None:

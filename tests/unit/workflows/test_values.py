@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from msgspec import Meta, Raw, Struct
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from holdfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
-from holdfast.errors import DecodeError, EncodeError, InvalidWorkflowError
-from holdfast.workflows.storing.values import PLAIN, Typed
+from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
+from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError
+from standfast.workflows.storing.values import PLAIN, Typed
 
 T = TypeVar("T")
 

@@ -9,25 +9,25 @@ import multiprocessing
 import os
 import sys
 
-import holdfast as hf
-from holdfast import blocking
+import standfast as sf
+from standfast import blocking
 from tests.integration.blocking.programs.fork import attempt, say
 
 
-@hf.step
+@sf.step
 def process() -> int:
     """Say in which process it runs."""
     return os.getpid()
 
 
-@hf.workflow
-async def tells(ctx: hf.Context) -> int:
+@sf.workflow
+async def tells(ctx: sf.Context) -> int:
     """Say which process drives it."""
     return await ctx.step(process)
 
 
-@hf.workflow
-async def waits(ctx: hf.Context) -> tuple[str, int]:
+@sf.workflow
+async def waits(ctx: sf.Context) -> tuple[str, int]:
     """Wait for a signal, and say what it brought and who drives it then."""
     return await ctx.wait_signal("go"), await ctx.step(process)
 

@@ -6,29 +6,29 @@ import contextlib
 import sys
 import threading
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import HoldfastError
+import standfast as sf
+from standfast import blocking
+from standfast.errors import StandfastError
 
 began = threading.Event()
 
 
-@hf.step
+@sf.step
 def endless() -> None:
     """Block a thread for longer than the program lasts."""
     began.set()
     threading.Event().wait(60)
 
 
-@hf.workflow
-async def waits(ctx: hf.Context) -> str:
+@sf.workflow
+async def waits(ctx: sf.Context) -> str:
     """Wait for a signal."""
     word: str = await ctx.wait_signal("go")
     return word
 
 
-@hf.workflow
-async def blocks(ctx: hf.Context) -> str:
+@sf.workflow
+async def blocks(ctx: sf.Context) -> str:
     """Run a step that does not end."""
     await ctx.step(endless)
     return "never"
@@ -36,7 +36,7 @@ async def blocks(ctx: hf.Context) -> str:
 
 def hear(run: blocking.Run[str]) -> None:
     """Wait for a result until the program ends."""
-    with contextlib.suppress(HoldfastError):
+    with contextlib.suppress(StandfastError):
         run.result()
 
 

@@ -10,21 +10,21 @@ import sys
 import threading
 from pathlib import Path
 
-import holdfast as hf
-from holdfast import blocking
+import standfast as sf
+from standfast import blocking
 
 WORKERS, THREADS, ORDERS = 3, 3, 5
 
 
-@hf.step
+@sf.step
 def ship(file: str, order: str) -> None:
     """Write down that an order was shipped."""
     with Path(file).open("a") as shipped:
         shipped.write(f"{order}\n")
 
 
-@hf.workflow
-async def fulfil(ctx: hf.Context, file: str, order: str) -> str:
+@sf.workflow
+async def fulfil(ctx: sf.Context, file: str, order: str) -> str:
     """Ship an order."""
     await ctx.step(ship, file, order)
     return f"{order} shipped"

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast import blocking
-from holdfast.errors import HoldfastError
+from standfast import blocking
+from standfast.errors import StandfastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def attempt(what: str, action: Callable[[], object]) -> None:
     """Say what an action answers, or which error it meets."""
     try:
         say(what, action())
-    except HoldfastError as problem:
+    except StandfastError as problem:
         say(what, type(problem).__name__)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from holdfast import blocking
+from standfast import blocking
 
 
 def main(url: str, how: str) -> None:

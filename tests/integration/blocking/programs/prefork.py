@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast import blocking
+from standfast import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

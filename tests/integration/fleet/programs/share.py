@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-import holdfast as hf
-from holdfast.clock import monotonic
-from holdfast.errors import LeaseLostError, RunHeldError
+import standfast as sf
+from standfast.clock import monotonic
+from standfast.errors import LeaseLostError, RunHeldError
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
 from tests.integration.workflows.ledger import Ledger
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from holdfast.locks import Hold
+    from standfast.locks import Hold
 
 PERMITS: Final = {"mutex": 1, "semaphore": 2, "run": 1}
 """The kinds of locks, and how many may be inside."""
@@ -30,7 +30,7 @@ PERMITS: Final = {"mutex": 1, "semaphore": 2, "run": 1}
 class Sharer:
     """Holds locks of one kind."""
 
-    def __init__(self, space: hf.Space, ledger: Ledger, kind: str) -> None:
+    def __init__(self, space: sf.Space, ledger: Ledger, kind: str) -> None:
         self._space, self._ledger, self._kind = space, ledger, kind
         self.lost, self.longest = 0, 0.0
 
@@ -72,7 +72,7 @@ def _triples(words: list[str]) -> Iterator[tuple[str, str, str]]:
 async def main(url: str, lease: str, path: str) -> None:
     """Open the store, say so, and do as told."""
     ledger = Ledger(path)
-    async with hf.open(url, lease=float(lease)) as space:
+    async with sf.open(url, lease=float(lease)) as space:
         say("ready")
         while words := told():
             wanted = [(Sharer(space, ledger, kind), int(n), float(s)) for kind, n, s in _triples(words)]

@@ -10,13 +10,13 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import holdfast as hf
+import standfast as sf
 from tests.integration.flows.stage import flow_of
 from tests.integration.locks.programs.contend import commands
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
 if TYPE_CHECKING:
-    from holdfast.flows.dispatch import Dispatcher
+    from standfast.flows.dispatch import Dispatcher
 
 
 async def main(url: str, server: str) -> None:
@@ -24,7 +24,7 @@ async def main(url: str, server: str) -> None:
     told = await commands()
     gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
-    async def work(request: hf.Request, name: str) -> str:
+    async def work(request: sf.Request, name: str) -> str:
         request.session.append("names", f"{name}@{server}")
         request.emit(server)
         await asyncio.sleep(0)
@@ -32,8 +32,8 @@ async def main(url: str, server: str) -> None:
         await gates[name].wait()
         return f"{name}@{server}"
 
-    engine = hf.Engine(url, lease=3, quarantine_after=1 if server.startswith("fragile") else 5)
-    async with hf.Dispatcher(engine, [flow_of(work)]) as dispatcher:
+    engine = sf.Engine(url, lease=3, quarantine_after=1 if server.startswith("fragile") else 5)
+    async with sf.Dispatcher(engine, [flow_of(work)]) as dispatcher:
         say("ready")
         while words := (await told.readline()).decode().split():
             if words[0] == "go":
@@ -44,7 +44,7 @@ async def main(url: str, server: str) -> None:
 
 async def send(dispatcher: Dispatcher, action: str, name: str, how: str, key: str) -> str:
     """Send a request, and return its id."""
-    arrival = hf.Arrival(
+    arrival = sf.Arrival(
         flow="chat",
         action=action,
         inputs={"name": name},

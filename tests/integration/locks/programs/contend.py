@@ -17,18 +17,18 @@ import select
 import sys
 from typing import TYPE_CHECKING, Final, final
 
-import holdfast as hf
-from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError, LeaseLostError
-from holdfast.stores import Commit, Decision, Put
+import standfast as sf
+from standfast.clock import monotonic
+from standfast.errors import LeaseLostError, StandfastError
+from standfast.stores import Commit, Decision, Put
 from tests.integration.locks.ledger import Ledger
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.locks import Hold, Holding
-    from holdfast.stores import Conflict, Snapshot
+    from standfast.locks import Hold, Holding
+    from standfast.stores import Conflict, Snapshot
 
 MUTEX: Final = "the-ledger"
 """The key that everybody wants."""
@@ -48,7 +48,7 @@ async def commands() -> asyncio.StreamReader:
 class Contender:
     """What can be asked for."""
 
-    def __init__(self, space: hf.Space, ledger: Ledger, name: str, told: asyncio.StreamReader) -> None:
+    def __init__(self, space: sf.Space, ledger: Ledger, name: str, told: asyncio.StreamReader) -> None:
         self._space, self._ledger, self._name, self._told = space, ledger, name, told
 
     async def obey(self, word: str) -> None:
@@ -67,7 +67,7 @@ class Contender:
         except LeaseLostError as problem:
             print(self._name, problem, file=sys.stderr, flush=True)
             say("lost")
-        except HoldfastError as problem:
+        except StandfastError as problem:
             say(type(problem).__name__)
         else:
             say("left", monotonic())
@@ -142,17 +142,17 @@ class Contender:
         for name, attempt in attempts.items():
             try:
                 await attempt()
-            except HoldfastError as problem:
+            except StandfastError as problem:
                 say(name, type(problem).__name__)
             else:
                 say(name, "worked")
 
     async def _try_on_ones_own(self) -> None:
-        async with hf.open(ARGUMENTS[0]) as space, space.mutex(MUTEX).try_hold():
+        async with sf.open(ARGUMENTS[0]) as space, space.mutex(MUTEX).try_hold():
             pass
 
 
-async def prepare(space: hf.Space) -> None:
+async def prepare(space: sf.Space) -> None:
     """Make the record that everybody writes to."""
     key = space.key(RESOURCE)
 
@@ -165,7 +165,7 @@ async def prepare(space: hf.Space) -> None:
 async def main(url: str, ledger: str, name: str, lease: str) -> None:
     """Open the store, say so, and do as told."""
     told = await commands()
-    async with hf.open(url, lease=float(lease)) as space:
+    async with sf.open(url, lease=float(lease)) as space:
         await prepare(space)
         contender = Contender(space, Ledger(ledger), name, told)
         say("ready")

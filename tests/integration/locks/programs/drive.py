@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast as hf
-from holdfast.errors import RunHeldError
+import standfast as sf
+from standfast.errors import RunHeldError
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
 
 
-async def lease(space: hf.Space, seconds: str, run_id: str) -> None:
+async def lease(space: sf.Space, seconds: str, run_id: str) -> None:
     """Lease a run."""
     found = await space.run_locks.try_acquire("checkout", run_id, lease=float(seconds))
     say(*(["refused"] if found is None else ["leased", found.fence]))
 
 
-async def hold(space: hf.Space, run_id: str) -> None:
+async def hold(space: sf.Space, run_id: str) -> None:
     """Hold a run until told anything. Waiting for that blocks the loop: the keeper has a thread of its own."""
     try:
         async with space.run_locks.hold("checkout", run_id) as held:
@@ -32,7 +32,7 @@ async def hold(space: hf.Space, run_id: str) -> None:
 
 async def main(url: str) -> None:
     """Open the store, say so, and do as told."""
-    async with hf.open(url) as space:
+    async with sf.open(url) as space:
         say("ready")
         while words := told():
             if words[0] == "lease":

@@ -10,13 +10,13 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Check, Commit, Delete, Put
-from holdfast.stores.opening import open_store
+from standfast.keys import RecordKey
+from standfast.stores import Check, Commit, Delete, Put
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
-    from holdfast.stores.protocol import Change, Snapshot
+    from standfast.stores import GroupedStore
+    from standfast.stores.protocol import Change, Snapshot
 
 NAMESPACE = RecordKey("counted")
 

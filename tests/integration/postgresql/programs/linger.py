@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import holdfast as hf
-from holdfast.clock import monotonic
+import standfast as sf
+from standfast.clock import monotonic
 from tests.integration.locks.programs.contend import commands
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
@@ -14,15 +14,15 @@ LEASE: Final = 30.0
 KILLS: Final = 1_000  # more than the test has: its workers die for no fault of the run
 
 
-@hf.step
+@sf.step
 async def last() -> None:
     """Say so, and wait for the end."""
     say("began", monotonic())
     await asyncio.Event().wait()
 
 
-@hf.workflow
-async def linger(ctx: hf.Context) -> None:
+@sf.workflow
+async def linger(ctx: sf.Context) -> None:
     """Take one step."""
     await ctx.step(last)
 
@@ -30,7 +30,7 @@ async def linger(ctx: hf.Context) -> None:
 async def main(url: str) -> None:
     """Work until the test has ended."""
     told = await commands()
-    async with hf.Engine(url, workflows=[linger], lease=LEASE, quarantine_after=KILLS):
+    async with sf.Engine(url, workflows=[linger], lease=LEASE, quarantine_after=KILLS):
         say("ready")
         await told.read()
 

@@ -10,9 +10,9 @@ import os
 import sys
 import traceback
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+from standfast.keys import RecordKey
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 
 
 async def commit(url: str, name: str) -> None:

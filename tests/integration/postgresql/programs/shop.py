@@ -11,9 +11,9 @@ import django
 from django.conf import settings
 from django.db import connection, transaction
 
-import holdfast as hf
-from holdfast import blocking
-from holdfast.errors import RunNotFoundError, UnsuitableConnectionError
+import standfast as sf
+from standfast import blocking
+from standfast.errors import RunNotFoundError, UnsuitableConnectionError
 
 SERVER, URL, SPACE = sys.argv[1:]
 _parts = urllib.parse.urlsplit(SERVER)
@@ -38,20 +38,20 @@ def note(what: str) -> None:
         cursor.execute("INSERT INTO effects (space, what) VALUES (%s, %s)", [SPACE, what])
 
 
-@hf.step
+@sf.step
 def charge(order: str) -> str:
     """Charge for an order, and record that in the same transaction."""
     try:
         with transaction.atomic():
             note(f"charged {order}")
-            hf.current_step().record_with(connection, f"{order} is charged")
+            sf.current_step().record_with(connection, f"{order} is charged")
     finally:
         connection.close()
     return ""
 
 
-@hf.workflow
-async def fulfil(ctx: hf.Context, order: str) -> str:
+@sf.workflow
+async def fulfil(ctx: sf.Context, order: str) -> str:
     """Do what an order needs."""
     return await ctx.step(charge, order)
 

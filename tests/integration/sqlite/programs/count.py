@@ -10,13 +10,13 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from holdfast.stores import Commit, Decision, Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Commit, Decision, Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
-    from holdfast.keys import RecordKey
-    from holdfast.stores import Record, Snapshot, Store
+    from standfast.keys import RecordKey
+    from standfast.stores import Record, Snapshot, Store
 
 seen: dict[RecordKey, int] = {}
 

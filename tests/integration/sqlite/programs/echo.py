@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 PING, PONG = key("ping"), key("pong")

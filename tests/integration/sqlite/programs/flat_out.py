@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import statistics
 
-from holdfast.clock import monotonic
-from holdfast.stores import Commit, Put
-from holdfast.stores.opening import open_store
+from standfast.clock import monotonic
+from standfast.stores import Commit, Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 

@@ -12,16 +12,16 @@ import multiprocessing
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
-from holdfast.stores import Decision, Put
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite import slow_check
+from standfast.errors import StandfastError
+from standfast.stores import Decision, Put
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite import slow_check
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.stores import Store, Watch
+    from standfast.stores import Store, Watch
 
 
 def attempts(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -42,7 +42,7 @@ async def in_child(inherited: Store, watch: Watch, url: str, how_to_exit: str) -
     for name, attempt in attempts(inherited).items():
         try:
             await attempt()
-        except HoldfastError as problem:
+        except StandfastError as problem:
             say(name, type(problem).__name__)
         else:
             say(name, "worked")

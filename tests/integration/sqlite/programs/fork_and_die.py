@@ -9,8 +9,8 @@ import asyncio
 import os
 import select
 
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.count import increment_folded
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 

@@ -6,20 +6,20 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
-from holdfast.stores import Decision, Put
-from holdfast.stores.opening import open_store
+from standfast.errors import StandfastError
+from standfast.stores import Decision, Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
-    from holdfast.stores import Snapshot
+    from standfast.stores import Snapshot
 
 
 async def in_child(url: str) -> None:
     """Try to open the same file."""
     try:
         await open_store(url)
-    except HoldfastError as problem:
+    except StandfastError as problem:
         say("child", type(problem).__name__)
     else:
         say("child", "opened")

@@ -8,17 +8,17 @@ import threading
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from holdfast.errors import HoldfastError
-from holdfast.stores import Put
-from holdfast.stores.forks import run_in_forked_child
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite.store_time import read_anchor
+from standfast.errors import StandfastError
+from standfast.stores import Put
+from standfast.stores.forks import run_in_forked_child
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite.store_time import read_anchor
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
-    from holdfast.clock import Clock
-    from holdfast.stores.sqlite.driver import Connection
-    from holdfast.stores.sqlite.store_time import StoreTime
+    from standfast.clock import Clock
+    from standfast.stores.sqlite.driver import Connection
+    from standfast.stores.sqlite.store_time import StoreTime
 
 LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT max(i) FROM n"
 
@@ -39,7 +39,7 @@ async def in_child(url: str) -> None:
         store = await open_store(url)
         await store.commit(Put(key("child"), b""))
         await store.aclose()
-    except HoldfastError as problem:
+    except StandfastError as problem:
         say("child", type(problem).__name__)
     else:
         say("child", "wrote")
@@ -48,7 +48,7 @@ async def in_child(url: str) -> None:
 async def main(url: str) -> None:
     """Fork in the midst of an opening."""
     store = await open_store(url)
-    with mock.patch("holdfast.stores.sqlite.read_anchor", read_slowly):
+    with mock.patch("standfast.stores.sqlite.read_anchor", read_slowly):
         another = asyncio.create_task(store.another())
         await asyncio.to_thread(inside.wait)
         fork(url)

@@ -10,14 +10,14 @@ import os
 from itertools import count
 from typing import TYPE_CHECKING
 
-from holdfast.stores import Decision, Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Decision, Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.stores import Snapshot
+    from standfast.stores import Snapshot
 
 
 def enter(name: str, number: int) -> Callable[[Snapshot], Decision[None]]:

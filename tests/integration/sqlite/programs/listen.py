@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import time
 
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite import slow_check
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite import slow_check
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 

@@ -15,11 +15,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.stores.opening import open_store
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say, told
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 async def live_on(url: str) -> None:

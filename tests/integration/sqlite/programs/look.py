@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.keys import RecordKey
-from holdfast.stores.sqlite.driver import open_connection
+from standfast.keys import RecordKey
+from standfast.stores.sqlite.driver import open_connection
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
 

@@ -12,14 +12,14 @@ import resource
 import subprocess
 from typing import TYPE_CHECKING, final
 
-from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+from standfast.clock import monotonic
+from standfast.errors import StandfastError
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
 
 @final
@@ -76,7 +76,7 @@ class Servant:
         began = monotonic()
         try:
             answer = await getattr(self, words[0])(*words[1:])
-        except HoldfastError as problem:
+        except StandfastError as problem:
             say(type(problem).__name__, monotonic() - began, problem)
         else:
             say("done", monotonic() - began, answer)

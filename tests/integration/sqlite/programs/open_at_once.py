@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import holdfast.stores.sqlite  # noqa: F401 -- loaded before the race begins
-from holdfast.errors import HoldfastError
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+import standfast.stores.sqlite  # noqa: F401 -- loaded before the race begins
+from standfast.errors import StandfastError
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 
@@ -19,7 +19,7 @@ async def main(url: str, name: str) -> None:
         store = await open_store(url)
         await store.commit(Put(key("opener", name), b"here"))
         await store.aclose()
-    except HoldfastError as problem:
+    except StandfastError as problem:
         say(type(problem).__name__, problem)
     else:
         say("done")

@@ -7,12 +7,12 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from holdfast.stores import Decision, Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Decision, Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:
-    from holdfast.stores import Snapshot
+    from standfast.stores import Snapshot
 
 
 def stop_and_decide(_: Snapshot) -> Decision[str]:

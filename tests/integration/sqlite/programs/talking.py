@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from holdfast.keys import RecordKey
+from standfast.keys import RecordKey
 
 ARGUMENTS: Final = sys.argv[1:]
 

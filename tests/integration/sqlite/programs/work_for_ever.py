@@ -6,16 +6,16 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING
 
-from holdfast.stores import Put
-from holdfast.stores.opening import open_store
+from standfast.stores import Put
+from standfast.stores.opening import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores import Change
-    from holdfast.stores.sqlite import SqlWork
+    from standfast.keys import RecordKey
+    from standfast.stores import Change
+    from standfast.stores.sqlite import SqlWork
 
 
 def insert(name: str) -> Callable[[SqlWork], int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import holdfast as hf
+import standfast as sf
 
 
-@hf.workflow
-async def holds(ctx: hf.Context) -> int:
+@sf.workflow
+async def holds(ctx: sf.Context) -> int:
     """Hold a lock until a signal comes, and count those who did."""
     async with ctx.mutex("k") as hold:
         await ctx.state.workflow("inside", type=list[str]).append(f"+{ctx.run_id}")
@@ -20,7 +20,7 @@ async def holds(ctx: hf.Context) -> int:
 
 async def main(url: str) -> None:
     """Drive runs for ever."""
-    async with hf.Engine(url, workflows=[holds]):
+    async with sf.Engine(url, workflows=[holds]):
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-import holdfast as hf
+import standfast as sf
 
 
-@hf.step
+@sf.step
 def note(path: str, name: str) -> str:
     """Add a line to a file outside of the store."""
     with Path(path).open("a") as file:
@@ -17,24 +17,24 @@ def note(path: str, name: str) -> str:
     return name
 
 
-@hf.workflow(concurrency=1)
-async def alone(ctx: hf.Context, name: str) -> str:
+@sf.workflow(concurrency=1)
+async def alone(ctx: sf.Context, name: str) -> str:
     """Wait for a signal, one run at a time."""
     return f"{name}{await ctx.wait_signal('go')}"
 
 
-@hf.workflow(concurrency=hf.Limit(1, on_limit="queue"))
-async def in_turn(ctx: hf.Context, path: str, name: str) -> str:
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
+async def in_turn(ctx: sf.Context, path: str, name: str) -> str:
     """Leave a line in a file, one after the other."""
     return await ctx.step(note, path, name)
 
 
-WORKFLOWS: list[hf.Workflow[..., str]] = [alone, in_turn]
+WORKFLOWS: list[sf.Workflow[..., str]] = [alone, in_turn]
 
 
 async def main(url: str) -> None:
     """Drive runs for ever."""
-    async with hf.Engine(url, workflows=WORKFLOWS):
+    async with sf.Engine(url, workflows=WORKFLOWS):
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 
-from holdfast.cli.becoming import die_with
+from standfast.cli.becoming import die_with
 from tests.integration.workflows.flows import make_engine
 
 QUARANTINE = 1_000_000  # it is the test that kills them, not their runs
@@ -59,8 +59,8 @@ def bury() -> None:
 
 def prepare() -> None:
     """Import the driver of the store once, so that no worker has to."""
-    scheme = os.environ["HOLDFAST_STORE"].partition(":")[0]
-    importlib.import_module(f"holdfast.stores.{scheme}")
+    scheme = os.environ["STANDFAST_STORE"].partition(":")[0]
+    importlib.import_module(f"standfast.stores.{scheme}")
 
 
 def main() -> None:

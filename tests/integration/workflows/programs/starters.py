@@ -6,19 +6,19 @@ import asyncio
 import os
 import sys
 
-import holdfast as hf
-from holdfast.cli.becoming import die_with
+import standfast as sf
+from standfast.cli.becoming import die_with
 
 
-@hf.workflow
-async def gathers(ctx: hf.Context, count: int) -> list[str]:
+@sf.workflow
+async def gathers(ctx: sf.Context, count: int) -> list[str]:
     """Take so many signals."""
     return [await ctx.wait_signal("item") for _ in range(count)]
 
 
 async def race(url: str, number: int, of: int, signals: int) -> None:
     """Start the run and signal it; every fifth process also drives what it finds."""
-    async with hf.Engine(url, workflows=[gathers], drive=number % 5 == 0) as engine:
+    async with sf.Engine(url, workflows=[gathers], drive=number % 5 == 0) as engine:
         run = await engine.start(gathers, of * signals, id="one")
         os.write(1, b"new\n" if run.is_new else b"old\n")
         names = [f"{number}-{n}" for n in range(signals)]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, final
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     QueueFullError,
     RequestInterruptedError,
     RequestRejectedError,
@@ -16,19 +16,19 @@ from holdfast.errors import (
     RunCancelledError,
     RunNotFoundError,
 )
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import SUPERSEDED_BY, JoinsError, Stop
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.flows.policies import Queue
-from holdfast.workflows.declaring.definition import Workflow
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import SUPERSEDED_BY, JoinsError, Stop
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.policies import Queue
+from standfast.workflows.declaring.definition import Workflow
 from tests.conformance.arbiter_visits import HASTY, JOIN, QUEUE, REJECT, RESTART, SOON, Visit, ask, fresh_name, putting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.flows.arbiters.protocol import Arbiter, Ask, Manner, Turn
-    from holdfast.workflows.storing.records import Standing
+    from standfast.flows.arbiters.protocol import Arbiter, Ask, Manner, Turn
+    from standfast.workflows.storing.records import Standing
 
 
 @final
@@ -37,7 +37,7 @@ class Durable:
 
     def __init__(self) -> None:
         self.workflow: Final = self._workflow()
-        self.engine: Final = hf.Engine("memory://", workflows=[self.workflow], namespace=fresh_name())
+        self.engine: Final = sf.Engine("memory://", workflows=[self.workflow], namespace=fresh_name())
         self.asks: Final[dict[str, Ask]] = {}
         self.turns: Final[dict[str, Turn]] = {}
         self._begun: Final[dict[str, asyncio.Event]] = {}
@@ -49,7 +49,7 @@ class Durable:
         await self.engine.cancel(run_id, reason)
 
     def _workflow(self) -> Workflow[[str], str]:
-        async def respond(ctx: hf.Context, name: str) -> str:
+        async def respond(ctx: sf.Context, name: str) -> str:
             return await ctx.step("respond", self._step, name)
 
         return Workflow(

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.flows.arbiters.line import Enters, Full, Joins, Refused, RequestLine
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.policies import Join, Latest, Queue, Reject, Restart
+from standfast.flows.arbiters.line import Enters, Full, Joins, Refused, RequestLine
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
 
 if TYPE_CHECKING:
-    from holdfast.flows.arbiters.protocol import Manner
+    from standfast.flows.arbiters.protocol import Manner
 
 ACTIONS: Final = ("append", "respond")
 MANNERS: Final = (

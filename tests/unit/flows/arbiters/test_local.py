@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     ArbiterUnavailableError,
     NotTheSoleServerError,
     QueueTimeoutError,
@@ -16,14 +16,14 @@ from holdfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.manners import manner_of
-from holdfast.flows.arbiters.protocol import Manner
-from holdfast.flows.policies import Queue
-from holdfast.space import Space, lines_of
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.testing import simulate
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.manners import manner_of
+from standfast.flows.arbiters.protocol import Manner
+from standfast.flows.policies import Queue
+from standfast.space import Space, lines_of
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.testing import simulate
 from tests.conformance.arbiter_visits import HASTY, REJECT, SOON, Visit, ask, force_out, fresh_name, putting
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def space() -> AsyncIterator[Space]:
     """A space in memory."""
-    async with hf.open("memory://", namespace=fresh_name()) as space:
+    async with sf.open("memory://", namespace=fresh_name()) as space:
         yield space
 
 

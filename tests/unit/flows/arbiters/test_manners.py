@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.flows.arbiters.manners import MOST_WAITING, PATIENCE, manner_of
-from holdfast.flows.arbiters.protocol import Manner
-from holdfast.flows.policies import Batch, Debounce, Join, Latest, Policy, Queue, Reject, Restart
+from standfast.flows.arbiters.manners import MOST_WAITING, PATIENCE, manner_of
+from standfast.flows.arbiters.protocol import Manner
+from standfast.flows.policies import Batch, Debounce, Join, Latest, Policy, Queue, Reject, Restart
 
 
 @pytest.mark.parametrize(

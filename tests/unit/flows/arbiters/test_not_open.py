@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import ArbiterUnavailableError
-from holdfast.flows.arbiters.local import LocalArbiter
-from holdfast.flows.arbiters.shared import SharedArbiter
+import standfast as sf
+from standfast.errors import ArbiterUnavailableError
+from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiters.shared import SharedArbiter
 from tests.conformance.arbiter_visits import Visit, ask, fresh_name
 
 
 @pytest.mark.parametrize("kind", [LocalArbiter, SharedArbiter])
 async def test_an_arbiter_that_is_not_open_admits_nobody(kind: type[LocalArbiter | SharedArbiter]) -> None:
     """Neither before it is opened nor after it was closed."""
-    async with hf.open("memory://", namespace=fresh_name()) as space:
+    async with sf.open("memory://", namespace=fresh_name()) as space:
         arbiter = kind(space)
         with pytest.raises(ArbiterUnavailableError):
             await Visit(arbiter, ask("r1")).ended()

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import ArbiterUnavailableError, QueueTimeoutError, RequestCancelledError, RequestInterruptedError
-from holdfast.flows.arbiters import shared
-from holdfast.flows.arbiters.protocol import Manner, Stop
-from holdfast.flows.arbiters.shared import SharedArbiter
-from holdfast.space import Space, lines_of
-from holdfast.stores import GroupedStore
-from holdfast.stores.memory import Memory, MemoryBackend
-from holdfast.testing import Faults, FaultyStore, VirtualClock, simulate
+from standfast.errors import ArbiterUnavailableError, QueueTimeoutError, RequestCancelledError, RequestInterruptedError
+from standfast.flows.arbiters import shared
+from standfast.flows.arbiters.protocol import Manner, Stop
+from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.space import Space, lines_of
+from standfast.stores import GroupedStore
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from tests.conformance.arbiter_visits import QUEUE, REJECT, SOON, Visit, ask, putting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.stores.backend import Applied, Batch
+    from standfast.stores.backend import Applied, Batch
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import InvalidUrlError
-from holdfast.stores.dynamodb.options import Options, options_of
-from holdfast.stores.remote.addresses import Address
+from standfast.errors import InvalidUrlError
+from standfast.stores.dynamodb.options import Options, options_of
+from standfast.stores.remote.addresses import Address
 
 
 def read(url: str) -> Options:

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from holdfast.stores.dynamodb import pacing
-from holdfast.stores.dynamodb.pacing import FIRST, LONGEST, Pace
+from standfast.stores.dynamodb import pacing
+from standfast.stores.dynamodb.pacing import FIRST, LONGEST, Pace
 
 
 class Time:

@@ -7,9 +7,9 @@ from email.utils import formatdate
 
 import pytest
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.stores.dynamodb.store_time import DRIFT, FRESH, SLACK, StoreTime, instant_of
-from holdfast.testing import VirtualClock
+from standfast.clock import MICROSECONDS, Instant
+from standfast.stores.dynamodb.store_time import DRIFT, FRESH, SLACK, StoreTime, instant_of
+from standfast.testing import VirtualClock
 
 NOON = Instant(1_800_000_000 * MICROSECONDS)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores.mongodb.documents import (
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores.mongodb.documents import (
     LARGEST_COMMAND,
     STORE,
     attempt_id,
@@ -22,7 +22,7 @@ from holdfast.stores.mongodb.documents import (
     to_id,
     updates_of,
 )
-from holdfast.stores.remote.server import Intent, Row
+from standfast.stores.remote.server import Intent, Row
 
 AT = Instant(1_000)
 K = RecordKey("n", "k")

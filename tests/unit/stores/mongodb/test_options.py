@@ -6,11 +6,11 @@ import ssl
 
 import pytest
 
-from holdfast.errors import InvalidUrlError, UnsuitableStoreError
-from holdfast.stores.credentials import Credentials
-from holdfast.stores.mongodb.options import read_options
-from holdfast.stores.mongodb.schema import _check_server  # pyright: ignore[reportPrivateUsage] -- asked without a server
-from holdfast.stores.remote.addresses import Address
+from standfast.errors import InvalidUrlError, UnsuitableStoreError
+from standfast.stores.credentials import Credentials
+from standfast.stores.mongodb.options import read_options
+from standfast.stores.mongodb.schema import _check_server  # pyright: ignore[reportPrivateUsage] -- asked without a server
+from standfast.stores.remote.addresses import Address
 
 
 def test_a_url_is_read() -> None:

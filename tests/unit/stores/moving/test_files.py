@@ -6,11 +6,11 @@ import io
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import InvalidExportError
-from holdfast.keys import RecordKey
-from holdfast.stores import Record
-from holdfast.stores.moving.files import FORMAT, Header, Writer, records, survey
+from standfast.clock import Instant
+from standfast.errors import InvalidExportError
+from standfast.keys import RecordKey
+from standfast.stores import Record
+from standfast.stores.moving.files import FORMAT, Header, Writer, records, survey
 
 HEADER = Header(FORMAT, "memory", 1)
 RECORDS = [

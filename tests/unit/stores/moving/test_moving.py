@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     InvalidExportError,
     StoreMovedError,
     StoreNotEmptyError,
     UnsuitableStoreError,
 )
-from holdfast.keys import RecordKey
-from holdfast.space import Space
-from holdfast.stores import Capabilities, Commit, Conflict, GroupedStore, Put
-from holdfast.stores.memory import Memory, MemoryBackend, open_memory
-from holdfast.stores.moving.exporting import export_store
-from holdfast.stores.moving.fencing import fence_store
-from holdfast.stores.moving.importing import import_store
-from holdfast.stores.moving.protocol import EXPORTED, OPEN
+from standfast.keys import RecordKey
+from standfast.space import Space
+from standfast.stores import Capabilities, Commit, Conflict, GroupedStore, Put
+from standfast.stores.memory import Memory, MemoryBackend, open_memory
+from standfast.stores.moving.exporting import export_store
+from standfast.stores.moving.fencing import fence_store
+from standfast.stores.moving.importing import import_store
+from standfast.stores.moving.protocol import EXPORTED, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from asyncmy import errors as driver
 
-from holdfast.errors import (
+from standfast.errors import (
     StoreBusyError,
     StoreFullError,
     StoreReadOnlyError,
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from holdfast.keys import RecordKey
-from holdfast.stores.mysql.checking import check, weakness_of
-from holdfast.stores.mysql.options import Names
-from holdfast.stores.mysql.statements import LONGEST_STATEMENT, create, literal, packets, put
-from holdfast.stores.mysql.trouble import is_certain, translated
-from holdfast.stores.remote import Row
+from standfast.keys import RecordKey
+from standfast.stores.mysql.checking import check, weakness_of
+from standfast.stores.mysql.options import Names
+from standfast.stores.mysql.statements import LONGEST_STATEMENT, create, literal, packets, put
+from standfast.stores.mysql.trouble import is_certain, translated
+from standfast.stores.remote import Row
 
-NAMES = Names.of("holdfast")
+NAMES = Names.of("standfast")
 GOOD = {"version": "10.11.1-MariaDB", "max_allowed_packet": "16777216", "innodb_flush_log_at_trx_commit": "1"}
 
 

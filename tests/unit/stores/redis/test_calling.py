@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from redis.exceptions import ClusterDownError, NoScriptError
 
-from holdfast.errors import StoreUnavailableError
-from holdfast.stores.redis import calling
-from holdfast.stores.redis.calling import REDIRECTS, Calls
-from holdfast.stores.redis.names import Names
-from holdfast.stores.redis.scripts import READ
+from standfast.errors import StoreUnavailableError
+from standfast.stores.redis import calling
+from standfast.stores.redis.calling import REDIRECTS, Calls
+from standfast.stores.redis.names import Names
+from standfast.stores.redis.scripts import READ
 
-NAMES = Names(b"n\x00\x01", "holdfast", 0, one_slot=True)
+NAMES = Names(b"n\x00\x01", "standfast", 0, one_slot=True)
 DOWN, NO_SCRIPT, ANSWER = ClusterDownError("the cluster is down"), NoScriptError("none"), [0, 1, 2]
 
 

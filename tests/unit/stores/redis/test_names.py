@@ -7,15 +7,15 @@ import redis.crc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.keys import RecordKey
-from holdfast.stores.redis.names import Names, slot_of
+from standfast.keys import RecordKey
+from standfast.stores.redis.names import Names, slot_of
 
 SUFFIXES = ("head", "records", "order", "expiries", "attempts", "topics", "channel")
 
 
 def keys_of(namespace: str) -> list[bytes]:
     """Return all keys of a namespace, as in a cluster."""
-    names = Names(RecordKey(namespace).namespace, "holdfast", 0, one_slot=True)
+    names = Names(RecordKey(namespace).namespace, "standfast", 0, one_slot=True)
     return [getattr(names, suffix) for suffix in SUFFIXES]
 
 
@@ -46,4 +46,4 @@ def test_a_slot_is_that_of_the_tag(key: bytes, hashed: bytes) -> None:
 
 def test_people_can_read_the_keys() -> None:
     """As they are shown by redis-cli."""
-    assert keys_of("prod")[:2] == [b"{holdfast:prod}:head", b"{holdfast:prod}:records"]
+    assert keys_of("prod")[:2] == [b"{standfast:prod}:head", b"{standfast:prod}:records"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from holdfast import errors
-from holdfast.stores.redis.trouble import translate
+from standfast import errors
+from standfast.stores.redis.trouble import translate
 
 NAME = "redis://host"
 

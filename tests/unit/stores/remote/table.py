@@ -10,18 +10,18 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, Instant
-from holdfast.errors import AttemptClosedError, StoreError
-from holdfast.stores.backend import Batching
-from holdfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
-from holdfast.stores.remote.server import Audience, Intent, Landed, Listener, Message, Refused, Written
-from holdfast.stores.rules import in_window
+from standfast.clock import SYSTEM_CLOCK, Clock, Instant
+from standfast.errors import AttemptClosedError, StoreError
+from standfast.stores.backend import Batching
+from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
+from standfast.stores.remote.server import Audience, Intent, Landed, Listener, Message, Refused, Written
+from standfast.stores.rules import in_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.keys import RecordKey
-    from holdfast.stores.backend import Outcome, WorkRider
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Outcome, WorkRider
 
 CAPABILITIES = Capabilities(backend="table", atomic=True, durable=True, reach="network", wakes="push")
 

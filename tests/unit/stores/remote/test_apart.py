@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores.backend import CommitRider, UpdateRider
-from holdfast.stores.protocol import Check, Decision, Delete, Put, Record, Wake
-from holdfast.stores.remote.apart import plan_apart
-from holdfast.stores.remote.believing import Beliefs
-from holdfast.stores.remote.planning import plan
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores.backend import CommitRider, UpdateRider
+from standfast.stores.protocol import Check, Decision, Delete, Put, Record, Wake
+from standfast.stores.remote.apart import plan_apart
+from standfast.stores.remote.believing import Beliefs
+from standfast.stores.remote.planning import plan
 from tests.unit.stores.remote.table import CAPABILITIES
 
 if TYPE_CHECKING:
-    from holdfast.stores.backend import Rider
-    from holdfast.stores.protocol import Change, Snapshot
-    from holdfast.stores.remote.planning import Plan
+    from standfast.stores.backend import Rider
+    from standfast.stores.protocol import Change, Snapshot
+    from standfast.stores.remote.planning import Plan
 
 KEYS = [RecordKey("n", name) for name in "abcdefgh"]
 A, B, C = KEYS[:3]

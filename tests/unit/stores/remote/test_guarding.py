@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     InvalidChangeError,
     OutcomeUnknownError,
     StoreBusyError,
     StoreError,
     StoreUnavailableError,
 )
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Decided, Decision, Put, settling
-from holdfast.stores.backend import Batching
-from holdfast.stores.protocol import Record
-from holdfast.stores.remote import Refused, guarding, open_remote
-from holdfast.stores.remote.guarding import TOGETHER
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Decided, Decision, Put, settling
+from standfast.stores.backend import Batching
+from standfast.stores.protocol import Record
+from standfast.stores.remote import Refused, guarding, open_remote
+from standfast.stores.remote.guarding import TOGETHER
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.stores import Snapshot
-    from holdfast.stores.remote.server import Intent, Landed, Written
+    from standfast.stores import Snapshot
+    from standfast.stores.remote.server import Intent, Landed, Written
 
 KEY = RecordKey("n", "k")
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put, group
-from holdfast.stores.backend import Batching
-from holdfast.stores.group import A_CROWD
-from holdfast.stores.remote import open_remote
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put, group
+from standfast.stores.backend import Batching
+from standfast.stores.group import A_CROWD
+from standfast.stores.remote import open_remote
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
-    from holdfast.stores import GroupedStore
-    from holdfast.stores.remote import Intent, Refused, Written
+    from standfast.stores import GroupedStore
+    from standfast.stores.remote import Intent, Refused, Written
 
 
 class Hands:

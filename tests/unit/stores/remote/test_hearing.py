@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores import Decision, Put, Wake
-from holdfast.stores.remote import hearing, open_remote
+from standfast.keys import RecordKey
+from standfast.stores import Decision, Put, Wake
+from standfast.stores.remote import hearing, open_remote
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from holdfast.stores import GroupedStore, Watch
-    from holdfast.stores.remote.server import Audience, Intent, Message, Refused, Written
+    from standfast.stores import GroupedStore, Watch
+    from standfast.stores.remote.server import Audience, Intent, Message, Refused, Written
 
 KEY = RecordKey("n", "t", "kind", "a")
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
-from holdfast.stores.fold import fold_in_order
-from holdfast.stores.protocol import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record
-from holdfast.stores.remote import RemoteBackend
-from holdfast.stores.remote.believing import Beliefs
-from holdfast.stores.remote.planning import UNDRAWN, plan, wants_reserve
-from holdfast.testing import VirtualClock
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
+from standfast.stores.fold import fold_in_order
+from standfast.stores.protocol import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record
+from standfast.stores.remote import RemoteBackend
+from standfast.stores.remote.believing import Beliefs
+from standfast.stores.remote.planning import UNDRAWN, plan, wants_reserve
+from standfast.testing import VirtualClock
 from tests.unit.stores.remote.table import CAPABILITIES, Table, TableServer
 
 if TYPE_CHECKING:
-    from holdfast.stores.backend import Outcome, Rider
-    from holdfast.stores.protocol import Change, Snapshot
+    from standfast.stores.backend import Outcome, Rider
+    from standfast.stores.protocol import Change, Snapshot
 
 KEYS = [RecordKey("n", name) for name in "abc"]
 A, B, C = KEYS

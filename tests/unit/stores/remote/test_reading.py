@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import Instant
-from holdfast.errors import StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores.backend import Batching
-from holdfast.stores.protocol import Record, Snapshot
-from holdfast.stores.remote.reading import ReadGroup
+from standfast.clock import Instant
+from standfast.errors import StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores.backend import Batching
+from standfast.stores.protocol import Record, Snapshot
+from standfast.stores.remote.reading import ReadGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores.backend import Batching
-from holdfast.stores.remote import open_remote
-from holdfast.testing.conformance import StoreConformance
+from standfast.stores.backend import Batching
+from standfast.stores.remote import open_remote
+from standfast.testing.conformance import StoreConformance
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from holdfast.stores import GroupedStore
+    from standfast.stores import GroupedStore
 
     Open = Callable[[], Awaitable[GroupedStore]]
 

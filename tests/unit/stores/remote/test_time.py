@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.clock import Instant
-from holdfast.keys import RecordKey
-from holdfast.stores import Decision, Put
-from holdfast.stores.remote import open_remote
-from holdfast.stores.remote.believing import Beliefs
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores import Decision, Put
+from standfast.stores.remote import open_remote
+from standfast.stores.remote.believing import Beliefs
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.stores import Snapshot
-    from holdfast.stores.remote.server import Intent, Refused, Written
+    from standfast.stores import Snapshot
+    from standfast.stores.remote.server import Intent, Refused, Written
 
 KEY = RecordKey("n", "k")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.keys import RecordKey
-from holdfast.stores.protocol import Wake
-from holdfast.stores.remote.server import Audience
-from holdfast.stores.remote.topics import (
+from standfast.keys import RecordKey
+from standfast.stores.protocol import Wake
+from standfast.stores.remote.server import Audience
+from standfast.stores.remote.topics import (
     LONGEST_MESSAGE,
     MOST_HINTS,
     SIBLINGS,

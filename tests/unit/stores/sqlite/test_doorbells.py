@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.keys import RecordKey
-from holdfast.stores.protocol import Wake
-from holdfast.stores.sqlite import doorbells
-from holdfast.stores.sqlite.doorbells import Doorbells
+from standfast.keys import RecordKey
+from standfast.stores.protocol import Wake
+from standfast.stores.sqlite import doorbells
+from standfast.stores.sqlite.doorbells import Doorbells
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores import sqlite
-from holdfast.stores.opening import open_store
-from holdfast.stores.sqlite.connecting import OldSqliteWarning, library_is_safe, warn_of_old_library
+from standfast.stores import sqlite
+from standfast.stores.opening import open_store
+from standfast.stores.sqlite.connecting import OldSqliteWarning, library_is_safe, warn_of_old_library
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import InvalidUrlError
-from holdfast.stores.sqlite import files, open_sqlite
-from holdfast.stores.sqlite.files import NETWORK_FILESYSTEMS
-from holdfast.stores.sqlite.mounts import filesystem_of, is_mounted_alone
+from standfast.errors import InvalidUrlError
+from standfast.stores.sqlite import files, open_sqlite
+from standfast.stores.sqlite.files import NETWORK_FILESYSTEMS
+from standfast.stores.sqlite.mounts import filesystem_of, is_mounted_alone
 
 if TYPE_CHECKING:
     from pathlib import Path

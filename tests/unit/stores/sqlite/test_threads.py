@@ -8,19 +8,19 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from holdfast.stores.sqlite import connecting, open_sqlite
-from holdfast.stores.sqlite.connecting import connect, disconnect
-from holdfast.stores.sqlite.driver import open_connection
-from holdfast.stores.sqlite.files import prepare
-from holdfast.stores.sqlite.sharing import share, unshare
-from holdfast.stores.sqlite.upkeep import Upkeep
+from standfast.stores.sqlite import connecting, open_sqlite
+from standfast.stores.sqlite.connecting import connect, disconnect
+from standfast.stores.sqlite.driver import open_connection
+from standfast.stores.sqlite.files import prepare
+from standfast.stores.sqlite.sharing import share, unshare
+from standfast.stores.sqlite.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from holdfast.stores.sqlite.driver import Connection
+    from standfast.stores.sqlite.driver import Connection
 
 
 async def open_and_close(path: Path) -> None:

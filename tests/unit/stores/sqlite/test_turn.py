@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores.sqlite import turn as turns
-from holdfast.stores.sqlite.locking import lock_holder
-from holdfast.stores.sqlite.turn import _NEXT, Turn
+from standfast.stores.sqlite import turn as turns
+from standfast.stores.sqlite.locking import lock_holder
+from standfast.stores.sqlite.turn import _NEXT, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whi
 # Another process: it takes the turn, waiting for it if need be, says so, and gives it back when it is told to.
 RIVAL = """
 import sys
-from holdfast.stores.sqlite.turn import Turn
+from standfast.stores.sqlite.turn import Turn
 turn = Turn(sys.argv[1])
 turn.take() if sys.argv[2] == "take" else turn.try_take()
 print("taken", flush=True)

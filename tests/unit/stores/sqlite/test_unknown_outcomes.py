@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, final
 import apsw
 import pytest
 
-from holdfast.errors import OutcomeUnknownError, StoreUnavailableError
-from holdfast.keys import RecordKey
-from holdfast.stores import Commit, Put
-from holdfast.stores.backend import Batch, CommitRider
-from holdfast.stores.opening import open_store
+from standfast.errors import OutcomeUnknownError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Put
+from standfast.stores.backend import Batch, CommitRider
+from standfast.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from holdfast.stores import GroupedStore
-    from holdfast.stores.sqlite.database import Database
+    from standfast.stores import GroupedStore
+    from standfast.stores.sqlite.database import Database
 
 KEY = RecordKey("test", "key")
 

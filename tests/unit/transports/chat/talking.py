@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-import holdfast as hf
-from holdfast.transports.app import App
-from holdfast.transports.chat.declaring import Chat
+import standfast as sf
+from standfast.transports.app import App
+from standfast.transports.chat.declaring import Chat
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from holdfast.transports.chat.declaring import ChatLimits
+    from standfast.transports.chat.declaring import ChatLimits
 
 PATH = "/chat/support"
 HOST = "chat.example"
 PATIENCE = 10.0
 
 
-def known_by_header(connection: HTTPConnection) -> hf.Principal | None:
+def known_by_header(connection: HTTPConnection) -> sf.Principal | None:
     """Everybody says who they are, and nobody lies."""
     user = connection.headers.get("x-user")
-    return None if user is None else hf.Principal("acme", user)
+    return None if user is None else sf.Principal("acme", user)
 
 
-def chat_app(flow: hf.Flow, limits: ChatLimits | None = None, **options: Any) -> App:
+def chat_app(flow: sf.Flow, limits: ChatLimits | None = None, **options: Any) -> App:
     """Return an application with one chat, kept in memory."""
     chat = Chat(flow, limits=limits, **{name: options.pop(name) for name in ("append", "page") if name in options})
     return App("memory://", flows=[flow], chats=[chat], authenticate=known_by_header, **options)
@@ -38,17 +38,17 @@ class Support:
     """A flow that answers word by word, when it is told to go on."""
 
     def __init__(self, policy: Any = "queue") -> None:
-        self.flow = hf.Flow("support")
+        self.flow = sf.Flow("support")
         self.kept: list[str] = []
         self.go = asyncio.Semaphore(0)
         self.flow.action(name="append_message")(self._append)
         self.flow.action(name="respond", concurrency=policy)(self._respond)
 
-    async def _append(self, request: hf.Request, text: str) -> None:
+    async def _append(self, request: sf.Request, text: str) -> None:
         self.kept.append(text)
         request.session.append("messages", text)
 
-    async def _respond(self, request: hf.Request, text: str) -> str:
+    async def _respond(self, request: sf.Request, text: str) -> str:
         for word in ("re:", text, "done"):
             request.emit(word)
             await self.go.acquire()

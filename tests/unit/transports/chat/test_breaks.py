@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from typing import Any
 
-import holdfast as hf
-from holdfast.transports.chat.declaring import ChatLimits
+import standfast as sf
+from standfast.transports.chat.declaring import ChatLimits
 from tests.sizes import rounds
 from tests.unit.transports.chat.talking import Socket, chat_app
 
@@ -15,12 +15,12 @@ MESSAGES = 6
 WORDS = 5
 
 
-def talkative(policy: Any) -> hf.Flow:
+def talkative(policy: Any) -> sf.Flow:
     """Return a flow that answers in several words."""
-    flow = hf.Flow("support")
+    flow = sf.Flow("support")
 
     @flow.action(concurrency=policy)
-    async def respond(request: hf.Request, text: str) -> str:
+    async def respond(request: sf.Request, text: str) -> str:
         for number in range(WORDS):
             request.emit(f"{text} {number}")
         return text
@@ -28,7 +28,7 @@ def talkative(policy: Any) -> hf.Flow:
     return flow
 
 
-async def heard_on_a_bad_line(flow: hf.Flow, random: random.Random) -> list[dict[str, Any]]:
+async def heard_on_a_bad_line(flow: sf.Flow, random: random.Random) -> list[dict[str, Any]]:
     """Send messages and hear the answers; the line breaks after every few frames, and what was on its way is lost."""
     heard: list[dict[str, Any]] = []
     unsent = {f"m{number}": f"text {number}" for number in range(MESSAGES)}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInputError
-from holdfast.transports.chat.cursor import LONGEST, Seen
+from standfast.errors import InvalidInputError
+from standfast.transports.chat.cursor import LONGEST, Seen
 
 STEPS = st.lists(st.tuples(st.sampled_from(["tell", "hear", "end"]), st.integers(1, 30), st.integers(1, 9)))
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import InvalidFlowError
-from holdfast.transports.app import App
-from holdfast.transports.chat.declaring import Chat, ChatLimits
+import standfast as sf
+from standfast.errors import InvalidFlowError
+from standfast.transports.app import App
+from standfast.transports.chat.declaring import Chat, ChatLimits
 from tests.unit.transports.chat.talking import Support
 
 
-async def _only_text(request: hf.Request, text: str) -> None: ...
-async def _nothing(request: hf.Request) -> None: ...
-async def _a_number(request: hf.Request, text: str, number: int) -> None: ...
+async def _only_text(request: sf.Request, text: str) -> None: ...
+async def _nothing(request: sf.Request) -> None: ...
+async def _a_number(request: sf.Request, text: str, number: int) -> None: ...
 
 
-def flow_of(**actions: Any) -> hf.Flow:
+def flow_of(**actions: Any) -> sf.Flow:
     """Return a flow with actions by name."""
-    flow = hf.Flow("support")
+    flow = sf.Flow("support")
     for name, function in actions.items():
         flow.action(name=name)(function)
     return flow

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import TooManyRequestsError
-from holdfast.flows.arrival import Principal
-from holdfast.transports.chat.declaring import ChatLimits
-from holdfast.transports.chat.guests import REMEMBERED, Guests
-from holdfast.transports.places import who_is
+from standfast.errors import TooManyRequestsError
+from standfast.flows.arrival import Principal
+from standfast.transports.chat.declaring import ChatLimits
+from standfast.transports.chat.guests import REMEMBERED, Guests
+from standfast.transports.places import who_is
 
 ADA = who_is(Principal("acme", "ada"), "192.0.2.1")
 

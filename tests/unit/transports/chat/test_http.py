@@ -17,9 +17,9 @@ from tests.unit.transports.chat.talking import HOST, PATH, Support, caller, chat
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from holdfast.transports.app import App
+    from standfast.transports.app import App
 
-SESSION = "Holdfast-Session"
+SESSION = "Standfast-Session"
 
 
 class Stream:

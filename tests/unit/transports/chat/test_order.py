@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast as hf
-from holdfast.flows.handle import Handle
-from holdfast.transports.chat.cursor import Seen
+import standfast as sf
+from standfast.flows.handle import Handle
+from standfast.transports.chat.cursor import Seen
 from tests.unit.transports.chat.talking import Socket, Support, chat_app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from holdfast.flows.request import Event
+    from standfast.flows.request import Event
 
 TEXTS = ["one", "two", "three"]
 
@@ -67,10 +67,10 @@ async def test_ends_are_told_to_all_in_the_order_in_which_answers_have_ended(
 
 async def test_an_answer_that_has_not_ended_holds_up_nobody() -> None:
     """The end of a newer one is told while it goes on."""
-    flow, may_end = hf.Flow("support"), asyncio.Event()
+    flow, may_end = sf.Flow("support"), asyncio.Event()
 
     @flow.action
-    async def respond(_request: hf.Request, text: str) -> str:
+    async def respond(_request: sf.Request, text: str) -> str:
         if text == "long":
             await may_end.wait()
         return text

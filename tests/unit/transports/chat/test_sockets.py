@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import StoreUnavailableError
-from holdfast.transports.chat import feed
-from holdfast.transports.chat.conversation import Conversation
-from holdfast.transports.chat.declaring import ChatLimits
+import standfast as sf
+from standfast.errors import StoreUnavailableError
+from standfast.transports.chat import feed
+from standfast.transports.chat.conversation import Conversation
+from standfast.transports.chat.declaring import ChatLimits
 from tests.unit.transports.chat.talking import HOST, Socket, Support, chat_app
 
 
@@ -218,7 +218,7 @@ async def test_who_waits_is_told_the_position_and_when_it_changes(
 
 async def test_a_burst_that_was_debounced_has_one_answer() -> None:
     """Messages of a burst name the same request, whose events come once."""
-    support = Support(hf.Debounce("50ms"))
+    support = Support(sf.Debounce("50ms"))
     support.go_on()
     async with chat_app(support.flow) as app, Socket(app) as socket:
         await socket.open()
@@ -316,10 +316,10 @@ async def test_a_connection_that_nobody_uses_is_closed(support: Support) -> None
 
 async def test_a_client_that_reads_slowly_is_let_go_and_loses_nothing() -> None:
     """Little is kept ready for it; the rest is told when it comes back."""
-    flow = hf.Flow("support")
+    flow = sf.Flow("support")
 
     @flow.action
-    async def respond(request: hf.Request, text: str) -> None:
+    async def respond(request: sf.Request, text: str) -> None:
         del text
         for number in range(3 * feed.AHEAD):
             request.emit(number)
@@ -373,10 +373,10 @@ async def test_an_answer_in_another_session_cannot_be_stopped(support: Support) 
 
 async def test_what_an_action_raised_is_not_shown() -> None:
     """Callers learn that the answer failed, and nothing from inside."""
-    flow = hf.Flow("support")
+    flow = sf.Flow("support")
 
     @flow.action
-    async def respond(request: hf.Request, text: str) -> None:
+    async def respond(request: sf.Request, text: str) -> None:
         del request, text
         raise ValueError("the password is swordfish")
 

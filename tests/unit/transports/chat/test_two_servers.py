@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.transports.app import App
-from holdfast.transports.chat.declaring import Chat
+from standfast.transports.app import App
+from standfast.transports.chat.declaring import Chat
 from tests import services
 from tests.unit.transports.chat.talking import Socket, Support, known_by_header
 

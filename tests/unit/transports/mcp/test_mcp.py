@@ -12,25 +12,25 @@ from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-import holdfast as hf
-from holdfast.errors import InvalidFlowError
+import standfast as sf
+from standfast.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 moments: dict[str, asyncio.Event] = {}
 
 
 @desk.action
-async def greet(request: hf.Request, name: str) -> str:
+async def greet(request: sf.Request, name: str) -> str:
     """Greet somebody."""
     request.emit({"at": "door"})
     return f"hello {name}"
 
 
-@desk.action(concurrency=hf.Reject())
-async def hold(request: hf.Request) -> None:
+@desk.action(concurrency=sf.Reject())
+async def hold(request: sf.Request) -> None:
     """Keep the session until it is cancelled."""
     moments["held"].set()
     try:
@@ -41,33 +41,33 @@ async def hold(request: hf.Request) -> None:
 
 
 @desk.action(roles=["clerk"])
-async def stamp(request: hf.Request) -> str:
+async def stamp(request: sf.Request) -> str:
     """Stamp a form."""
     return request.user
 
 
 @desk.action
-async def fail(request: hf.Request) -> None:
+async def fail(request: sf.Request) -> None:
     """Fail."""
     raise ValueError("canary", request.id)
 
 
 TOKENS = {
-    hf.token_digest("ada"): hf.Principal("acme", "ada"),
-    hf.token_digest("bob"): hf.Principal("acme", "bob", frozenset({"clerk"})),
+    sf.token_digest("ada"): sf.Principal("acme", "ada"),
+    sf.token_digest("bob"): sf.Principal("acme", "bob", frozenset({"clerk"})),
 }
 
 
 @contextlib.asynccontextmanager
-async def served(**options: Any) -> AsyncIterator[hf.App]:
+async def served(**options: Any) -> AsyncIterator[sf.App]:
     """Serve the desk."""
-    tokens = hf.BearerTokens(TOKENS)
-    async with hf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens, **options) as app:
+    tokens = sf.BearerTokens(TOKENS)
+    async with sf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens, **options) as app:
         yield app
 
 
 @contextlib.asynccontextmanager
-async def client_of(app: hf.App, token: str = "ada", **headers: str) -> AsyncIterator[ClientSession]:  # noqa: S107 -- made up for the tests
+async def client_of(app: sf.App, token: str = "ada", **headers: str) -> AsyncIterator[ClientSession]:  # noqa: S107 -- made up for the tests
     """Return the official client, signed in."""
     given = {"Authorization": f"Bearer {token}", **headers}
     transport = httpx2.ASGITransport(app=app)
@@ -123,7 +123,7 @@ async def test_a_tool_that_one_may_not_use_is_not_there() -> None:
 async def test_busy_is_a_proper_error_and_a_cancelled_call_lets_go() -> None:
     """With the id of the request that has the key; that one ends when its caller cancels it."""
     moments.update(held=asyncio.Event(), ended=asyncio.Event())
-    async with served() as app, client_of(app, **{"Holdfast-Session": "s-1"}) as ada:
+    async with served() as app, client_of(app, **{"Standfast-Session": "s-1"}) as ada:
         holding = asyncio.ensure_future(ada.call_tool("desk__hold", {}))
         await moments["held"].wait()
         with pytest.raises(MCPError) as caught:
@@ -132,20 +132,20 @@ async def test_busy_is_a_proper_error_and_a_cancelled_call_lets_go() -> None:
         await asyncio.gather(holding, return_exceptions=True)
         await moments["ended"].wait()
     assert caught.value.code == -32_000
-    assert caught.value.data["type"] == "urn:holdfast:request-rejected"
+    assert caught.value.data["type"] == "urn:standfast:request-rejected"
     assert f"ended {caught.value.data['requestId']}" in moments
 
 
 async def test_whoever_waits_for_a_durable_tool_is_told_when_the_server_stops() -> None:
     """The call goes on without this server, so nobody is kept waiting for it here, nor cut off."""
-    post, begun = hf.Flow("post"), asyncio.Event()
+    post, begun = sf.Flow("post"), asyncio.Event()
 
     @post.action(durable=True)
-    async def ship(_request: hf.Request) -> None:
+    async def ship(_request: sf.Request) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with hf.App("memory://", flows=[post], tools=[post], grace=0) as app, client_of(app) as ada:
+    async with sf.App("memory://", flows=[post], tools=[post], grace=0) as app, client_of(app) as ada:
         shipping = asyncio.ensure_future(ada.call_tool("post__ship", {}))
         await begun.wait()
         app.drain()
@@ -194,4 +194,4 @@ async def test_a_session_belongs_to_who_opened_it() -> None:
 def test_a_tool_has_to_be_of_the_application() -> None:
     """Otherwise it would lead nowhere."""
     with pytest.raises(InvalidFlowError):
-        hf.App("memory://", flows=[], tools=[desk])
+        sf.App("memory://", flows=[], tools=[desk])

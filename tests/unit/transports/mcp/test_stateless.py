@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-import holdfast as hf
+import standfast as sf
 from tests.unit.transports.mcp.clients import speaking
 from tests.unit.transports.mcp.test_mcp import TOKENS, desk, moments
 
@@ -32,8 +32,8 @@ ASKING = {"Accept": "application/json, text/event-stream", "Authorization": "Bea
 async def two_servers(url: str) -> AsyncIterator[ASGIApp]:
     """Serve the desk twice on one store, without sessions; each message goes to the other server than the last."""
     async with contextlib.AsyncExitStack() as stack:
-        options: dict[str, Any] = {"authenticate": hf.BearerTokens(TOKENS), "tool_sessions": False}
-        apps = [await stack.enter_async_context(hf.App(url, flows=[desk], tools=[desk], **options)) for _ in range(2)]
+        options: dict[str, Any] = {"authenticate": sf.BearerTokens(TOKENS), "tool_sessions": False}
+        apps = [await stack.enter_async_context(sf.App(url, flows=[desk], tools=[desk], **options)) for _ in range(2)]
         turns = [0]
 
         async def balance(scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,9 +92,9 @@ async def _hold(app: ASGIApp, era: str) -> None:
 
 async def test_no_session_is_given_out() -> None:
     """Also not to a client that asks for one, or brings one along."""
-    options: dict[str, Any] = {"authenticate": hf.BearerTokens(TOKENS), "tool_sessions": False}
+    options: dict[str, Any] = {"authenticate": sf.BearerTokens(TOKENS), "tool_sessions": False}
     async with (
-        hf.App("memory://", flows=[desk], tools=[desk], **options) as app,
+        sf.App("memory://", flows=[desk], tools=[desk], **options) as app,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as http,
     ):
         opened = await http.post("/mcp", json=OPENING, headers=ASKING)
@@ -106,9 +106,9 @@ async def test_no_session_is_given_out() -> None:
 
 async def test_a_user_has_so_many_sessions_and_streams() -> None:
     """The next is 429 with its type; another user has its own."""
-    limits = hf.AppLimits(user_streams=1)
+    limits = sf.AppLimits(user_streams=1)
     async with (
-        hf.App("memory://", flows=[desk], tools=[desk], authenticate=hf.BearerTokens(TOKENS), limits=limits) as app,
+        sf.App("memory://", flows=[desk], tools=[desk], authenticate=sf.BearerTokens(TOKENS), limits=limits) as app,
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost") as http,
     ):
         first = await http.post("/mcp", json=OPENING, headers=ASKING)
@@ -119,17 +119,17 @@ async def test_a_user_has_so_many_sessions_and_streams() -> None:
         third = await http.post("/mcp", json=OPENING, headers=ASKING)
     answers = (first, second, others, closed, third)
     assert [answer.status_code for answer in answers] == [200, 429, 200, 200, 200]
-    assert second.json()["type"] == "urn:holdfast:too-many-requests"
+    assert second.json()["type"] == "urn:standfast:too-many-requests"
     assert "sessions of this user" in second.json()["detail"]
 
 
 async def test_tools_whose_policy_arbitrates_nothing_are_named_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     """Models name no session, so the default key does nothing for them; whoever reads the log is told what does."""
-    shop = hf.Flow("shop")
-    for name, policy in (("loose", hf.Queue()), ("tight", hf.Queue(key="user")), ("free", hf.Allow())):
+    shop = sf.Flow("shop")
+    for name, policy in (("loose", sf.Queue()), ("tight", sf.Queue(key="user")), ("free", sf.Allow())):
         shop.action(name=name, concurrency=policy)(_do)
     caplog.set_level(logging.WARNING)
-    async with hf.App("memory://", flows=[shop], tools=[shop]) as app:
+    async with sf.App("memory://", flows=[shop], tools=[shop]) as app:
         rows = {row[0]: row[2] for row in app.toolbox.rows()}
     [warning] = [record.getMessage() for record in caplog.records if "tools-without-a-key" in record.getMessage()]
     assert "shop__loose" in warning
@@ -139,5 +139,5 @@ async def test_tools_whose_policy_arbitrates_nothing_are_named_at_the_start(capl
     assert (rows["shop__tight"], rows["shop__free"]) == ("user", "nothing")
 
 
-async def _do(request: hf.Request) -> None:
+async def _do(request: sf.Request) -> None:
     """Do nothing."""

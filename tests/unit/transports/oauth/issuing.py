@@ -9,8 +9,8 @@ from typing import Any, Final
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-import holdfast as hf
-from holdfast.clock import SYSTEM_CLOCK
+import standfast as sf
+from standfast.clock import SYSTEM_CLOCK
 
 ISSUER: Final = "https://id.example"
 AUDIENCE: Final = "http://localhost/mcp"
@@ -69,7 +69,7 @@ def token(key: Any = None, algorithm: str = "RS256", header: dict[str, Any] | No
     return jwt.encode(claims(**changed), key or private(), algorithm, headers=told)
 
 
-def tokens(**changed: Any) -> hf.OAuthTokens:
+def tokens(**changed: Any) -> sf.OAuthTokens:
     """Return what checks them."""
     usual: dict[str, Any] = {"issuer": ISSUER, "audience": AUDIENCE, "keys": {"keys": [public()]}, "scopes": ["tools"]}
-    return hf.OAuthTokens(**(usual | {"tenant": "org"} | changed))
+    return sf.OAuthTokens(**(usual | {"tenant": "org"} | changed))

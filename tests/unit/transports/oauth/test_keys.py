@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import pytest
 
-from holdfast.errors import SigningKeysUnavailableError
-from holdfast.transports.oauth import keys as module
-from holdfast.transports.oauth.keys import COOLDOWN, FRESH, KEPT, LARGEST, SOON, FetchedKeys, fetched
+from standfast.errors import SigningKeysUnavailableError
+from standfast.transports.oauth import keys as module
+from standfast.transports.oauth.keys import COOLDOWN, FRESH, KEPT, LARGEST, SOON, FetchedKeys, fetched
 from tests.unit.transports.oauth.issuing import public
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mcp.shared.auth import ProtectedResourceMetadata
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
-import holdfast as hf
+import standfast as sf
 from tests.unit.transports.oauth.issuing import ISSUER, token, tokens
 
 if TYPE_CHECKING:
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 
 
 @desk.action
-async def whoami(request: hf.Request) -> list[str]:
+async def whoami(request: sf.Request) -> list[str]:
     """Tell who asks, and all that an action can see of it."""
     seen = [repr(getattr(request, name)) for name in dir(request) if not name.startswith("_") and name != "session"]
     return [request.tenant, request.user, str(seen)]
 
 
 @desk.action(roles=["clerk"])
-async def stamp(request: hf.Request) -> str:
+async def stamp(request: sf.Request) -> str:
     """Stamp a form."""
     return request.user
 
 
 @contextlib.asynccontextmanager
-async def served(**options: Any) -> AsyncIterator[hf.App]:
+async def served(**options: Any) -> AsyncIterator[sf.App]:
     """Serve the desk."""
-    async with hf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens(**options)) as app:
+    async with sf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens(**options)) as app:
         yield app
 
 
@@ -57,7 +57,7 @@ def client_of(app: ASGIApp, base: str = "http://localhost") -> httpx.AsyncClient
 
 
 @contextlib.asynccontextmanager
-async def model_of(app: hf.App, text: str) -> AsyncIterator[ClientSession]:
+async def model_of(app: sf.App, text: str) -> AsyncIterator[ClientSession]:
     """Return the official client of tools with a token."""
     headers = {"Authorization": f"Bearer {text}"}
     async with (
@@ -147,9 +147,9 @@ async def test_every_route_but_the_metadata_needs_a_token() -> None:
 async def test_below_a_mount_the_challenge_leads_to_where_the_metadata_is() -> None:
     """The application around ours need not know anything of it."""
     authenticate = tokens(audience="https://api.example/flows/mcp")
-    app = hf.App("memory://", flows=[desk], tools=[desk], authenticate=authenticate)
-    host = Starlette(routes=[Mount("/flows", app)], lifespan=hf.lifespan(app))
-    async with hf.lifespan(app)(host), client_of(host, "https://api.example") as http:
+    app = sf.App("memory://", flows=[desk], tools=[desk], authenticate=authenticate)
+    host = Starlette(routes=[Mount("/flows", app)], lifespan=sf.lifespan(app))
+    async with sf.lifespan(app)(host), client_of(host, "https://api.example") as http:
         refused = await http.post("/flows/mcp")
         where = refused.headers["www-authenticate"].partition('resource_metadata="')[2].rstrip('"')
         told = await http.get(where)
@@ -159,8 +159,8 @@ async def test_below_a_mount_the_challenge_leads_to_where_the_metadata_is() -> N
 
 async def test_without_access_tokens_there_is_no_metadata() -> None:
     """Nobody is led anywhere."""
-    bearer = hf.BearerTokens({hf.token_digest("t"): hf.Principal("acme", "ada")})
-    async with hf.App("memory://", flows=[desk], authenticate=bearer) as app, client_of(app) as http:
+    bearer = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
+    async with sf.App("memory://", flows=[desk], authenticate=bearer) as app, client_of(app) as http:
         assert (await http.get(WELL_KNOWN)).status_code == 401
 
 

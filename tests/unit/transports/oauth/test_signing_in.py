@@ -17,18 +17,18 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import holdfast as hf
+import standfast as sf
 from tests.unit.transports.oauth.issuing import AUDIENCE, ISSUER, token, tokens
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-desk = hf.Flow("desk")
+desk = sf.Flow("desk")
 
 
 @desk.action
-async def whoami(request: hf.Request) -> list[str]:
+async def whoami(request: sf.Request) -> list[str]:
     """Tell who asks."""
     return [request.tenant, request.user]
 
@@ -118,7 +118,7 @@ async def test_the_official_client_signs_in_and_calls_a_tool() -> None:
     issuer, kept = Issuer(), Kept()
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl("http://localhost:9/back")])
     auth: Any = OAuthClientProvider(AUDIENCE, metadata, kept, issuer.browse, issuer.redirected)
-    async with hf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens()) as app:
+    async with sf.App("memory://", flows=[desk], tools=[desk], authenticate=tokens()) as app:
         transport = httpx2.ASGITransport(app=network(app, issuer))
         async with (
             httpx2.AsyncClient(transport=transport, auth=auth) as http,

@@ -15,10 +15,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from starlette.requests import HTTPConnection
 
-import holdfast as hf
-from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import AccessTokenError, InsufficientScopeError, InvalidFlowError, MissingExtraError
-from holdfast.transports.oauth import tokens as module
+import standfast as sf
+from standfast.clock import SYSTEM_CLOCK
+from standfast.errors import AccessTokenError, InsufficientScopeError, InvalidFlowError, MissingExtraError
+from standfast.transports.oauth import tokens as module
 from tests.unit.transports.oauth.issuing import (
     AUDIENCE,
     KEY_ID,
@@ -44,7 +44,7 @@ def connection(value: str, **scope: Any) -> HTTPConnection:
     return HTTPConnection({"type": "http", "headers": headers, "query_string": b"", **scope})
 
 
-async def principal_of(text: str, **options: Any) -> hf.Principal:
+async def principal_of(text: str, **options: Any) -> sf.Principal:
     """Return who has a token."""
     return await tokens(**options)(connection(f"Bearer {text}"))
 
@@ -128,14 +128,14 @@ async def test_a_token_is_refused_that_is(case: str, caplog: pytest.LogCaptureFi
 async def test_what_a_token_says_is_who_asks() -> None:
     """The tenant, the user and the roles come from its claims, and from nothing else."""
     asked = connection(f"bearer {token(scope='tools clerk')}", path="/evil", path_params={"tenant": "evil"})
-    assert await tokens()(asked) == hf.Principal("acme", "ada", frozenset({"tools", "clerk"}))
+    assert await tokens()(asked) == sf.Principal("acme", "ada", frozenset({"tools", "clerk"}))
 
 
 async def test_claims_are_found_where_the_declaration_says() -> None:
     """By other names, and inside of others; lists are as good as words."""
     known: dict[str, Any] = {"email": "a@b", "realm": {"roles": ["clerk", 7]}, "scp": ["tools"], "scope": None}
     found = await principal_of(token(**known), user="email", roles=("realm", "roles"), tenant=None)
-    assert found == hf.Principal("default", "a@b", frozenset({"clerk"}))
+    assert found == sf.Principal("default", "a@b", frozenset({"clerk"}))
 
 
 async def test_a_missing_scope_is_403() -> None:
@@ -227,5 +227,5 @@ def test_a_private_key_that_was_published_by_mistake_is_not_kept() -> None:
 def test_what_is_missing_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without either library no token could be checked, so nothing is declared."""
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else name)
-    with pytest.raises(MissingExtraError, match=re.escape("holdfast[oauth]")):
+    with pytest.raises(MissingExtraError, match=re.escape("standfast[oauth]")):
         tokens()

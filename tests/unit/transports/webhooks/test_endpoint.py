@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK
-from holdfast.errors import (
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
+from standfast.errors import (
     ArbiterUnavailableError,
-    HoldfastError,
     IdempotencyInFlightError,
     InvalidFlowError,
     InvalidInputError,
     QueueFullError,
     RequestRejectedError,
+    StandfastError,
     StoreUnavailableError,
 )
-from holdfast.flows.arrival import Principal
-from holdfast.flows.flow import Flow
-from holdfast.flows.request import Request  # noqa: TC001 -- actions are declared with it
-from holdfast.transports.limits import AppLimits
-from holdfast.transports.webhooks import GitHub, Slack, StandardWebhooks, Unsigned, Webhook
+from standfast.flows.arrival import Principal
+from standfast.flows.flow import Flow
+from standfast.flows.request import Request  # noqa: TC001 -- actions are declared with it
+from standfast.transports.limits import AppLimits
+from standfast.transports.webhooks import GitHub, Slack, StandardWebhooks, Unsigned, Webhook
 from tests.unit.transports.fakes import Served, chat, echo, post
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def test_the_same_delivery_again_is_a_duplicate() -> None:
     ],
 )
 async def test_a_delivery_that_is_not_run_is_answered_as_the_table_says(
-    refusal: HoldfastError, status: int, body: dict[str, str]
+    refusal: StandfastError, status: int, body: dict[str, str]
 ) -> None:
     """Skipped only if whoever has the key is durable; what is not recorded has to come again."""
     app = served()
@@ -110,7 +110,7 @@ async def test_a_delivery_that_is_not_run_is_answered_as_the_table_says(
 @pytest.mark.parametrize(
     ("refusal", "status"), [(ArbiterUnavailableError("no"), 503), (QueueFullError("k", 9, 2.5), 429)]
 )
-async def test_other_refusals_have_their_own_status(refusal: HoldfastError, status: int) -> None:
+async def test_other_refusals_have_their_own_status(refusal: StandfastError, status: int) -> None:
     """And say when to come again."""
     app = served()
     app.dispatching.refusal = refusal
@@ -295,7 +295,7 @@ async def test_unsigned_deliveries_are_taken_from_this_machine_only() -> None:
 
 async def test_logs_name_secrets_by_their_ids(caplog: pytest.LogCaptureFixture) -> None:
     """Neither secrets nor payloads nor signatures are in them."""
-    caplog.set_level("INFO", logger="holdfast.webhooks")
+    caplog.set_level("INFO", logger="standfast.webhooks")
     webhook = Webhook("letters", StandardWebhooks({"2026-06": SECRET}), post)
     body = b'{"type":"letter","text":"canary"}'
     await deliver(Served(webhooks=[webhook]), body)

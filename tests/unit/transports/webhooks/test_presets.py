@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.errors import InvalidFlowError
-from holdfast.flows.records import KEPT
-from holdfast.transports.webhooks.presets import LONGEST_TOLERANCE, Slack, StandardWebhooks, Stripe
-from holdfast.transports.webhooks.signing import Refused, Verified
-from holdfast.transports.webhooks.untimed import BodySignature, GitHub
+from standfast.clock import MICROSECONDS, Instant
+from standfast.errors import InvalidFlowError
+from standfast.flows.records import KEPT
+from standfast.transports.webhooks.presets import LONGEST_TOLERANCE, Slack, StandardWebhooks, Stripe
+from standfast.transports.webhooks.signing import Refused, Verified
+from standfast.transports.webhooks.untimed import BodySignature, GitHub
 
 if TYPE_CHECKING:
-    from holdfast.transports.webhooks.signing import Verifier
+    from standfast.transports.webhooks.signing import Verifier
 
 # From the specification of Standard Webhooks.
 STANDARD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105 -- published

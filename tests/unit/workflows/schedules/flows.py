@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import holdfast as hf
-from holdfast.testing.workflows import WorkflowEnvironment
+import standfast as sf
+from standfast.testing.workflows import WorkflowEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.events import Event
+    from standfast.events import Event
 
 
-@hf.workflow
-async def report(ctx: hf.Context, place: str = "") -> str:
+@sf.workflow
+async def report(ctx: sf.Context, place: str = "") -> str:
     """End at once."""
     return f"{place}{await ctx.uuid()}"[: len(place)]
 
 
-@hf.workflow
-async def slow(ctx: hf.Context) -> str:
+@sf.workflow
+async def slow(ctx: sf.Context) -> str:
     """Take a minute and a half."""
     await ctx.sleep("90 seconds")
     return "done"
 
 
-@hf.workflow
-async def stubborn(ctx: hf.Context) -> None:
+@sf.workflow
+async def stubborn(ctx: sf.Context) -> None:
     """Clean up for half a minute when it is cancelled."""
     try:
         await ctx.sleep("1 day")
@@ -35,20 +35,20 @@ async def stubborn(ctx: hf.Context) -> None:
         await ctx.sleep("30 seconds")
 
 
-@hf.workflow(concurrency=1)
-async def alone(ctx: hf.Context) -> None:
+@sf.workflow(concurrency=1)
+async def alone(ctx: sf.Context) -> None:
     """Take a minute and a half, one run at a time."""
     await ctx.sleep("90 seconds")
 
 
-@hf.workflow
-async def failing(ctx: hf.Context) -> None:
+@sf.workflow
+async def failing(ctx: sf.Context) -> None:
     """Fail."""
     raise ValueError(await ctx.now())
 
 
-@hf.workflow
-async def dated(ctx: hf.Context) -> str:
+@sf.workflow
+async def dated(ctx: sf.Context) -> str:
     """Tell for which moment it was started."""
     return str(ctx.scheduled_at)
 

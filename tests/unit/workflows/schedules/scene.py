@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from msgspec import Raw
 
-from holdfast.clock import MICROSECONDS, Instant
-from holdfast.workflows.schedules.specification import ScheduleOptions, ScheduleSpec, check_spec
+from standfast.clock import MICROSECONDS, Instant
+from standfast.workflows.schedules.specification import ScheduleOptions, ScheduleSpec, check_spec
 
 if TYPE_CHECKING:
-    from holdfast.workflows.schedules.timing import Due
+    from standfast.workflows.schedules.timing import Due
 
 NOON: Final = Instant(1_711_800_000_000_000)
 """2024-03-30T12:00:00Z, the day before clocks go forward in Europe."""

@@ -12,9 +12,9 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import Instant
-from holdfast.errors import InvalidScheduleError, UnknownZoneError
-from holdfast.workflows.schedules.cron import check_cron, ticks, zone_of
+from standfast.clock import Instant
+from standfast.errors import InvalidScheduleError, UnknownZoneError
+from standfast.workflows.schedules.cron import check_cron, ticks, zone_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"

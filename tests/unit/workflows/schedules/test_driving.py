@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import RunCancelledError
-from holdfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
-from holdfast.testing.workflows import WorkflowEnvironment
-from holdfast.testing.workflows.mortal_store import Death
+import standfast as sf
+from standfast.errors import RunCancelledError
+from standfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.testing.workflows.mortal_store import Death
 from tests.unit.workflows.schedules.flows import (
     alone,
     dated,
@@ -28,14 +28,14 @@ from tests.unit.workflows.schedules.flows import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.events import Event
-    from holdfast.workflows.schedules.specification import Overlap
+    from standfast.events import Event
+    from standfast.workflows.schedules.specification import Overlap
 
 
 async def test_each_tick_starts_a_run_that_is_named_after_it() -> None:
     """The run's id tells its schedule and its nominal time, and it has the arguments of the schedule."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(report, "eu", id="r", every="1 minute"))
+        await env.client.schedules.create(sf.Schedule(report, "eu", id="r", every="1 minute"))
         await env.advance("2 minutes")
         assert await runs(env) == ["r@2025-06-15T15:07:40Z", "r@2025-06-15T15:08:40Z"]
         assert await env.client.result("r@2025-06-15T15:08:40Z") == "eu"
@@ -44,7 +44,7 @@ async def test_each_tick_starts_a_run_that_is_named_after_it() -> None:
 async def test_a_run_knows_the_time_that_its_schedule_named() -> None:
     """Also if it was made up for much later; a run that was started by hand has none."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(dated, id="d", every="1 minute", overlap="queue", backfill=True))
+        await env.client.schedules.create(sf.Schedule(dated, id="d", every="1 minute", overlap="queue", backfill=True))
         by_hand = await env.client.schedules.trigger("d")
         await env.crash()
         await env.advance("1 hour")
@@ -57,7 +57,7 @@ async def test_a_run_knows_the_time_that_its_schedule_named() -> None:
 async def test_a_cron_expression_fires_at_its_local_time() -> None:
     """At six in the morning in New York it is ten in the morning UTC, in summer."""
     async with environment() as env:
-        cron = hf.Schedule(report, id="r", cron="0 6 * * *", zone="America/New_York", kwargs={"place": "us"})
+        cron = sf.Schedule(report, id="r", cron="0 6 * * *", zone="America/New_York", kwargs={"place": "us"})
         await env.client.schedules.create(cron)
         await env.advance("1 day")
         assert await runs(env) == ["r@2025-06-16T10:00:00Z"]
@@ -67,9 +67,9 @@ async def test_no_tick_starts_two_runs_however_many_engines_look() -> None:
     """Workers that see the same tick at the same moment start one run."""
     told: list[Event] = []
     async with environment(told) as env:
-        await env.client.schedules.create(hf.Schedule(report, id="r", every="1 minute", overlap="allow"))
-        spaces = [hf.Space(await env.client.space.store.another(), clock=env.clock) for _ in range(4)]
-        others = [hf.Engine(space, workflows=[report]) for space in spaces]
+        await env.client.schedules.create(sf.Schedule(report, id="r", every="1 minute", overlap="allow"))
+        spaces = [sf.Space(await env.client.space.store.another(), clock=env.clock) for _ in range(4)]
+        others = [sf.Engine(space, workflows=[report]) for space in spaces]
         await asyncio.gather(*(each.open() for each in others))
         await env.advance("5 minutes")
         await asyncio.gather(*(each.aclose() for each in others))
@@ -85,7 +85,7 @@ async def test_a_tick_is_not_lost_with_the_worker_that_handles_it(
     """A worker that dies at any commit around its ticks leaves each of them to the next one, once."""
     for number in range(1, 9):
         async with environment() as env:
-            await env.client.schedules.create(hf.Schedule(report, id="r", every="1 minute", overlap=overlap))
+            await env.client.schedules.create(sf.Schedule(report, id="r", every="1 minute", overlap=overlap))
             await env.advance("30 seconds")
             env.life.dies = Death(when, env.life.commits + number)
             await env.advance("150 seconds")
@@ -97,7 +97,7 @@ async def test_late_ticks_are_missed_and_counted() -> None:
     """After an outage nothing is made up for; the next tick fires on time."""
     told: list[Event] = []
     async with environment(told) as env:
-        await env.client.schedules.create(hf.Schedule(report, id="r", every="1 minute"))
+        await env.client.schedules.create(sf.Schedule(report, id="r", every="1 minute"))
         await env.crash()
         await env.advance("3.5 minutes")
         await env.restart()
@@ -110,7 +110,7 @@ async def test_late_ticks_are_missed_and_counted() -> None:
 async def test_late_ticks_are_made_up_for_if_the_schedule_says_so() -> None:
     """Three minutes without a worker are three runs, each with its own nominal time."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(report, id="r", every="1 minute", backfill=True, overlap="queue"))
+        await env.client.schedules.create(sf.Schedule(report, id="r", every="1 minute", backfill=True, overlap="queue"))
         await env.crash()
         await env.advance("3.5 minutes")
         await env.restart()
@@ -121,7 +121,7 @@ async def test_late_ticks_are_made_up_for_if_the_schedule_says_so() -> None:
 async def test_a_clock_that_is_set_back_repeats_no_tick() -> None:
     """What has fired does not fire again when its time comes again."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(report, id="r", every="1 minute"))
+        await env.client.schedules.create(sf.Schedule(report, id="r", every="1 minute"))
         await env.advance("2 minutes")
         env.clock.step_wall(-120)
         await env.advance("3 minutes")
@@ -133,9 +133,9 @@ async def test_a_clock_that_is_set_back_repeats_no_tick() -> None:
 async def test_an_engine_without_the_workflow_leaves_tick_after_tick_to_others() -> None:
     """It pauses a schedule only if nobody takes one and the same tick, not because it has seen one a while ago."""
     async with WorkflowEnvironment() as env:
-        space = hf.Space(await env.client.space.store.another(), clock=env.clock)
-        async with space, hf.Engine(space, workflows=[report]) as other:
-            await other.schedules.create(hf.Schedule(report, id="r", every="1 minute"))
+        space = sf.Space(await env.client.space.store.another(), clock=env.clock)
+        async with space, sf.Engine(space, workflows=[report]) as other:
+            await other.schedules.create(sf.Schedule(report, id="r", every="1 minute"))
             await env.advance("5 minutes")
             info = await other.schedules.get("r")
         assert (info.is_paused, info.started) == (False, 5)
@@ -156,7 +156,7 @@ async def test_an_engine_without_the_workflow_leaves_tick_after_tick_to_others()
 async def test_overlap(overlap: Overlap, expected: list[str]) -> None:
     """Five ticks, a minute apart, of a workflow that takes a minute and a half."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(slow, id="s", every="1 minute", overlap=overlap))
+        await env.client.schedules.create(sf.Schedule(slow, id="s", every="1 minute", overlap=overlap))
         await env.advance("310 seconds")
         assert await statuses(env) == expected
 
@@ -165,7 +165,7 @@ async def test_a_dropped_tick_is_counted_and_told() -> None:
     """The schedule says how many were dropped, when, and why."""
     told: list[Event] = []
     async with environment(told) as env:
-        await env.client.schedules.create(hf.Schedule(slow, id="s", every="1 minute"))
+        await env.client.schedules.create(sf.Schedule(slow, id="s", every="1 minute"))
         await env.advance("2 minutes")
         info = await env.client.schedules.get("s")
         assert (info.started, info.skipped, info.problem) == (1, 1, "a run of this schedule is unfinished")
@@ -175,7 +175,7 @@ async def test_a_dropped_tick_is_counted_and_told() -> None:
 async def test_a_new_run_starts_when_the_cancelled_one_has_cleaned_up() -> None:
     """With cancel_running the two are never at work together."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(stubborn, id="s", every="1 minute", overlap="cancel_running"))
+        await env.client.schedules.create(sf.Schedule(stubborn, id="s", every="1 minute", overlap="cancel_running"))
         await env.advance("140 seconds")
         assert await statuses(env) == ["suspended", "pending"]
         await env.advance("20 seconds")
@@ -187,7 +187,7 @@ async def test_a_new_run_starts_when_the_cancelled_one_has_cleaned_up() -> None:
 async def test_a_queued_run_has_its_turn_when_the_one_before_failed() -> None:
     """How a run ended does not matter for the next one, nor for what is recorded of it."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(failing, id="f", every="1 minute", overlap="queue"))
+        await env.client.schedules.create(sf.Schedule(failing, id="f", every="1 minute", overlap="queue"))
         await env.advance("2 minutes")
         assert await statuses(env) == ["failed", "failed"]
 
@@ -196,9 +196,9 @@ async def test_accepted_runs_stay_when_the_overlap_changes() -> None:
     """Runs that stand in line keep their places; only later ticks follow the new rule."""
     async with environment() as env:
         schedules = env.client.schedules
-        await schedules.create(hf.Schedule(slow, id="s", every="1 minute", overlap="queue"))
+        await schedules.create(sf.Schedule(slow, id="s", every="1 minute", overlap="queue"))
         await env.advance("2 minutes")
-        await schedules.change(hf.Schedule(slow, id="s", every="1 minute", overlap="skip"))
+        await schedules.change(sf.Schedule(slow, id="s", every="1 minute", overlap="skip"))
         await env.advance("6 minutes")
         assert (await statuses(env))[:2] == ["completed", "completed"]
         assert (await schedules.get("s")).skipped > 0
@@ -207,7 +207,7 @@ async def test_accepted_runs_stay_when_the_overlap_changes() -> None:
 async def test_a_limit_refuses_a_tick_and_not_the_schedule() -> None:
     """A tick that a limit of the workflow refuses is counted as such, and later ones fire."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(alone, id="a", every="1 minute", overlap="allow"))
+        await env.client.schedules.create(sf.Schedule(alone, id="a", every="1 minute", overlap="allow"))
         await env.advance("190 seconds")
         info = await env.client.schedules.get("a")
         assert (info.started, info.refused, info.skipped, info.is_paused) == (2, 1, 0, False)
@@ -219,14 +219,14 @@ async def test_a_limit_refuses_a_tick_and_not_the_schedule() -> None:
 
 async def _orphan(env: WorkflowEnvironment, workflow: Any) -> None:
     """Let a worker that does not have the workflow be the only one."""
-    space = hf.Space(await env.client.space.store.another(), clock=env.clock)
-    async with hf.Engine(space, workflows=[workflow], drive=False) as maker:
-        await maker.schedules.create(hf.Schedule(workflow, id="o", every="1 minute"))
+    space = sf.Space(await env.client.space.store.another(), clock=env.clock)
+    async with sf.Engine(space, workflows=[workflow], drive=False) as maker:
+        await maker.schedules.create(sf.Schedule(workflow, id="o", every="1 minute"))
     await space.aclose()
 
 
-@hf.workflow
-async def elsewhere(ctx: hf.Context) -> str:
+@sf.workflow
+async def elsewhere(ctx: sf.Context) -> str:
     """Be code that the worker of the environment does not have."""
     return str(await ctx.now())
 
@@ -252,8 +252,8 @@ async def test_a_schedule_goes_on_when_its_code_comes_back() -> None:
         await _orphan(env, elsewhere)
         await env.advance("75 seconds")
         assert (await env.client.schedules.get("o")).is_paused
-        space = hf.Space(await env.client.space.store.another(), clock=env.clock)
-        async with hf.Engine(space, workflows=[elsewhere]):
+        space = sf.Space(await env.client.space.store.another(), clock=env.clock)
+        async with sf.Engine(space, workflows=[elsewhere]):
             info = await env.client.schedules.get("o")
         await space.aclose()
         assert (info.is_paused, info.note) == (False, "")
@@ -272,7 +272,7 @@ async def test_a_schedule_goes_on_when_its_code_is_registered() -> None:
 async def test_a_tick_whose_run_is_there_already_goes_by(tmp_path: Path) -> None:
     """Somebody has used the id of a tick's run: the run stays as it is, and the schedule goes on."""
     async with environment(store=f"sqlite:///{tmp_path}/store.db") as env:
-        await env.client.schedules.create(hf.Schedule(report, "eu", id="r", every="1 minute"))
+        await env.client.schedules.create(sf.Schedule(report, "eu", id="r", every="1 minute"))
         await env.start(report, "mine", id="r@2025-06-15T15:07:40Z")
         await env.advance("2 minutes")
         info = await env.client.schedules.get("r")

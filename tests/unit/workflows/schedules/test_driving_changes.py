@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast as hf
-from holdfast.errors import (
+import standfast as sf
+from standfast.errors import (
     InvalidScheduleError,
     InvalidWorkflowError,
     ScheduleExistsError,
@@ -18,18 +18,18 @@ from holdfast.errors import (
     WorkflowConcurrencyLimitExceededError,
     WrongArgumentsError,
 )
-from holdfast.events import SchedulePaused
-from holdfast.testing.workflows.mortal_store import Death
+from standfast.events import SchedulePaused
+from standfast.testing.workflows.mortal_store import Death
 from tests.unit.workflows.schedules.flows import WORKFLOWS, environment, named, report, runs, slow, statuses
 
 if TYPE_CHECKING:
-    from holdfast.events import Event
-    from holdfast.testing.workflows import WorkflowEnvironment
+    from standfast.events import Event
+    from standfast.testing.workflows import WorkflowEnvironment
 
 START = datetime(2025, 6, 15, 15, 6, 40, tzinfo=UTC)
 """When the clock of an environment begins."""
 
-EVERY = hf.Schedule(report, "eu", id="r", every="1 minute")
+EVERY = sf.Schedule(report, "eu", id="r", every="1 minute")
 
 
 def at(seconds: float) -> datetime:
@@ -45,7 +45,7 @@ async def test_the_first_definition_is_kept() -> None:
     async with environment() as env:
         await env.client.schedules.create(EVERY)
         with pytest.raises(ScheduleExistsError, match="'r' already"):
-            await env.client.schedules.create(hf.Schedule(slow, id="r", every="1 hour"))
+            await env.client.schedules.create(sf.Schedule(slow, id="r", every="1 hour"))
         assert (await env.client.schedules.get("r")).workflow == "report"
 
 
@@ -54,20 +54,20 @@ async def test_what_to_do_with_one_that_is_there_can_be_said(exists: Any, expect
     """It is kept, or replaced."""
     async with environment() as env:
         await env.client.schedules.create(EVERY)
-        info = await env.client.schedules.create(hf.Schedule(report, id="r", every="1 hour"), exists=exists)
+        info = await env.client.schedules.create(sf.Schedule(report, id="r", every="1 hour"), exists=exists)
         assert info.every == (await env.client.schedules.get("r")).every == expected
 
 
 @pytest.mark.parametrize(
     ("schedule", "error"),
     [
-        (hf.Schedule(report, "a", "b", id="r", every=60), WrongArgumentsError),
-        (hf.Schedule("nobody", id="r", every=60), UnknownWorkflowError),
-        (hf.Schedule(print, id="r", every=60), InvalidScheduleError),
+        (sf.Schedule(report, "a", "b", id="r", every=60), WrongArgumentsError),
+        (sf.Schedule("nobody", id="r", every=60), UnknownWorkflowError),
+        (sf.Schedule(print, id="r", every=60), InvalidScheduleError),
     ],
 )
 async def test_what_could_not_start_is_refused_before_anything_is_written(
-    schedule: hf.Schedule, error: type[Exception]
+    schedule: sf.Schedule, error: type[Exception]
 ) -> None:
     """Wrong arguments, an unknown name, or something that is no workflow."""
     async with environment() as env:
@@ -79,7 +79,7 @@ async def test_what_could_not_start_is_refused_before_anything_is_written(
 async def test_an_id_must_not_look_like_a_timer() -> None:
     """Runs and schedules stand in one timer index, so neither begins like the other."""
     with pytest.raises(InvalidScheduleError, match="begin with @"):
-        hf.Schedule(report, id="@r", every=60)
+        sf.Schedule(report, id="@r", every=60)
     async with environment() as env:
         with pytest.raises(InvalidWorkflowError, match="begin with @"):
             await env.client.start(report, id="@r")
@@ -89,7 +89,7 @@ async def test_schedules_are_listed_by_their_ids() -> None:
     """All of them, with what they start and when."""
     async with environment() as env:
         for name in ("b", "a", "c"):
-            await env.client.schedules.create(hf.Schedule(report, name, id=name, cron="0 3 * * *"))
+            await env.client.schedules.create(sf.Schedule(report, name, id=name, cron="0 3 * * *"))
         found = await env.client.schedules.list()
         assert [(info.id, info.input) for info in found] == [(name, {"place": name}) for name in "abc"]
 
@@ -121,7 +121,7 @@ async def test_a_paused_schedule_does_not_fire_and_makes_up_for_nothing() -> Non
 
 
 async def _with_a_queue(env: WorkflowEnvironment) -> None:
-    await env.client.schedules.create(hf.Schedule(slow, id="s", every="1 minute", overlap="queue"))
+    await env.client.schedules.create(sf.Schedule(slow, id="s", every="1 minute", overlap="queue"))
     await env.advance("130 seconds")
     assert len((await env.client.schedules.get("s")).queued) == 1
 
@@ -158,7 +158,7 @@ async def test_a_deleted_schedule_leaves_nothing_behind() -> None:
         await env.advance("2 minutes")
         for kind in ("schedule", "timer", "line", "ticket"):
             assert not (await env.client.space.scan(*env.client.space.key(kind).within(), limit=5)).records, kind
-        await env.client.schedules.create(hf.Schedule(report, id="s", every="1 hour"))
+        await env.client.schedules.create(sf.Schedule(report, id="s", every="1 hour"))
 
 
 # --- changing -------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ async def test_a_change_keeps_counts_and_a_pause() -> None:
         await env.client.schedules.create(EVERY)
         await env.advance("1 minute")
         await env.client.schedules.pause("r", "not now")
-        info = await env.client.schedules.change(hf.Schedule(slow, id="r", every="1 hour"))
+        info = await env.client.schedules.change(sf.Schedule(slow, id="r", every="1 hour"))
         assert (info.started, info.is_paused, info.note, info.workflow) == (1, True, "not now", "slow")
 
 
@@ -179,7 +179,7 @@ async def test_a_change_of_arguments_does_not_put_the_next_tick_off() -> None:
     async with environment() as env:
         before = await env.client.schedules.create(EVERY)
         await env.advance("30 seconds")
-        after = await env.client.schedules.change(hf.Schedule(report, "us", id="r", every="1 minute"))
+        after = await env.client.schedules.change(sf.Schedule(report, "us", id="r", every="1 minute"))
         assert (after.next_at, after.input) == (before.next_at, {"place": "us"})
 
 
@@ -189,7 +189,7 @@ async def test_a_change_of_arguments_does_not_put_the_next_tick_off() -> None:
 async def test_a_run_can_be_started_now() -> None:
     """Also of a paused schedule; its id is not that of a tick, and no tick is spent on it."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(report, "eu", id="r", every="1 minute", paused=True))
+        await env.client.schedules.create(sf.Schedule(report, "eu", id="r", every="1 minute", paused=True))
         run = await env.client.schedules.trigger("r")
         await env.settle()
         assert (await run.result(), run.id.startswith("r@now-")) == ("eu", True)
@@ -199,7 +199,7 @@ async def test_a_run_can_be_started_now() -> None:
 async def test_a_run_that_is_started_now_keeps_to_the_overlap() -> None:
     """With skip it is refused while a run is unfinished, unless another rule is given."""
     async with environment() as env:
-        await env.client.schedules.create(hf.Schedule(slow, id="s", every="1 hour"))
+        await env.client.schedules.create(sf.Schedule(slow, id="s", every="1 hour"))
         await env.client.schedules.trigger("s")
         with pytest.raises(WorkflowConcurrencyLimitExceededError, match="schedule s"):
             await env.client.schedules.trigger("s")
@@ -243,9 +243,9 @@ async def test_only_the_past_can_be_made_up_for(start: datetime, end: datetime, 
 # --- declaring ------------------------------------------------------------------------------------------------------
 
 
-async def _open_with(env: WorkflowEnvironment, *schedules: hf.Schedule) -> None:
-    space = hf.Space(await env.client.space.store.another(), clock=env.clock)
-    async with hf.Engine(space, workflows=WORKFLOWS, schedules=schedules, drive=False):
+async def _open_with(env: WorkflowEnvironment, *schedules: sf.Schedule) -> None:
+    space = sf.Space(await env.client.space.store.another(), clock=env.clock)
+    async with sf.Engine(space, workflows=WORKFLOWS, schedules=schedules, drive=False):
         pass
     await space.aclose()
 
@@ -255,7 +255,7 @@ async def test_a_declared_schedule_is_made_and_changed_with_its_declaration() ->
     async with environment() as env:
         await _open_with(env, EVERY)
         await env.advance("1 minute")
-        await _open_with(env, hf.Schedule(report, id="r", every="2 minutes"))
+        await _open_with(env, sf.Schedule(report, id="r", every="2 minutes"))
         info = await env.client.schedules.get("r")
         assert (info.every, info.started) == (120, 1)
 
@@ -264,11 +264,11 @@ async def test_what_was_done_by_hand_stays_until_the_declaration_changes() -> No
     """A pause stays in any case; a change until the code says something else than before."""
     async with environment() as env:
         await _open_with(env, EVERY)
-        await env.client.schedules.change(hf.Schedule(report, id="r", every="1 hour"))
+        await env.client.schedules.change(sf.Schedule(report, id="r", every="1 hour"))
         await env.client.schedules.pause("r", "by hand")
         await _open_with(env, EVERY)
         assert (await env.client.schedules.get("r")).every == 3_600
-        await _open_with(env, hf.Schedule(report, id="r", every="3 hours"))
+        await _open_with(env, sf.Schedule(report, id="r", every="3 hours"))
         info = await env.client.schedules.get("r")
         assert (info.every, info.is_paused, info.note) == (10_800, True, "by hand")
 
@@ -276,4 +276,4 @@ async def test_what_was_done_by_hand_stays_until_the_declaration_changes() -> No
 async def test_a_declared_schedule_needs_its_workflow() -> None:
     """An engine that could not start it is not made."""
     with pytest.raises(UnknownWorkflowError, match="report"):
-        hf.Engine("memory://", workflows=[slow], schedules=[EVERY])
+        sf.Engine("memory://", workflows=[slow], schedules=[EVERY])

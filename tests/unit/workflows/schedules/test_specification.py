@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from holdfast.errors import InvalidScheduleError, UnknownZoneError
-from holdfast.workflows.schedules.specification import SPECS, Schedule, ScheduleSpec, check_spec
-from holdfast.workflows.schedules.timing import new_state
+from standfast.errors import InvalidScheduleError, UnknownZoneError
+from standfast.workflows.schedules.specification import SPECS, Schedule, ScheduleSpec, check_spec
+from standfast.workflows.schedules.timing import new_state
 from tests.unit.workflows.schedules.scene import NOON
 
 NOTHING = Raw(b"null")
@@ -85,7 +85,7 @@ def test_a_stored_schedule_in_an_unknown_zone_is_read_but_not_worked_out() -> No
 def test_a_period_needs_neither_the_cron_library_nor_time_zones() -> None:
     """Both are imported when a cron expression is there."""
     code = (
-        "import sys; from holdfast.workflows.schedules.specification import Schedule;"
+        "import sys; from standfast.workflows.schedules.specification import Schedule;"
         "Schedule('w', id='s', every=60); print({'cronsim', 'zoneinfo'} & sys.modules.keys())"
     )
     assert subprocess.check_output([sys.executable, "-P", "-c", code], text=True) == "set()\n"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.clock import Instant
-from holdfast.workflows.schedules.timing import (
+from standfast.clock import Instant
+from standfast.workflows.schedules.timing import (
     MOST_COUNTED,
     STATES,
     ScheduleState,
@@ -30,7 +30,7 @@ from tests.unit.workflows.schedules.scene import DAY, MINUTE, NOON, at, fired, m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.workflows.schedules.specification import ScheduleSpec
+    from standfast.workflows.schedules.specification import ScheduleSpec
 
 EVERY = made(every=MINUTE)
 BACKFILLING = made(every=MINUTE, backfill=True, most_backfilled=5)

@@ -1,7 +1,0 @@
-"""The promises of durable locks as tests, over any store."""
-
-from __future__ import annotations
-
-from holdfast.testing.conformance.locks.suite import LockConformance
-
-__all__ = ["LockConformance"]

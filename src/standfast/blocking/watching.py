@@ -1,0 +1,46 @@
+"""Hints for blocking code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self, final
+
+from standfast.blocking._background import Call, call
+
+if TYPE_CHECKING:
+    from standfast.blocking._background import Background
+    from standfast.stores.protocol import Hint
+    from standfast.stores.protocol import Watch as AsyncWatch
+
+
+@final
+class Watch:
+    """A subscription to hints. Use it as a context manager; outside of it, it hears nothing."""
+
+    __slots__ = ("_background", "_watch")
+
+    def __init__(self, background: Background, watch: AsyncWatch) -> None:
+        self._background: Final = background
+        self._watch: Final = watch
+
+    def wait(self, timeout: float | None = None) -> Hint | None:
+        """Return the hints since the last call, waiting for one if there is none; None after ``timeout`` seconds.
+
+        Raises:
+            ForkedError: This is a forked child: the parent listens. Watch anew.
+        """
+        self._background.guard.check()
+        return call(self._background, lambda: self._watch.wait(timeout))
+
+    def __enter__(self) -> Self:
+        self._background.guard.check()
+        entering = Call(self._background, self._watch.__aenter__, lambda watch: watch.__aexit__())
+        try:
+            entering.result()
+        except BaseException:
+            entering.abandon()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._background.guard.crossed:
+            call(self._background, self._watch.__aexit__, shielded=True)

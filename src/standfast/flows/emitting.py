@@ -1,0 +1,203 @@
+"""What a request tells on its way: numbered from 1, kept in order, and written in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from msgspec import Raw
+
+from standfast.clock import later
+from standfast.errors import RequestInterruptedError, StoreError
+from standfast.flows.arbiters.protocol import Beside
+from standfast.flows.records import EVENTS, EventRecord, number_of
+from standfast.flows.request import Event
+from standfast.stores.protocol import Put
+from standfast.workflows.storing.values import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from standfast.clock import Instant
+    from standfast.flows.records import RequestKeys
+    from standfast.keys import RecordKey
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
+
+REMEMBERED: Final = 1_000
+"""How many events of a request without a record are kept; then the oldest are forgotten."""
+
+EVENT: Final = 100
+"""Bytes that an event takes up besides what it tells."""
+
+MOST_TOGETHER: Final = 40
+"""How many events one commit writes."""
+
+MOST_BYTES: Final = 1_000_000
+TRIES: Final = 10
+PAUSE: Final = 0.05
+"""Seconds after the first try to write while the store does not answer; each further pause is longer by as much."""
+
+KEPT: Final = 86_400.0
+"""Seconds for which events are kept."""
+
+
+def packed_event(data: Any) -> bytes:  # noqa: ANN401 -- JSON-shaped data, and structs of it
+    """Return what was told as JSON.
+
+    Raises:
+        EncodeError: It is not JSON-shaped. The message names the place, never the value.
+    """
+    return PLAIN.pack(data if _is_plain(data) else msgspec.to_builtins(data))
+
+
+def _is_plain(data: object) -> bool:
+    return data is None or isinstance(data, str | int | float | list | dict)
+
+
+@final
+class Memory:
+    """What a request without a record has told: kept by its process alone, as far as there is room.
+
+    Attributes:
+        last: The number of the latest event.
+    """
+
+    __slots__ = ("_events", "_told", "_waiting", "last")
+
+    def __init__(self) -> None:
+        self._events: deque[Event] | None = None  # most requests tell nothing
+        self._waiting: list[asyncio.Future[None]] = []
+        self.last = self._told = 0
+
+    def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
+        """Tell those who follow."""
+        packed = packed_event(data)
+        if self._events is None:
+            self._events = deque(maxlen=REMEMBERED)
+        self.last += 1
+        self._told += len(packed) + EVENT
+        self._events.append(Event(self.last, name, PLAIN.unpack(packed)))
+        self.rouse()
+
+    @property
+    def weight(self) -> int:
+        """How many bytes are kept, about."""
+        return 0 if self._events is None else self._told * len(self._events) // self.last
+
+    def after(self, number: int) -> list[Event]:
+        """Return what was told after an event."""
+        return [event for event in self._events or () if event.number > number]
+
+    def rouse(self) -> None:
+        """Wake those who wait for news."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    async def news(self) -> None:
+        """Wait until something is told, or the request has ended."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(told)
+        await told
+
+    async def flush(self) -> None:
+        """There is nothing to write."""
+
+
+@final
+class Journal:
+    """What a request with a record tells: written as soon as it can be, what has come meanwhile together.
+
+    Args:
+        scope: Where.
+        keys: Of the request.
+        write: Commits changes, and refuses if the request has lost its turn, or the one who asks has.
+        now: Returns the store's time, as near as this process can tell.
+        last: The number of the latest event that lies there already.
+
+    Attributes:
+        last: The number of the latest event.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        keys: RequestKeys,
+        write: Callable[[Beside], Awaitable[object]],
+        now: Callable[[], Instant],
+        last: int = 0,
+    ) -> None:
+        self._scope, self._keys, self._commit, self._now = scope, keys, write, now
+        self._pending: list[tuple[RecordKey, bytes]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._problem: Exception | None = None
+        self.last = last
+
+    def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
+        """Tell those who follow."""
+        record = EVENTS.encode_own(EventRecord(name, self._now(), Raw(packed_event(data))))
+        self.last += 1
+        self._pending.append((self._keys.event(self.last), record))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def flush(self) -> None:
+        """Wait until everything is written that was told so far; raise if it cannot be."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+        if self._problem is not None:
+            raise self._problem
+
+    async def _write(self) -> None:
+        tried = 0
+        try:
+            while self._pending and self._problem is None:
+                some = dict(self._cut())
+                try:
+                    await self._commit(Beside(tuple(some), partial(_puts, some)))
+                except StoreError as problem:
+                    tried += 1
+                    if tried == TRIES:
+                        self._problem = problem
+                    await asyncio.sleep(PAUSE * tried)
+                except Exception as problem:  # noqa: BLE001 -- whoever waits for it is told
+                    self._problem = problem
+                else:
+                    del self._pending[: len(some)]
+        finally:
+            self._writing = None
+
+    def _cut(self) -> list[tuple[RecordKey, bytes]]:
+        some: list[tuple[RecordKey, bytes]] = []
+        size = 0
+        for key, value in self._pending[: min(MOST_TOGETHER, self._scope.at_most(100) // 2)]:
+            size += len(value)
+            if some and size > MOST_BYTES:
+                break
+            some.append((key, value))
+        return some
+
+
+def _puts(some: dict[RecordKey, bytes], _: int, seen: Snapshot) -> list[Put]:
+    """Return what writes events, without those that were written when an answer got lost.
+
+    Raises:
+        RequestInterruptedError: Somebody else tells of the request by now.
+    """
+    for key, value in some.items():
+        found = seen.get(key)
+        if found is not None and found.value != value:
+            raise RequestInterruptedError(key.parts[-2])
+    until = later(seen.at, KEPT)
+    return [Put(key, value, expires_at=until) for key, value in some.items() if not seen.version(key)]
+
+
+async def last_number(scope: Scope, keys: RequestKeys) -> int:
+    """Return the number of the latest event of a request; 0: it has told nothing."""
+    seen = await scope.scan(*keys.events.within(), limit=1, reverse=True)
+    return max((number_of(key) for key in seen.records), default=0)

@@ -1,0 +1,328 @@
+"""A handle on a request: what can be known of it, and done with it, by whoever may ask."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from msgspec import UNSET, structs
+
+from standfast.durations import seconds
+from standfast.errors import (
+    ForbiddenError,
+    RequestSharedError,
+    ResultTimeoutError,
+    WaitsForItselfError,
+)
+from standfast.flows.abandoning import cancel_in_the_end
+from standfast.flows.arbiters.protocol import Stop
+from standfast.flows.calling import CHAIN
+from standfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
+from standfast.flows.following import follow, follow_memory, until_ended
+from standfast.flows.informing import explain, info_of
+from standfast.flows.keying import label_of
+from standfast.flows.records import CancelRecord, Stored
+from standfast.flows.seeing import OPERATOR, is_shared
+from standfast.flows.spots import sole_spots_of
+from standfast.flows.viewing import look, problem_of, settle
+from standfast.workflows.starting.sending import cancel as cancel_run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from standfast.durations import Duration
+    from standfast.flows.action import Action
+    from standfast.flows.arrival import OnDisconnect
+    from standfast.flows.attending import Attended
+    from standfast.flows.records import RequestKeys, RequestRecord
+    from standfast.flows.request import Event, Explanation, RequestInfo, Status
+    from standfast.flows.serving import Server
+
+
+GONE: Final = "its caller went away"
+
+
+@final
+class Handle:
+    """A request, as whoever sent it or may ask for it sees it. It may run anywhere.
+
+    Attributes:
+        id: Its id.
+        is_new: Whether the call that returned this handle began it. If not, it was sent before, or shares another
+            one's run.
+        is_replay: Whether it was sent before, with the same idempotency key.
+        explanation: Why it waits, if it did when this handle was made.
+        may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker follows it only.
+        sees_all: Whether the asker is told who has sent it although it is not its own.
+        is_operators: Whether the asker may cancel it also if others share its run.
+        asker: Who that is, if it is not whoever sent it.
+    """
+
+    __slots__ = (
+        "_action",
+        "_attended",
+        "_known",
+        "_on_disconnect",
+        "_server",
+        "asker",
+        "explanation",
+        "id",
+        "is_new",
+        "is_operators",
+        "is_replay",
+        "may_cancel",
+        "sees_all",
+    )
+
+    def __init__(
+        self,
+        server: Server,
+        known: Attended | Stored,
+        action: Action[..., Any] | None,
+        *,
+        is_new: bool = False,
+        is_replay: bool = False,
+        explanation: Explanation | None = None,
+        on_disconnect: OnDisconnect = "continue",
+        may_cancel: bool = True,
+    ) -> None:
+        self._server, self._action = server, action
+        self._known = known
+        self._attended: Final = None if isinstance(known, Stored) else known
+        self._on_disconnect: Final = on_disconnect
+        self.id: Final = known.id
+        self.is_new: Final = is_new
+        self.is_replay: Final = is_replay
+        self.may_cancel = may_cancel
+        self.is_operators = self.sees_all = False
+        self.asker = ""
+        self.explanation: Final = explanation
+
+    def __repr__(self) -> str:
+        return f"<request {self.id} {self.status}>"
+
+    @property
+    def status(self) -> Status:
+        """How it is, if it runs here; otherwise how it was when it was last looked at."""
+        return self.record.status
+
+    @property
+    def position(self) -> int | None:
+        """How many were before it in the line when this handle was made, the one that runs not counted."""
+        return None if self.explanation is None else self.explanation.position
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it goes on when its server dies."""
+        return self.record.durable
+
+    @property
+    def is_taken_on(self) -> bool:
+        """Whether it is certain that it runs or waits for its turn; False if it is run when its result is asked for."""
+        return self._attended is None or self._attended.is_entered
+
+    @property
+    def record(self) -> RequestRecord:
+        """What is known of it, as far as this process was told."""
+        return self._known.record
+
+    @property
+    def keys(self) -> RequestKeys:
+        """Where its records lie, if it has any."""
+        return self._known.keys
+
+    @property
+    def unstored(self) -> Attended | None:
+        """The request itself, if nothing of it lies in the store."""
+        return None if self._attended is None or self._attended.is_stored else self._attended
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    async def result(self, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever the action returns
+        """Return what the action returned, waiting for its end.
+
+        If the task that waits here is cancelled, because the caller has gone away, the request is cancelled too if its
+        action says so; see ``on_disconnect``.
+
+        Args:
+            timeout: How long to wait at most. The request goes on whether or not anybody waits.
+
+        Raises:
+            RequestFailedError: The action raised; that is the ``__cause__``.
+            RequestCancelledError: It was cancelled.
+            RequestSupersededError: A newer one took its place.
+            RequestInterruptedError: Its server went away.
+            QueueTimeoutError: Its turn did not come in time.
+            WaitsForItselfError: Whoever asks holds the key that it waits for, or the only room at a limit.
+            ResultTimeoutError: It had not ended in time.
+        """
+        record = await self._end(timeout)
+        if self._attended is not None and self._attended.value is not None:
+            return self._attended.value
+        packed = b"null" if record.result is UNSET else bytes(record.result)
+        return msgspec.json.decode(packed) if self._action is None else self._action.result.unpack(packed)
+
+    async def packed(self, timeout: Duration | None = None) -> bytes:
+        """Return what the action returned as JSON, waiting for its end; see :meth:`result`."""
+        attended = self._attended
+        if attended is not None and timeout is None and not attended.has_begun:  # the way of nearly all
+            if attended.address is not None:
+                self._check_chain()
+            await attended.run_here()
+            if attended.packed is not None:
+                return attended.packed
+        record = await self._end(timeout)
+        return b"null" if record.result is UNSET else bytes(record.result)
+
+    async def _end(self, timeout: Duration | None) -> RequestRecord:
+        """Return how it ended; raise if it has no result."""
+        self._check_chain()
+        try:
+            record = await (self._ended() if timeout is None else self._ended_within(timeout))
+        except asyncio.CancelledError:
+            self._abandon()
+            raise
+        if record.status == "completed":
+            return record
+        if not self.may_cancel:
+            record = structs.replace(record, cancelled_by=kind_of(record.cancelled_by))
+        problem = problem_of(self.id, record, self._server.known)
+        cause = None if self._attended is None else self._attended.problem
+        raise problem from (problem.__cause__ if cause is None or type(cause) is type(problem) else cause)
+
+    async def _ended_within(self, timeout: Duration) -> RequestRecord:
+        limit = seconds(timeout, what="timeout")
+        self._begin()
+        waiting = asyncio.timeout(limit)
+        try:
+            async with waiting:
+                return await self._ended()
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise ResultTimeoutError(self.id, limit, self.status) from None
+
+    def _begin(self) -> None:
+        """Run it in a task of its own, if it was left to whoever waits for it."""
+        if self._attended is not None and not self._attended.has_begun:
+            self._server.take(self._attended)
+
+    def _check_chain(self) -> None:
+        chain, address = CHAIN.get(), self._known.address
+        if not chain or self.record.has_ended:
+            return
+        if address is not None and address in chain:
+            raise WaitsForItselfError(label_of(address), self.id)
+        if self._action is not None and self._action.has_room_limits:
+            record = self.record
+            for spot in sole_spots_of(self._action, self.keys.tenant, record.user, record.session):
+                if spot.address in chain:
+                    raise WaitsForItselfError(spot.label, self.id)
+
+    async def _ended(self) -> RequestRecord:
+        attended = self._attended
+        if attended is not None:
+            if not attended.has_begun:
+                await attended.run_here()
+            record = attended.record if attended.is_over else await asyncio.shield(attended.over)
+            if attended.refusal is not None:
+                raise attended.refusal
+            return record
+        view = await until_ended(self._server.space, self.keys)
+        if view.is_derived:
+            await settle(self._server.space, self.keys, view)
+        self._known = Stored(self.keys, view.record)
+        return view.record
+
+    def _abandon(self) -> None:
+        """The caller has gone away."""
+        if self._on_disconnect != "cancel" or self.record.has_ended:
+            return
+        if self._attended is not None:
+            self._attended.stop(GONE, CALLER)
+        else:
+            self.abandon()
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def info(self) -> RequestInfo:
+        """Return how it is.
+
+        Raises:
+            RequestNotFoundError: It is not known any more.
+        """
+        if self._attended is None:
+            view = await self._server.look(self.keys)
+            if view.is_derived:
+                await settle(self._server.space, self.keys, view)
+            self._known = Stored(self.keys, view.record)
+        record = self.record
+        explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
+        info = info_of(self.id, record, explanation)
+        if self.may_cancel or self.sees_all:
+            return info
+        return structs.replace(info, user="", session="", cancelled_by=kind_of(info.cancelled_by))
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
+
+        Whoever was cut off asks again with the number of the last event that it has seen: none is missing or doubled.
+
+        Raises:
+            RequestNotFoundError: On iterating: it is not known any more.
+        """
+        attended = self._attended
+        self._begin()
+        if attended is None or attended.is_stored:
+            return follow(self._server.space, self.keys, after, is_own=self.may_cancel or self.sees_all)
+
+        def ended() -> RequestRecord | None:
+            return attended.record if attended.is_over else None
+
+        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel or self.sees_all)
+
+    # --- stopping it ---------------------------------------------------------------------------------------------
+
+    def abandon(self, reason: str = GONE) -> None:
+        """Ask it to stop because its caller has gone away. While the store does not answer, it is tried again.
+
+        Nobody waits for that. If others share its run, it goes on for them.
+        """
+        self._server.own(cancel_in_the_end(self._server, self, reason))
+
+    async def cancel(self, reason: str = "it was asked to", cancelled_by: str = "") -> None:
+        """Ask it to stop, wherever it waits or runs. One that has ended is left as it is.
+
+        Args:
+            reason: Why, in words.
+            cancelled_by: Who asks, see :attr:`~standfast.flows.request.RequestInfo.cancelled_by`. By default the user
+                who has this handle.
+
+        Raises:
+            ForbiddenError: Another user has sent it, and whoever asks may follow it only: it shares its run, or has the
+                role of a viewer.
+            RequestSharedError: Other users share its run, which goes on for them.
+            RequestNotFoundError: It is not known any more.
+        """
+        if not self.may_cancel:
+            raise ForbiddenError("cancelling a request that another user has sent", (OPERATOR,))
+        if not self.is_operators and not self.record.has_ended and await is_shared(self._server.space, self):
+            raise RequestSharedError(self.id)
+        who = cancelled_by or self.asker or sender_of(self.record.user)
+        if self._attended is not None:
+            self._attended.stop(reason, who)
+            return
+        server = self._server
+        record = (await look(server.space, self.keys)).record
+        if record.has_ended:
+            return
+        if record.durable:
+            await note_asker(server.space, self.keys, who)
+            await cancel_run(server.engine.host, self.id, reason)
+            server.arbiter.forget(self.id)
+            await settle(server.space, self.keys, await look(server.space, self.keys))
+        elif record.address:
+            await server.arbiter.stop(record.address, self.id, Stop(reason=reason, cancelled_by=who))
+        elif record.server:
+            await server.stop_elsewhere(self.keys, record.server, CancelRecord(reason, who))

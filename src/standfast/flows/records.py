@@ -1,0 +1,232 @@
+"""What lies in the store of a request: its record, its events, its session's state, and what speaks for its key.
+
+Every key of this module has the tenant of a principal in it, and there is no other way to one: a request of another
+tenant cannot be named, so it is absent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from standfast.clock import Instant, later
+from standfast.codec import Codec
+from standfast.flows.arrival import Address
+from standfast.flows.request import ENDED, Status
+from standfast.ids import new_id
+from standfast.stores.protocol import Put
+from standfast.workflows.storing.failures import Failure
+
+if TYPE_CHECKING:
+    from standfast.keys import RecordKey
+    from standfast.scope import Scope
+
+AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
+"""Ends of requests that left nothing behind: another one with the same idempotency key is run."""
+
+UNFINISHED_FOR: Final = 31 * 86_400.0
+"""Seconds for which a durable request counts as unfinished, should nobody write down its end."""
+
+NOTHING: Final = b"1:{}"
+"""The value of a record that says something by being there."""
+
+KEPT: Final = 3_600.0
+"""Seconds for which a request can be asked about after its end."""
+
+SESSION_KEPT: Final = 30 * 86_400.0
+"""Seconds for which the state of a session, and whose it is, are kept after their last use, if nothing else is said."""
+
+
+new_request_id: Final = new_id.long
+"""Returns an id that sorts by time and cannot be guessed: 128 bits of it are random."""
+
+
+class RequestRecord(Struct, frozen=True, omit_defaults=True):
+    """A request, as others see it.
+
+    Attributes:
+        flow: The kind of its flow.
+        action: The name of its action.
+        status: How it is, as far as whoever runs it has written. Of a durable one that has not ended, its run tells.
+        received_at: When it was taken on, by the store's time.
+        started_at: When it began to run; 0: not yet.
+        ended_at: When it ended; 0: not yet.
+        user: Who asked.
+        session: In which conversation.
+        transport: What it came by.
+        durable: It is a run of a workflow, with the same id.
+        attempt: How often it was begun.
+        owner: The presence of the process that runs it; empty if it is durable. If that is gone, it was interrupted.
+        server: Where news for that process is sent: the name of the opening of its space.
+        address: The line of its key; empty: it needs no turn.
+        policy: The name of the policy of its action.
+        reason: Why it ended without a result.
+        result: What it returned.
+        failure: What it raised.
+        by: The request that took its place.
+        cancelled_by: Who asked for it to stop, see :mod:`standfast.flows.cancelling`; empty: not known.
+        superseded: The requests whose place it took.
+        overlap: One of those had not ended when it began.
+        retryable: If it was interrupted, another one with the same idempotency key is run.
+        keep: Seconds for which it is kept after its end.
+        inputs: What it brought, for whoever takes its place; only where its policy hands that over.
+    """
+
+    flow: str
+    action: str
+    status: Status
+    received_at: Instant
+    started_at: Instant = Instant(0)
+    ended_at: Instant = Instant(0)
+    user: str = ""
+    session: str = ""
+    transport: str = ""
+    durable: bool = False
+    attempt: int = 0
+    owner: str = ""
+    server: str = ""
+    address: Address = ()
+    policy: str = ""
+    reason: str = ""
+    result: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    by: str = ""
+    superseded: tuple[str, ...] = ()
+    overlap: bool = False
+    retryable: bool = True
+    keep: float = KEPT
+    inputs: Raw | UnsetType = UNSET
+    cancelled_by: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, as far as was written."""
+        return self.status in ENDED
+
+
+class EventRecord(Struct, frozen=True, omit_defaults=True):
+    """Something that a request told while it ran."""
+
+    name: str
+    at: Instant
+    data: Raw = Raw(b"null")
+
+
+class SessionRecord(Struct, frozen=True):
+    """The state of a session."""
+
+    state: dict[str, Any]
+
+
+class CancelRecord(Struct, frozen=True, omit_defaults=True):
+    """Somebody wants a request to stop that runs in another process."""
+
+    reason: str
+    cancelled_by: str = ""
+
+
+class OnceRecord(Struct, frozen=True, omit_defaults=True):
+    """What a call returned that a request makes once."""
+
+    result: Raw
+
+
+REQUESTS: Final[Codec[RequestRecord]] = Codec(RequestRecord, what="a request")
+EVENTS: Final[Codec[EventRecord]] = Codec(EventRecord, what="an event")
+SESSIONS: Final[Codec[SessionRecord]] = Codec(SessionRecord, what="the state of a session")
+CANCELS: Final[Codec[CancelRecord]] = Codec(CancelRecord, what="a cancellation")
+ONCES: Final[Codec[OnceRecord]] = Codec(OnceRecord, what="the result of a call")
+
+
+@final
+class RequestKeys:
+    """Where the records of one request of one tenant lie."""
+
+    __slots__ = ("_record", "_scope", "id", "tenant")
+
+    def __init__(self, scope: Scope, tenant: str, request_id: str) -> None:
+        self._scope: Final = scope
+        self.tenant, self.id = tenant, request_id
+        self._record: RecordKey | None = None
+
+    @property
+    def record(self) -> RecordKey:
+        """Where it is written how it is."""
+        if self._record is None:  # requests without a record never ask
+            self._record = self._scope.key("request", self.tenant, self.id)
+        return self._record
+
+    @property
+    def cancel(self) -> RecordKey:
+        """Where it is asked to stop."""
+        return self._scope.key("cancel", self.tenant, self.id)
+
+    @property
+    def events(self) -> RecordKey:
+        """What the keys of all its events begin with."""
+        return self._scope.key("event", self.tenant, self.id)
+
+    def event(self, number: int) -> RecordKey:
+        """Return the key of an event; they sort by their numbers."""
+        return self.events.child(f"{number:012d}")
+
+    @property
+    def unfinished(self) -> RecordKey:
+        """Where it lies that it is durable and has not ended, to be counted."""
+        return unfinished_of(self._scope, self.tenant).child(self.id)
+
+    def first(self, record: RequestRecord, at: Instant) -> tuple[Put, Put]:
+        """Return what is written when a durable request is taken on, besides its run."""
+        unfinished = Put(self.unfinished, NOTHING, expires_at=later(at, UNFINISHED_FOR))
+        return Put(self.record, REQUESTS.encode_own(record)), unfinished
+
+    @property
+    def sharers(self) -> RecordKey:
+        """What the keys of all begin with who share its run."""
+        return self._scope.key("sharer", self.tenant, self.id)
+
+    def sharer(self, user: str) -> RecordKey:
+        """Return where it lies that another user shares its run."""
+        return self.sharers.child(user)
+
+    def once(self, name: str) -> RecordKey:
+        """Return where the result of a call lies that is made once."""
+        return self._scope.key("onced", self.tenant, self.id, name)
+
+
+def unfinished_of(scope: Scope, tenant: str) -> RecordKey:
+    """Return what the keys of all durable requests of a tenant begin with that have not ended."""
+    return scope.key("unfinished", tenant)
+
+
+def idempotency_of(scope: Scope, tenant: str) -> RecordKey:
+    """Return what all idempotency keys of a tenant begin with."""
+    return scope.key("idempotency", tenant)
+
+
+def session_key(scope: Scope, tenant: str, session: str) -> RecordKey:
+    """Return where the state of a session lies."""
+    return scope.key("session", tenant, session)
+
+
+def number_of(key: RecordKey) -> int:
+    """Return the number of an event by its key."""
+    return int(key.parts[-1])
+
+
+class Stored(Struct, frozen=True):
+    """A request as it was found in the store."""
+
+    keys: RequestKeys
+    record: RequestRecord
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.keys.id
+
+    @property
+    def address(self) -> Address | None:
+        """The line in which it needs a turn; None: it needs none."""
+        return self.record.address or None

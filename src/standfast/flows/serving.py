@@ -1,0 +1,238 @@
+"""One server of requests: what they need of the process that they run in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import structs
+
+from standfast.clock import Instant
+from standfast.errors import StandfastError
+from standfast.flows.attending import Attended
+from standfast.flows.knowing import Brief
+from standfast.flows.limiting import Limiting
+from standfast.flows.records import CANCELS, CancelRecord, RequestKeys
+from standfast.flows.remembering import Remembering
+from standfast.flows.tenants import TenantLimits, Tenants
+from standfast.flows.viewing import look
+from standfast.locks.driving.removing import remove
+from standfast.space import lines_of
+from standfast.stores.protocol import Conflict, Decision, Put, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from standfast.flows.arbiters.protocol import Arbiter, Beside
+    from standfast.flows.chaining import Chains
+    from standfast.flows.viewing import View
+    from standfast.keys import RecordKey
+    from standfast.locks.driving.presence import Presence
+    from standfast.space import Space
+    from standfast.stores.protocol import Snapshot, Watch
+    from standfast.workflows.engine import Engine
+    from standfast.workflows.storing.failures import KnownErrors
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for what hints may have missed."""
+
+PATIENCE: Final = 5.0
+"""Seconds that those have at the end who do not stop when they are told to. Then they are left to themselves."""
+
+
+@final
+class Server:
+    """What requests need of the process that they run in.
+
+    Attributes:
+        engine: Drives the durable ones.
+        space: Where everything lies.
+        arbiter: Says who has its turn.
+        chains: Signs keys that go to other processes, and knows them again.
+        now: Returns the store's time, as near as this process can tell without asking.
+        limits: Those of actions.
+        tenants: What each tenant has, and may have.
+        requests: Those that run here, by their ids.
+        is_closing: Nothing more is tried again.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        arbiter: Arbiter,
+        chains: Chains,
+        tenants: TenantLimits = TenantLimits(),  # noqa: B008 -- it does not change
+    ) -> None:
+        self.engine, self.arbiter, self.chains = engine, arbiter, chains
+        self.space: Final[Space] = engine.space
+        self.tenants: Final = Tenants(engine.space, tenants)
+        self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
+        self._host: Final = engine.host
+        self._keeper: Final = lines_of(self.space).keeper
+        self._presence: Presence | None = None
+        self._attending: Final = asyncio.Lock()
+        self.now: Final = self._host.now
+        self.requests: Final[dict[str, Attended]] = {}
+        self._ended: Final = Remembering()
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self.is_closing = False
+
+    @property
+    def name(self) -> str:
+        """Where news for this process is sent."""
+        return self.space.presence_name
+
+    @property
+    def known(self) -> KnownErrors:
+        """The exceptions that come back as themselves."""
+        return self._host.known
+
+    # --- being alive ---------------------------------------------------------------------------------------------
+
+    async def attend(self) -> None:
+        """Make sure that others can tell whether this process lives."""
+        if self._presence is not None and self._presence.left() > 0:
+            return
+        async with self._attending:
+            if self._presence is None or self._presence.left() <= 0:
+                if self._presence is not None:
+                    self._keeper.dismiss(self._presence)
+                self._presence = await self._keeper.attend(self.space.lease)
+
+    @property
+    def owner(self) -> str:
+        """The name of the presence that requests with a record hang on."""
+        return "" if self._presence is None else self._presence.name
+
+    @property
+    def presence_key(self) -> RecordKey:
+        """Where that lies."""
+        opening, _, number = self.owner.rpartition(".")
+        return self.space.key("presence", opening, number)
+
+    # --- the store -----------------------------------------------------------------------------------------------
+
+    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+        """Commit changes, whoever has its turn."""
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            return Decision(None, tuple(beside.decide(0, seen)))
+
+        return (await self.space.update(beside.keys, decide)).versions
+
+    async def look(self, keys: RequestKeys) -> View:
+        """Return how a request is.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request.
+        """
+        view = await look(self.space, keys)
+        if self.arbiter.is_shared or view.status != "running":
+            return view
+        if keys.id not in self.limits.waiting:
+            if not view.record.address:
+                return view
+            queue = await self.arbiter.look(view.record.address)  # its step waits for the turn that the run does not
+            if not queue.position(keys.id):
+                return view
+        return structs.replace(view, record=structs.replace(view.record, status="waiting", started_at=Instant(0)))
+
+    # --- the requests that run here --------------------------------------------------------------------------------
+
+    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something to its end, whoever is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def take(self, attended: Attended) -> asyncio.Future[int]:
+        """Run a request here; return what is done once it is certain that it is taken on."""
+        self.requests[attended.id] = attended
+        task, entered = attended.begin()
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self.gone(attended))
+        return entered
+
+    def gone(self, attended: Attended) -> None:
+        """Take note that a request has ended, and keep it in mind if nobody else does."""
+        del self.requests[attended.id]
+        if attended.is_stored or not attended.is_entered:
+            return  # it lies in the store, or was never taken on
+        self._ended.add(attended)
+
+    def find(self, tenant: str, request_id: str) -> Attended | None:
+        """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
+        self._ended.forget(self.now())
+        found = self.requests.get(request_id) or self._ended.get(request_id)
+        if found is None or found.principal.tenant != tenant:
+            return None
+        if isinstance(found, Brief):
+            found = Attended.again(self, found)
+            self._ended.replace(found)
+        return found
+
+    @property
+    def unfinished(self) -> tuple[Attended, ...]:
+        """The requests that run here."""
+        return tuple(self.requests.values())
+
+    # --- requests that run elsewhere ---------------------------------------------------------------------------------
+
+    async def stop_elsewhere(self, keys: RequestKeys, server: str, why: CancelRecord) -> None:
+        """Ask the server that runs a request to stop it."""
+        put = Put(keys.cancel, CANCELS.encode(why))
+        answer = await self.space.commit(put, wake=(Wake(self._mailbox(server), keys.cancel),))
+        assert isinstance(answer, Conflict) or answer.versions  # noqa: S101 -- a conflict: it was asked before
+
+    def _mailbox(self, server: str) -> RecordKey:
+        return self.space.key("server", server)
+
+    async def listen(self) -> None:
+        """Hear from now on what other servers want of this one."""
+        if self._listening is None:
+            watch = self.space.watch(self._mailbox(self.name))
+            await watch.__aenter__()
+            self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+
+    async def _hear(self, watch: Watch) -> None:
+        try:
+            while True:
+                hint = await watch.wait(LOOK_EVERY)
+                self._ended.forget(self.now())
+                if hint is None or not hint.complete:  # one may have been lost
+                    lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
+                    heard = {each.keys.cancel for each in lonely}
+                else:
+                    heard = set(hint.about)
+                for key in heard:
+                    await self._stop(key)
+        finally:
+            await watch.__aexit__(None, None, None)
+
+    async def _stop(self, key: RecordKey) -> None:
+        attended = self.find(*key.parts[-2:])
+        try:
+            record = (await self.space.read(key)).get(key)
+            if record is not None and attended is not None:
+                why = CANCELS.decode(record.value)
+                attended.stop(why.reason, why.cancelled_by)
+                await remove(self.space.store, key)
+        except StandfastError:
+            return
+
+    async def aclose(self) -> None:
+        """Let go of everything; the last thing is that others can tell that this process is gone."""
+        self.is_closing = True
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        left = self._tasks and (await asyncio.wait(self._tasks, timeout=PATIENCE))[1]
+        await self.limits.aclose()
+        await self.tenants.aclose()
+        presence, self._presence = self._presence, None
+        if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
+            self._keeper.dismiss(presence)

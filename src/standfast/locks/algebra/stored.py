@@ -1,0 +1,119 @@
+"""A whole lock as one value, and how to read it from whatever a slot holds.
+
+Reading never fails. What is no lock is an empty one; a holder or waiter that cannot be read is left out, because one
+without an end would stay for ever. Older shapes are read: a waiter that is a bare text, a holder without a fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_EXACT: Final = 2**53 - 1
+"""The largest number that every store, and JSON, keeps exact. No fence and no instant is larger."""
+
+
+class LockHolder(Struct, frozen=True, gc=False):
+    """Who has a permit, until when, and with which fence. Fence 0: from before there were fences."""
+
+    holder_id: str
+    lease_expires_at: Instant
+    fence: int = 0
+
+
+class LockWaiter(Struct, frozen=True, gc=False):
+    """Who waits, and until when it counts as alive. None: from before waiters expired; the next change sets it."""
+
+    holder_id: str
+    expires_at: Instant | None = None
+
+
+class LockRecord(Struct, frozen=True):
+    """A whole lock: its holders, its waiters in order, and the last fence that was given out.
+
+    ``permits`` is the number that those who use it have agreed on. None: from before it was kept, or never said.
+    """
+
+    holders: tuple[LockHolder, ...] = ()
+    waiters: tuple[LockWaiter, ...] = ()
+    fence: int = 0
+    permits: int | None = None
+
+    def is_in_use(self, at: Instant) -> bool:
+        """Tell whether anyone holds or waits at ``at``."""
+        held = any(holder.lease_expires_at > at for holder in self.holders)
+        return held or any(waiter.expires_at is None or waiter.expires_at > at for waiter in self.waiters)
+
+    def holds(self, holder_id: str, at: Instant, fence: int | None = None) -> bool:
+        """Tell whether that id holds at ``at``, and if a fence is given, by that very grant."""
+        return any(
+            each.holder_id == holder_id and each.lease_expires_at > at and fence in (None, each.fence)
+            for each in self.holders
+        )
+
+
+def read_lock_record(value: object) -> LockRecord:
+    """Return the lock that ``value`` stands for: a :class:`LockRecord`, the same as JSON-shaped data, or anything."""
+    holders: dict[str, LockHolder] = {}
+    for holder in filter(None, map(_holder, _items(value, "holders"))):
+        twin = holders.get(holder.holder_id)
+        if twin is None or twin.lease_expires_at < holder.lease_expires_at:
+            holders[holder.holder_id] = holder
+    waiters: dict[str, LockWaiter] = {}
+    for waiter in filter(None, map(_waiter, _items(value, "waiters"))):
+        if waiter.holder_id not in holders:
+            waiters.setdefault(waiter.holder_id, waiter)
+    fence = max(_fence(value), *(holder.fence for holder in holders.values()), 0)
+    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value))
+
+
+def _holder(value: object) -> LockHolder | None:
+    holder_id, ends_at = _field(value, "holder_id"), _instant(_field(value, "lease_expires_at"))
+    if not isinstance(holder_id, str) or not holder_id or ends_at is None:
+        return None
+    return LockHolder(holder_id, ends_at, _fence(value))
+
+
+def _waiter(value: object) -> LockWaiter | None:
+    if isinstance(value, str):
+        return LockWaiter(value) if value else None
+    holder_id, stored = _field(value, "holder_id"), _field(value, "expires_at")
+    ends_at = _instant(stored)
+    if not isinstance(holder_id, str) or not holder_id or (ends_at is None and stored is not None):
+        return None
+    return LockWaiter(holder_id, ends_at)
+
+
+def _items(value: object, name: str) -> Iterable[object]:
+    items = _field(value, name)
+    return cast("Iterable[object]", items) if isinstance(items, list | tuple) else ()
+
+
+def _field(value: object, name: str) -> object:
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).get(name)
+    return getattr(value, name, None) if isinstance(value, LockRecord | LockHolder | LockWaiter) else None
+
+
+def _instant(value: object) -> Instant | None:
+    """Return an instant; some stores give whole numbers back as floats."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_EXACT:
+        return None
+    return Instant(int(value))
+
+
+def _fence(value: object) -> int:
+    fence = _instant(_field(value, "fence"))
+    return max(0, fence or 0)
+
+
+def _permits(value: object) -> int | None:
+    permits = _instant(_field(value, "permits"))
+    return permits if permits is not None and permits >= 1 else None

@@ -1,0 +1,257 @@
+"""The keeper: renews the presences of one space from a thread of its own, however busy the event loop is.
+
+It has a connection of its own too, so a renewal waits neither for the user's code nor behind the user's commits. A
+renewal that fails is tried again until the presence's own deadline; then whoever holds by it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any, Final, final
+
+from standfast.clock import MICROSECONDS
+from standfast.errors import LeaseTooShortError, StandfastError
+from standfast.events import PresenceLost, PresenceNotRenewed
+from standfast.locks.driving.presence import Presence, this_process
+from standfast.offload import run_beside
+from standfast.stores.proving import tied_lifeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.clock import Clock
+    from standfast.events import Hooks
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Store
+
+HEARTBEATS: Final = 3
+"""How often a presence is renewed in one lease, if all goes well."""
+
+TRIES: Final = 20
+"""How often a renewal that fails is tried in one lease."""
+
+
+@final
+class Keeper:
+    """Keeps the presences of one space alive while anything is anchored to them.
+
+    ``lost`` is called on the space's own loop with each presence that can no longer be relied on, once.
+    """
+
+    def __init__(
+        self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None, lost: Callable[[Presence], None]
+    ) -> None:
+        self._scope, self._clock, self._hooks, self._lost = scope, clock, hooks, lost
+        self._heartbeat: Final = heartbeat
+        self._loop: Final = asyncio.get_running_loop()
+        self._presences: Final[dict[float, Presence]] = {}
+        self._making: Final[dict[float, asyncio.Lock]] = {}
+        self._watches: Final[dict[Presence, tuple[Callable[[], None], ...]]] = {}
+        self._made = 0
+        self._rounds = _Rounds(self)
+
+    async def attend(self, lease: float) -> Presence:
+        """Return a presence with that lease that can be relied on for a while; call :meth:`dismiss` when done."""
+        presence = self._presences.get(lease)
+        if presence is None or presence.left() < lease / 2:
+            async with self._making.setdefault(lease, asyncio.Lock()):
+                presence = await self._fresh(lease)
+        presence.users += 1
+        if not presence.is_kept:
+            self._rounds.begin(presence)
+        if not presence.is_watched:
+            self._watch(presence)
+        return presence
+
+    @staticmethod
+    def dismiss(presence: Presence) -> None:
+        """Say that one entry less is anchored to a presence. Without any it is no longer renewed."""
+        presence.users -= 1
+
+    async def _fresh(self, lease: float) -> Presence:
+        presence = self._presences.get(lease)
+        if presence is not None and not presence.over:
+            if presence.left() >= lease / 2:
+                return presence
+            # A renewal that took too long may have been answered after everybody was told that it had failed.
+            if await presence.renew(self._scope.store) and presence.left() > 0:
+                return presence
+            self.tell(presence)
+        return await self._new(lease)
+
+    async def _new(self, lease: float) -> Presence:
+        self._made += 1
+        store = self._scope.store
+        number, lifeline = self._made, await tied_lifeline(store)
+        presence = Presence(self._scope, number, this_process(lease, lifeline), self._clock)
+        await presence.renew(store)
+        if presence.left() < lease / 2:
+            took = (self._clock.elapsed() - presence.renewed_at) / MICROSECONDS
+            await presence.end(store)
+            raise LeaseTooShortError(lease, f"one round trip to the store took {took:.3g} s")
+        self._presences[lease] = presence
+        return presence
+
+    # --- the deadline, on the space's own loop -------------------------------------------------------------------
+
+    def _watch(self, presence: Presence) -> None:
+        """Look at a presence again at its deadline, whatever has become of its renewal, or when its proof is lost."""
+        for end in self._watches.pop(presence, ()):
+            end()
+        presence.is_watched = presence.users > 0 and not presence.is_told
+        if not presence.is_watched:
+            return
+        left, look = presence.left(), functools.partial(self._watch, presence)
+        if left <= 0:
+            self.tell(presence)
+            return
+        ends = [self._loop.call_later(left, look).cancel]
+        if presence.proof is not None:
+            ends.append(presence.proof.listen(look))
+        self._watches[presence] = tuple(ends)
+
+    def tell(self, presence: Presence) -> None:
+        """Give a presence up. Call it on the space's own loop."""
+        presence.over = True
+        if presence.is_told:
+            return
+        presence.is_told = True
+        if self._presences.get(presence.lease) is presence:
+            del self._presences[presence.lease]
+        if self._hooks:
+            self._hooks.emit(PresenceLost(at=self._clock.wall(), store=repr(self._scope.store), presence=presence.name))
+        self._lost(presence)
+
+    # --- renewal, on the keeper's own loop -----------------------------------------------------------------------
+
+    async def keep(self, presence: Presence, store: Store) -> None:
+        """Renew a presence for as long as anything is anchored to it."""
+        every = presence.lease / HEARTBEATS
+        if self._heartbeat is not None and self._heartbeat <= presence.lease / 2:
+            every = self._heartbeat
+        due = presence.renewed_at + every * MICROSECONDS
+        while True:
+            await asyncio.sleep(max(0.0, (due - self._clock.elapsed()) / MICROSECONDS))
+            if self._loop.is_closed():  # nobody is left to hold anything
+                return
+            if presence.users <= 0 or presence.over:
+                # In this order: whoever anchors something to it counts itself first, then looks whether it is kept.
+                presence.is_kept = False
+                if presence.users <= 0 or presence.over:
+                    return
+                presence.is_kept = True
+            due = self._clock.elapsed() + presence.lease / TRIES * MICROSECONDS
+            if await self._renew(presence, store):
+                due = presence.renewed_at + every * MICROSECONDS
+
+    async def _renew(self, presence: Presence, store: Store) -> bool:
+        try:
+            store.lifeline()  # holds it anew, should something have made this process let go of it
+            renewed = await presence.renew(store)
+        except Exception as problem:  # noqa: BLE001 -- whatever it is, it is tried again until the deadline
+            if self._hooks:
+                self._hooks.emit(
+                    PresenceNotRenewed(
+                        at=self._clock.wall(),
+                        store=repr(store),
+                        presence=presence.name,
+                        problem=type(problem).__name__,
+                        left=presence.left(),
+                    )
+                )
+            return False
+        if not renewed and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.tell, presence)
+        return renewed
+
+    async def aclose(self) -> None:
+        """Stop renewing and give up every presence, so that nobody has to wait for it to lapse."""
+        await self._rounds.stop()
+        for end in [end for ends in self._watches.values() for end in ends]:
+            end()
+        for presence in tuple(self._presences.values()):
+            if presence.users > 0:  # something is still held by it, and it must lapse before others may go on
+                continue
+            try:
+                await presence.end(self._scope.store)
+            except StandfastError:  # it lapses by itself
+                continue
+        self._presences.clear()
+
+    async def open_store(self) -> Store:
+        """Open the keeper's own connection."""
+        return await self._scope.store.another()
+
+
+@final
+class _Rounds:
+    """The tasks on the keeper's own loop, one for each presence in use."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper: Final = keeper
+        self._beside: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wanted: Final[list[Presence]] = []
+        self._tasks: Final[dict[Presence, asyncio.Task[Any]]] = {}
+        self._changed: asyncio.Event | None = None
+        self._stopping = False
+
+    def begin(self, presence: Presence) -> None:
+        """Start keeping a presence. Called on the space's loop."""
+        presence.is_kept = True
+        self._wanted.append(presence)
+        if self._beside is None or self._beside.done():
+            self._beside = run_beside(self._main, "keeper")
+        else:
+            self._poke()
+
+    async def stop(self) -> None:
+        """End all of it. Called on the space's loop."""
+        self._stopping = True
+        if self._beside is not None:
+            self._poke()
+            await asyncio.wait({self._beside})
+
+    def _poke(self) -> None:
+        loop, changed = self._loop, self._changed
+        if loop is not None and changed is not None:
+            try:
+                loop.call_soon_threadsafe(changed.set)
+            except RuntimeError:  # its loop has just been closed
+                return
+
+    async def _main(self) -> None:
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        store: Store | None = None
+        try:
+            while not self._stopping:
+                if store is None:
+                    store = await self._connect()
+                while store is not None and self._wanted:
+                    self._start(self._wanted.pop(), store)
+                await self._changed.wait()
+                self._changed.clear()
+        finally:
+            self._loop = None
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if store is not None:
+                await store.aclose()
+
+    async def _connect(self) -> Store | None:
+        try:
+            return await self._keeper.open_store()
+        except StandfastError:
+            asyncio.get_running_loop().call_later(0.1, self._poke)
+            return None
+
+    def _start(self, presence: Presence, store: Store) -> None:
+        running = self._tasks.get(presence)
+        if running is None or running.done():
+            task = self._tasks[presence] = asyncio.create_task(self._keeper.keep(presence, store))
+            task.add_done_callback(
+                lambda _: self._tasks.pop(presence, None) if self._tasks.get(presence) is task else None
+            )

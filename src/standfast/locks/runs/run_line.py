@@ -1,0 +1,235 @@
+"""The line of one run: how it is leased, kept, given up and looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct
+
+from standfast.clock import Instant, later
+from standfast.errors import (
+    LeaseTooShortError,
+    ReentryError,
+    RunHeldError,
+    StoreClosedError,
+    StoreError,
+    WouldWaitError,
+)
+from standfast.ids import new_id
+from standfast.keys import KeyFamily
+from standfast.locks.algebra.entries import Attended, Entry, Until
+from standfast.locks.algebra.line import Granted
+from standfast.locks.algebra.record import Renewal
+from standfast.locks.driving.acquiring import FIRST_PAUSE, LONGEST_PAUSE
+from standfast.locks.driving.presence import PRESENCES
+from standfast.locks.driving.records import HEADS
+from standfast.locks.driving.requests import Enter, Leave, Left, Renew
+from standfast.locks.locking import DurableLock
+from standfast.locks.options import check_lease
+from standfast.locks.runs.run_lease import RELEASED, RUN_LOCK, SLOT, RunLease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from standfast.durations import Duration
+    from standfast.locks.algebra.entries import Holder
+    from standfast.locks.driving.driver import Answered
+    from standfast.locks.driving.hold import Holding
+    from standfast.locks.driving.lines import Lines
+    from standfast.locks.driving.local_line import LocalLine
+    from standfast.locks.options import HoldOptions
+
+RUNS: Final = KeyFamily("standfast.run")
+
+
+class RunLockInfo(Struct, frozen=True):
+    """Who drives a run.
+
+    Attributes:
+        workflow: The workflow's name.
+        run_id: The run.
+        holder: Who holds it, for people.
+        since: Since when, by the store's time.
+        expires_at: When its lease ends by the store's time, unless it is renewed before.
+        fence: The fence of its lease.
+        backend: The kind of store that says so.
+    """
+
+    workflow: str
+    run_id: str
+    holder: str
+    since: Instant
+    expires_at: Instant
+    fence: int
+    backend: str
+
+
+@final
+class RunLine(DurableLock):
+    """The line of one run."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, lines: Lines, workflow: str, run_id: str, lease: float) -> None:
+        super().__init__(lines, RUNS(workflow, run_id), RUN_LOCK, lease)
+        self.names: Final = (workflow, run_id)
+
+    def _line(self) -> LocalLine:
+        self._lines.guard.check()
+        if self._lines.is_closing:
+            raise StoreClosedError(repr(self._lines.scope), "it was closed")
+        return self._lines.line(self._address)
+
+    def _length(self, lease: Duration | None) -> float:
+        return self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities)
+
+    # --- taking it -----------------------------------------------------------------------------------------------
+
+    async def acquire(self, token: str | None, holder: str, lease: Duration | None) -> RunLease | None:
+        """Take it for a while, if it is free or has that token."""
+        line, length = self._line(), self._length(lease)
+        entry = Entry(token or new_id(), holder, Until(Instant(0)), Instant(0))
+        enter = Enter(entry, waits=False, lease=length)
+        try:
+            answered = await self._enter(line, enter, length)
+            return self._granted(line, answered, length)
+        except BaseException:
+            if token is None:
+                self._lines.own(self._withdraw(line, entry.id, length))
+            raise
+
+    async def _enter(self, line: LocalLine, enter: Enter, length: float) -> Answered:
+        answered = await self._ask(line, enter, enter.entry.id, length)
+        holders = answered.sight.line.holders
+        is_attended = any(isinstance(holder.entry.anchor, Attended) for holder in holders)
+        if is_attended and not isinstance(answered.answer, Granted) and await self._lines.look_after(line):
+            return await self._ask(line, enter, enter.entry.id, length)
+        return answered
+
+    async def _ask(self, line: LocalLine, request: Enter | Renew, token: str, length: float) -> Answered:
+        """Ask for a lease of that length, and rely on no longer one meanwhile: it may be granted and not answered."""
+        known = line.holds.get(token)
+        if not isinstance(known, RunLease):
+            return await line.driver.do(request, RUN_LOCK)
+        async with known.changing:
+            known.expect(self._lines.clock.elapsed(), length)
+            return await line.driver.do(request, RUN_LOCK)
+
+    def _granted(self, line: LocalLine, answered: Answered, length: float) -> RunLease | None:
+        answer, sight = answered.answer, answered.sight
+        if not isinstance(answer, Granted) or answer.holder.entry.id not in sight.fences:
+            return None
+        token = answer.holder.entry.id
+        lease = line.holds.get(token)
+        if not isinstance(lease, RunLease):  # an earlier one that is over was told so by the line
+            lease = RunLease(self._lines, line, self, answer.holder, sight.fences[token])
+            line.holds[token] = lease
+        lease.extend(sight.asked_at, length, _end_of(answer.holder))
+        if lease.is_lost:
+            raise LeaseTooShortError(length, "it was over before the store's answer arrived")
+        return lease
+
+    async def _withdraw(self, line: LocalLine, token: str, length: float) -> None:
+        """Take back what may have been written, as long as it may last."""
+        pause, end = 0.0, later(self._lines.clock.elapsed(), length)
+        while not self._lines.is_closing and self._lines.clock.elapsed() < end:
+            try:
+                await line.driver.ask(Leave(token, SLOT), RUN_LOCK)
+            except StoreError:
+                pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    # --- keeping it and giving it up -----------------------------------------------------------------------------
+
+    async def renew(self, token: str, lease: Duration | None) -> Renewal:
+        """Prolong the lease with that token."""
+        line, length = self._line(), self._length(lease)
+        known = line.holds.get(token)
+        ours = known if isinstance(known, RunLease) else None
+        answered = await self._ask(line, Renew(token, length, SLOT), token, length)
+        answer, sight = answered.answer, answered.sight
+        if not isinstance(answer, Granted):
+            return _not_renewed(sight.line.holders, token)
+        expires_at = _end_of(answer.holder)
+        if ours is not None:
+            ours.extend(sight.asked_at, length, expires_at)
+        if ours is not None and ours.is_lost:  # the answer came too late to be relied on
+            self._lines.own(self._withdraw(line, token, length))
+            return Renewal(renewed=False)
+        return Renewal(renewed=True, fence=sight.fences.get(token, 0), lease_expires_at=expires_at)
+
+    async def lapsed(self, token: str) -> Renewal:
+        """Return what is to be said to whoever has lost the lease with that token."""
+        sight = await self._line().look()
+        alive = [holder for holder in sight.line.holders if await self._expiry(holder, sight.at) is not None]
+        return _not_renewed(alive, token)
+
+    async def release(self, token: str) -> bool:
+        """Give up the lease with that token."""
+        line = self._line()
+        known = line.holds.get(token)
+        if isinstance(known, RunLease):
+            known.end(RELEASED)
+        left = (await line.driver.ask(Leave(token, SLOT), RUN_LOCK)).answer
+        return isinstance(left, Left) and left.was_holding
+
+    # --- for the length of a block -------------------------------------------------------------------------------
+
+    def holding(self, options: HoldOptions) -> Holding:
+        """Return what holds it for the length of a block."""
+        return self._holding(options, waits=False, depth=3)
+
+    async def held(self, refusal: WouldWaitError | ReentryError) -> RunHeldError:
+        """Return the error that says who holds it."""
+        info = await self.get()
+        if info is not None:
+            return RunHeldError(*self.names, info.holder, info.expires_at)
+        holders = refusal.holders if isinstance(refusal, WouldWaitError) else ("this task",)
+        return RunHeldError(*self.names, ", ".join(holders), None)
+
+    # --- looking at it -------------------------------------------------------------------------------------------
+
+    async def get(self) -> RunLockInfo | None:
+        """Return who holds it; None: nobody."""
+        keys = self._line().driver.keys
+        seen = await self._lines.scope.read(keys.head, keys.grant(SLOT))
+        head, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
+        if head is None or grant is None:
+            return None
+        [holder] = HEADS.decode(head.value).holders
+        expires_at = await self._expiry(holder, seen.at)
+        if expires_at is None:
+            return None
+        backend = self._lines.scope.store.capabilities.backend
+        return RunLockInfo(*self.names, holder.entry.owner, holder.granted_at, expires_at, grant.version, backend)
+
+    async def _expiry(self, holder: Holder, at: Instant) -> Instant | None:
+        """Return when a holder's lease ends; None: it is over."""
+        anchor = holder.entry.anchor
+        attended = await self._presence_end(anchor.presence) if isinstance(anchor, Attended) else None
+        ends = [_end_of(holder) if attended is None else attended]
+        if holder.ends_at is not None:
+            ends.append(holder.ends_at)
+        end = min(ends)
+        return end if end > at else None
+
+    async def _presence_end(self, name: str) -> Instant:
+        scope = self._lines.scope
+        key = self._lines.line(self._address).driver.keys.presence(name)
+        record = (await scope.read(key)).get(key)
+        if record is None or scope.store.is_severed(PRESENCES.decode(record.value).lifeline):
+            return Instant(0)
+        return record.expires_at or Instant(0)
+
+
+def _not_renewed(holders: Sequence[Holder], token: str) -> Renewal:
+    taken_by = tuple(holder.entry.owner for holder in holders if holder.entry.id != token)
+    return Renewal(renewed=False, free=not holders, taken_by=taken_by)
+
+
+def _end_of(holder: Holder) -> Instant:
+    anchor = holder.entry.anchor
+    return anchor.at if isinstance(anchor, Until) else Instant(0)

@@ -1,0 +1,212 @@
+"""A space: everything that Standfast does with keys, in one namespace and tenant of a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from standfast.clock import SYSTEM_CLOCK
+from standfast.durations import DAY, seconds
+from standfast.events import NO_HOOKS, Hooks
+from standfast.locks.driving.lines import Lines
+from standfast.locks.explaining.reading import LISTED, explain, lines
+from standfast.locks.mode_lock import ModeLock
+from standfast.locks.mutex import Mutex
+from standfast.locks.options import DEFAULT_LEASE, check_heartbeat, check_lease
+from standfast.locks.rates.rate_limiter import RateLimiter
+from standfast.locks.runs.run_locks import RunLocks
+from standfast.locks.semaphore import Semaphore
+from standfast.locks.state.slots import Slots
+from standfast.scope import Scope, address_of, checked_name
+from standfast.stores.opening import open_store, sealed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterable
+
+    from standfast.clock import Clock
+    from standfast.durations import Duration
+    from standfast.events import Hook
+    from standfast.keys import Key
+    from standfast.locks.explaining.explanation import Explanation, LineSummary
+    from standfast.stores.credentials import Credentials
+    from standfast.stores.protocol import Store
+    from standfast.stores.sealing.keyring import Keyring
+
+
+@final
+class Space(Scope):
+    """A store as seen by one namespace and tenant, with the locks in it. Get one from :func:`standfast.open`.
+
+    Args:
+        store: Where everything is kept.
+        namespace: Bounds every commit and scan.
+        tenant: Whose records these are.
+        lease: How long others wait for this process, if it is not heard of any more, before they take over.
+        heartbeat: How often it makes itself heard; by default three times in a lease.
+        hooks: Told what happens to locks.
+        clock: This process's own clock; for tests.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        namespace: str = "default",
+        tenant: str = "default",
+        lease: Duration = DEFAULT_LEASE,
+        heartbeat: Duration | None = None,
+        hooks: Hooks = NO_HOOKS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(store, namespace=namespace, tenant=tenant)
+        self.lease: Final = check_lease(lease, store.capabilities)
+        self._lines: Final = Lines(self, clock, hooks, check_heartbeat(heartbeat, self.lease))
+
+    def mutex(self, key: Key | str) -> Mutex:
+        """Return the mutex of ``key``: one holder at a time, in all processes on the store."""
+        return Mutex(self._lines, key, self.lease)
+
+    def semaphore(self, key: Key | str, *, permits: int) -> Semaphore:
+        """Return the semaphore of ``key``: at most ``permits`` in use at a time."""
+        return Semaphore(self._lines, key, permits, self.lease)
+
+    def mode_lock(self, key: Key | str, *, modes: Iterable[str] = (), alone: Iterable[str] = ()) -> ModeLock:
+        """Return the mode lock of ``key``: holders of one mode share it, unless it is one of ``alone``.
+
+        A key whose family declares modes brings them along.
+        """
+        return ModeLock(self._lines, key, modes, alone, self.lease)
+
+    def rate_limiter(
+        self,
+        key: Key | str,
+        *,
+        interval: Duration,
+        capacity: int = 1,
+        waiter_ttl: Duration | None = None,
+        follow: bool = False,
+    ) -> RateLimiter:
+        """Return the rate limiter of ``key``: one token each ``interval``, at most ``capacity`` saved up."""
+        return RateLimiter(self, key, capacity=capacity, interval=interval, waiter_ttl=waiter_ttl, follow=follow)
+
+    @property
+    def state(self) -> Slots:
+        """The states that are kept in this space: ``space.state.shared("visits", type=int, initial=0)``."""
+        return Slots(self)
+
+    @property
+    def run_locks(self) -> RunLocks:
+        """Leases on runs of workflows: ``await space.run_locks.try_acquire("checkout", "run-1", lease="30s")``."""
+        return RunLocks(self._lines, self.lease)
+
+    async def explain(self, key: Key | str, *, limit: int = LISTED) -> Explanation:
+        """Say who holds ``key`` and who waits for it, whatever kind of lock it is. Nothing is changed by looking.
+
+        Args:
+            key: The key of a lock.
+            limit: How many waiters to list; the others are counted.
+        """
+        return await explain(self, address_of(key), limit=limit)
+
+    def lines(self) -> AsyncIterator[LineSummary]:
+        """Return all keys that are held or waited for, in the order of the keys: ``async for line in space.lines()``.
+
+        They are read in pages: what comes or goes meanwhile may or may not be among them.
+        """
+        return lines(self)
+
+    async def aclose(self) -> None:
+        """Give up everything that is held, then close the store."""
+        await self._lines.aclose()
+        await super().aclose()
+
+
+def lines_of(space: Space) -> Lines:
+    """Return this process's part of the lines of a space, for what is built on them."""
+    return space._lines  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+@final
+class Opening:
+    """A space that is about to be opened: ``async with`` it, or ``await`` it and call ``aclose`` yourself."""
+
+    __slots__ = ("_credentials", "_encryption", "_heartbeat", "_hooks", "_lease", "_names", "_space", "_url")
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        tenant: str,
+        hooks: Iterable[Hook],
+        lease: Duration,
+        heartbeat: Duration | None,
+        encryption: Keyring | None,
+        credentials: Credentials | None,
+    ) -> None:
+        self._url, self._hooks, self._encryption, self._credentials = url, tuple(hooks), encryption, credentials
+        self._names = (checked_name("namespace", namespace), checked_name("tenant", tenant))
+        self._lease: Final = seconds(lease, what="lease", maximum_bare=DAY)
+        self._heartbeat: Final = check_heartbeat(heartbeat, self._lease)
+        self._space: Space | None = None
+
+    def __await__(self) -> Generator[Any, Any, Space]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Space:
+        self._space = await self._open()
+        return self._space
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._space is not None:
+            await self._space.aclose()
+
+    async def _open(self) -> Space:
+        namespace, tenant = self._names
+        store: Store = await open_store(self._url, hooks=self._hooks, credentials=self._credentials)
+        try:
+            return Space(
+                store if self._encryption is None else sealed(store, self._encryption),
+                namespace=namespace,
+                tenant=tenant,
+                lease=self._lease,
+                heartbeat=self._heartbeat,
+                hooks=Hooks(self._hooks),
+            )
+        except BaseException:
+            await store.aclose()
+            raise
+
+
+def open(  # noqa: A001 -- used as sf.open
+    url: str,
+    *,
+    namespace: str = "default",
+    tenant: str = "default",
+    lease: Duration = DEFAULT_LEASE,
+    heartbeat: Duration | None = None,
+    hooks: Iterable[Hook] = (),
+    encryption: Keyring | None = None,
+    credentials: Credentials | None = None,
+) -> Opening:
+    """Open a store and look at one namespace and tenant of it.
+
+    >>> async with sf.open("sqlite:///standfast.db", namespace="prod") as space:
+    ...     print(space.namespace, space.tenant)
+    prod default
+
+    ``await sf.open(...)`` works too; then call ``await space.aclose()`` when done.
+
+    Args:
+        url: Which store: ``sqlite:///standfast.db``, ``memory://``, ``postgresql://user@host/database``. See
+            :func:`standfast.stores.opening.open_store`.
+        namespace: Keeps deployments on one store apart; commits and scans stay inside one.
+        tenant: Keeps the users of one deployment apart.
+        lease: How long others wait for this process, if it is not heard of any more, before they take over what it
+            held. It is renewed by itself.
+        heartbeat: How often it is renewed; by default three times in a lease, at most every half lease.
+        hooks: Called with what happens in the store and to locks, for logs and metrics; see
+            :class:`~standfast.logs.LogHook`.
+        encryption: Keys with which every value is sealed before it leaves the process, bound to its namespace, tenant
+            and place. Keys of records, times and sizes are not hidden.
+        credentials: The password and TLS context of a server, where they are not to stand in the URL.
+    """
+    return Opening(url, namespace, tenant, hooks, lease, heartbeat, encryption, credentials)

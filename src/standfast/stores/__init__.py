@@ -1,0 +1,51 @@
+"""Stores: versioned records with guarded atomic commits, and the backends that keep them."""
+
+from __future__ import annotations
+
+from standfast.stores.group import verdict_of
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.protocol import (
+    ABSENT,
+    Capabilities,
+    Change,
+    Check,
+    Commit,
+    Conflict,
+    Decided,
+    Decision,
+    Delete,
+    Hint,
+    Put,
+    Record,
+    SharesTransactions,
+    Snapshot,
+    Store,
+    Verdict,
+    Wake,
+    Watch,
+    Worked,
+)
+
+__all__ = [
+    "ABSENT",
+    "Capabilities",
+    "Change",
+    "Check",
+    "Commit",
+    "Conflict",
+    "Decided",
+    "Decision",
+    "Delete",
+    "GroupedStore",
+    "Hint",
+    "Put",
+    "Record",
+    "SharesTransactions",
+    "Snapshot",
+    "Store",
+    "Verdict",
+    "Wake",
+    "Watch",
+    "Worked",
+    "verdict_of",
+]

@@ -1,0 +1,120 @@
+"""The table itself: what it looks like, how it is made, and what to type where this may not make it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import ClientError
+
+from standfast.clock import monotonic
+from standfast.errors import StoreError, StoreGoneError, StoreUnavailableError, UnsuitableStoreError
+from standfast.stores.dynamodb.attempts import ITS_OWN
+from standfast.stores.dynamodb.trouble import ConditionError, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from standfast.stores.dynamodb.connecting import Link
+    from standfast.stores.dynamodb.options import Options
+
+FORMAT: Final = 1
+"""The format that this release writes. A table in a newer one is refused."""
+
+CREATED_WITHIN: Final = 60.0
+LOOK_EVERY: Final = 0.2
+
+_KEY: Final = {"p": {"B": ITS_OWN + b"format"}, "s": {"B": b"f"}}
+
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "KeySchema": [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "s", "KeyType": "RANGE"}],
+    "AttributeDefinitions": [
+        {"AttributeName": "p", "AttributeType": "B"},
+        {"AttributeName": "s", "AttributeType": "B"},
+    ],
+    "BillingMode": "PAY_PER_REQUEST",
+}
+
+
+async def probe(link: Link, table: str) -> Mapping[str, Any] | None:
+    """Read the number of the format, and hear the time along with it: half a unit of read capacity."""
+    answer = await link.ask("get_item", {"TableName": table, "Key": _KEY})
+    return answer.get("Item")
+
+
+async def prepare(link: Link, options: Options) -> None:
+    """Make sure that the table is there and can be used; create it if that is allowed."""
+    try:
+        found = await probe(link, options.table)
+    except StoreGoneError as missing:
+        if not options.create:
+            raise UnsuitableStoreError(options.name, what_to_type(options)) from missing
+        found = await _create(link, options)
+    except (UnsuitableStoreError, StoreUnavailableError):
+        raise
+    except StoreError as problem:  # it has other keys: the service says which do not match
+        raise UnsuitableStoreError(options.name, f"the table is not Standfast's: {problem.problem}") from problem
+    if found is None:
+        await _sign(link, options.table)
+    elif int(found["n"]["N"]) > FORMAT:
+        raise UnsuitableStoreError(
+            options.name, f"the table has format {found['n']['N']}, and this release knows {FORMAT}; upgrade standfast"
+        )
+
+
+async def _sign(link: Link, table: str) -> None:
+    item = {**_KEY, "n": {"N": str(FORMAT)}}
+    request = {"TableName": table, "Item": item, "ConditionExpression": "attribute_not_exists(n)"}
+    try:
+        await link.ask("put_item", request)
+    except ConditionError:
+        return  # another process was faster
+
+
+async def _create(link: Link, options: Options) -> Mapping[str, Any] | None:
+    try:
+        await link.ask("create_table", {"TableName": options.table, **_SCHEMA})
+    except StoreError as problem:
+        if not _says(problem, "ResourceInUseException"):  # another process was faster
+            raise
+    found = await _until_active(link, options)
+    await _let_expire(link, options.table)
+    return found
+
+
+async def _until_active(link: Link, options: Options) -> Mapping[str, Any] | None:
+    deadline = monotonic() + CREATED_WITHIN
+    while monotonic() < deadline:
+        try:
+            return await probe(link, options.table)
+        except StoreGoneError:
+            await asyncio.sleep(LOOK_EVERY)
+    raise StoreUnavailableError(options.name, f"the table was created, but not ready within {CREATED_WITHIN:g} s")
+
+
+async def _let_expire(link: Link, table: str) -> None:
+    """Let the service remove what has been dead for long."""
+    settings = {"Enabled": True, "AttributeName": "t"}
+    try:
+        await link.ask("update_time_to_live", {"TableName": table, "TimeToLiveSpecification": settings})
+    except StoreError as problem:
+        if not _says(problem, "ValidationException"):  # another process was faster
+            raise
+
+
+def _says(problem: StoreError, code: str) -> bool:
+    return isinstance(problem.__cause__, ClientError) and code_of(problem.__cause__) == code
+
+
+def what_to_type(options: Options) -> str:
+    """Return what to do about a table that is missing."""
+    where = f" --region {options.region}" if options.region else ""
+    return (
+        f"there is no table {options.table!r}. Open it once with create=true in the URL, or type: "
+        f"aws dynamodb create-table{where} --table-name {options.table} --billing-mode PAY_PER_REQUEST"
+        " --attribute-definitions AttributeName=p,AttributeType=B AttributeName=s,AttributeType=B"
+        " --key-schema AttributeName=p,KeyType=HASH AttributeName=s,KeyType=RANGE"
+        f" && aws dynamodb wait table-exists{where} --table-name {options.table}"
+        f" && aws dynamodb update-time-to-live{where} --table-name {options.table}"
+        " --time-to-live-specification Enabled=true,AttributeName=t"
+    )

@@ -1,0 +1,194 @@
+"""Guests: connections that belong to the user. They are recognised without importing their libraries.
+
+A guest is asked one question at a time: a statement with at most one parameter, a text, that answers with one text.
+Every driver can do that in the same way, whatever it makes of arrays, bytes and JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from standfast.errors import UnsuitableConnectionError
+from standfast.stores.joining import Question
+
+_PARAMETER: Final = ":asked"
+
+KNOWN: Final = (
+    "an asyncpg or psycopg connection, a SQLAlchemy connection or session, or django.db.connection, in a transaction"
+)
+
+
+class Guest(Struct, frozen=True):
+    """A connection of the user's.
+
+    Attributes:
+        kind: What it is, for people.
+        blocks: It answers at once, and keeps its thread waiting; otherwise what it returns is awaited.
+        ask: Ask a question.
+    """
+
+    kind: str
+    blocks: bool
+    ask: Callable[[Question], Any]
+
+
+def guest_of(connection: Any) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    """Recognise a connection.
+
+    Raises:
+        UnsuitableConnectionError: It is none, or none to PostgreSQL.
+    """
+    names = {(each.__module__.partition(".")[0], each.__name__) for each in type(connection).__mro__}
+    for (library, name), make in _KINDS.items():
+        if (library, name) in names:
+            return make(connection, f"{library} {name}")
+    told = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    raise UnsuitableConnectionError(told, f"it is not known here; pass {KNOWN}")
+
+
+# --- asyncpg -----------------------------------------------------------------------------------------------------
+
+
+def _asyncpg(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    def ask(question: Question) -> Any:  # noqa: ANN401 -- an awaitable of the driver
+        return connection.fetchval(question.statement.replace(_PARAMETER, "$1"), *_parameters(question))
+
+    return Guest(kind, blocks=False, ask=ask)
+
+
+def _parameters(question: Question) -> tuple[str, ...]:
+    return () if question.asked is None else (question.asked,)
+
+
+# --- psycopg -----------------------------------------------------------------------------------------------------
+
+
+def _psycopg(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    def ask(question: Question) -> str:
+        with connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
+            cursor.execute(_with_percent(question), _parameters(question))
+            return _only(cursor.fetchone())
+
+    return Guest(kind, blocks=True, ask=ask)
+
+
+def _psycopg_async(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    async def ask(question: Question) -> str:
+        async with connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
+            await cursor.execute(_with_percent(question), _parameters(question))
+            return _only(await cursor.fetchone())
+
+    return Guest(kind, blocks=False, ask=ask)
+
+
+def _psycopg2(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    def ask(question: Question) -> str:
+        with connection.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor) as cursor:
+            cursor.execute(_with_percent(question), _parameters(question))
+            return _only(cursor.fetchone())
+
+    return Guest(kind, blocks=True, ask=ask)
+
+
+def _with_percent(question: Question) -> str:
+    return question.statement.replace(_PARAMETER, "%s")
+
+
+def _only(row: Any) -> str:  # noqa: ANN401 -- a row of the driver
+    return str(row[0])
+
+
+# --- SQLAlchemy --------------------------------------------------------------------------------------------------
+
+
+def _sqlalchemy(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    _check_dialect(connection, kind)
+
+    def ask(question: Question) -> Any:  # noqa: ANN401 -- whatever it returns
+        return _run_sqlalchemy(connection, question).scalar_one()
+
+    return Guest(kind, blocks=True, ask=ask)
+
+
+def _sqlalchemy_async(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    _check_dialect(connection, kind)
+
+    async def ask(question: Question) -> Any:  # noqa: ANN401 -- whatever it returns
+        return (await _run_sqlalchemy(connection, question)).scalar_one()
+
+    return Guest(kind, blocks=False, ask=ask)
+
+
+def _run_sqlalchemy(connection: Any, question: Question) -> Any:  # noqa: ANN401 -- of a library that is not imported here
+    statement = sys.modules["sqlalchemy"].text(question.statement)
+    return connection.execute(statement, {} if question.asked is None else {"asked": _Unshown(question.asked)})
+
+
+class _Unshown(str):
+    """Text that is not shown: errors of SQLAlchemy, and its log, show what a statement was given."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} characters>"
+
+
+def _check_dialect(connection: Any, kind: str) -> None:  # noqa: ANN401 -- of a library that is not imported here
+    """Refuse another database, before anything is sent to it."""
+    try:
+        bound = connection.get_bind() if hasattr(connection, "get_bind") else connection
+        dialect = str(bound.dialect.name)
+    except Exception as problem:
+        raise UnsuitableConnectionError(kind, "it is bound to no database; bind it to the store's own") from problem
+    if dialect != "postgresql":
+        raise UnsuitableConnectionError(kind, f"it is connected to {dialect}, not to the PostgreSQL of the store")
+
+
+# --- Django ------------------------------------------------------------------------------------------------------
+
+
+def _django(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+    vendor = getattr(connection, "vendor", "nothing")
+    if vendor != "postgresql":
+        raise UnsuitableConnectionError(kind, f"it is connected to {vendor}, not to the PostgreSQL of the store")
+
+    def ask(question: Question) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute(_with_percent(question), _parameters(question))
+            return _only(cursor.fetchone())
+
+    return Guest("django.db.connection", blocks=True, ask=ask)
+
+
+_KINDS: Final[dict[tuple[str, str], Callable[[Any, str], Guest]]] = {
+    ("asyncpg", "Connection"): _asyncpg,
+    ("asyncpg", "PoolConnectionProxy"): _asyncpg,
+    ("psycopg", "AsyncConnection"): _psycopg_async,
+    ("psycopg", "Connection"): _psycopg,
+    ("psycopg2", "connection"): _psycopg2,
+    ("sqlalchemy", "AsyncConnection"): _sqlalchemy_async,
+    ("sqlalchemy", "AsyncSession"): _sqlalchemy_async,
+    ("sqlalchemy", "async_scoped_session"): _sqlalchemy_async,
+    ("sqlalchemy", "Connection"): _sqlalchemy,
+    ("sqlalchemy", "Session"): _sqlalchemy,
+    ("sqlalchemy", "scoped_session"): _sqlalchemy,
+    ("django", "BaseDatabaseWrapper"): _django,
+    ("django", "ConnectionProxy"): _django,
+}
+"""The classes to look for among those that a connection is an instance of."""
+
+
+def code_of(problem: BaseException | None) -> str:
+    """Return the SQLSTATE of an error of any of these libraries, however they wrap it; empty if it has none."""
+    for _ in range(5):
+        if problem is None:
+            break
+        code = getattr(problem, "sqlstate", None) or getattr(problem, "pgcode", None)
+        if isinstance(code, str):
+            return code
+        problem = getattr(problem, "orig", None) or problem.__cause__
+    return ""

@@ -1,0 +1,21 @@
+"""MongoDB: a replica set as a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from standfast.stores.mongodb.options import read_options
+from standfast.stores.mongodb.server import MongoServer
+from standfast.stores.remote import open_remote
+
+if TYPE_CHECKING:
+    from standfast.events import Hooks
+    from standfast.stores.grouped import GroupedStore
+    from standfast.stores.remote.addresses import Address
+
+__all__ = ["MongoServer", "open_address"]
+
+
+async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
+    """Open the store at ``address``, on the running loop."""
+    return open_remote(await MongoServer.connect(address, read_options(address)), hooks)

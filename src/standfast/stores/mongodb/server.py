@@ -1,0 +1,271 @@
+"""One handle on a MongoDB replica set."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final, final
+
+from bson import ObjectId
+
+from standfast.clock import SYSTEM_CLOCK, Instant
+from standfast.errors import StoreError, UnsuitableStoreError
+from standfast.ids import new_id
+from standfast.stores.backend import Batching
+from standfast.stores.mongodb.connecting import DURABLE, HERE, Connection, is_duplicate
+from standfast.stores.mongodb.documents import AFTER_ATTEMPTS, ATTEMPT, NOW, STORE, attempt_id, salt
+from standfast.stores.mongodb.drawing import Versions
+from standfast.stores.mongodb.listening import Listening
+from standfast.stores.mongodb.moving import MongoMoving
+from standfast.stores.mongodb.reading import Reading
+from standfast.stores.mongodb.schema import prepare
+from standfast.stores.mongodb.trouble import TROUBLE, translate
+from standfast.stores.mongodb.writing import Writing, inserting
+from standfast.stores.protocol import Capabilities
+from standfast.stores.remote.lacking import SeesNoDeaths, SharesNoTransaction
+from standfast.stores.remote.server import Audience, Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from standfast.keys import RecordKey
+    from standfast.stores.mongodb.options import Options
+    from standfast.stores.protocol import Snapshot
+    from standfast.stores.remote.addresses import Address
+    from standfast.stores.remote.server import Intent, Listener, Message, Refused, Written
+
+    Document = dict[str, Any]
+
+CAPABILITIES: Final = Capabilities(
+    backend="mongodb",
+    atomic=True,
+    durable=True,
+    reach="network",
+    wakes="push",
+    clock_resolution=1e-3,
+    shortest_lease=0.5,
+)
+BATCHING: Final = Batching(max_riders=500, max_weight=1_000, max_bytes=4_000_000)
+"""MongoDB advises against transactions of more than a thousand documents."""
+
+SECOND: Final = 1_000_000
+LISTENERS_LIVE: Final = 60 * SECOND
+MESSAGES_LIVE: Final = 60 * SECOND
+ATTEMPTS_LIVE: Final = 7 * 24 * 3600 * SECOND
+"""For how long it is known what became of an attempt whose handle was never closed."""
+
+
+@final
+class MongoServer(SeesNoDeaths, SharesNoTransaction):
+    """Implements :class:`~standfast.stores.remote.server.Server`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._reading: Final = Reading(connection)
+        self._versions: Final = Versions(connection)
+        self._writing: Final = Writing(connection, self._reading, self._versions)
+        self._listening: Final = Listening(connection)
+        self._handle: Final = new_id()
+        self._told_at: int | None = None
+
+    @classmethod
+    async def connect(cls, address: Address, options: Options) -> MongoServer:
+        """Connect, and see that everything is in place."""
+        connection = Connection(address, options)
+        try:
+            await prepare(connection)
+        except BaseException:
+            await connection.aclose()
+            raise
+        return cls(connection)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return CAPABILITIES
+
+    @property
+    def batching(self) -> Batching:
+        """How much fits into one intent."""
+        return BATCHING
+
+    @property
+    def name(self) -> str:
+        """The URL without secrets."""
+        return self._connection.name
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of ``intent`` or nothing, durably."""
+        return await self._writing.write(intent)
+
+    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
+        """Take versions for an intent to come."""
+        del namespace  # all of them share the counter
+        try:
+            async with asyncio.timeout(self._connection.options.timeout):
+                return await self._versions.reserve(count)
+        except TROUBLE as problem:
+            raise translate(self.name, problem) from problem
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Claim the attempt; waits for a transaction of it, which has written the same document."""
+        del namespace
+        await self._writing.end_doubtful()
+        try:
+            found = await self._claim(handle, number)
+        except StoreError as problem:
+            if not is_duplicate(problem.__cause__ or problem, attempt_id(handle)):
+                raise
+            found = await self._claim(handle, number)  # it was made by somebody at the same moment
+        if found["number"] > number:
+            raise StoreError(self.name, f"attempt {handle}.{number} is not the last of its handle")
+        if "first" not in found:
+            return None
+        first = int(found["first"])
+        return Landed(Instant(int(found["at"])), tuple(range(first, first + found["count"])))
+
+    async def _claim(self, handle: str, number: int) -> Document:
+        """Write to the attempt's document in any case, so that what is answered is known to most of the set."""
+        is_new = {"$lt": [{"$ifNull": ["$number", 0]}, number]}
+        claimed: Document = {name: _unless(is_new, name) for name in ("first", "count")}
+        claimed |= {
+            "at": {"$cond": [is_new, NOW, "$at"]},
+            "number": {"$max": ["$number", number]},
+            "claims": {"$add": [{"$ifNull": ["$claims", 0]}, 1]},
+            "salt": salt(handle),
+        }
+        reply = await self._connection.change(
+            {
+                "findAndModify": self._connection.records,
+                "query": {"_id": attempt_id(handle)},
+                "update": [{"$set": claimed}],
+                "upsert": True,
+                "new": True,
+            }
+        )
+        found: Document = reply["value"]
+        return found
+
+    async def forget(self, handle: str) -> None:
+        """Remove what was counted for a handle."""
+        self._writing.announcing.forget(handle)
+        await self._delete(self._connection.records, {"_id": attempt_id(handle)})
+
+    def moving(self) -> MongoMoving:
+        """Return what moves everything in the collection."""
+        return MongoMoving(self._connection, self.scan)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read live records in one snapshot."""
+        return await self._reading.read(keys)
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of live records."""
+        return await self._reading.scan(start, end, limit=limit, reverse=reverse)
+
+    async def mark(self) -> int:
+        """Return the sum of all attempts, each handle's weighed in its own way: every commit changes it."""
+        pipeline = [
+            {"$match": {"_id": {"$gte": ATTEMPT, "$lt": AFTER_ATTEMPTS}}},
+            {"$group": {"_id": None, "sum": {"$sum": {"$multiply": ["$number", "$salt"]}}}},
+        ]
+        reply = await self._connection.ask({"aggregate": self._connection.records, "pipeline": pipeline, "cursor": {}})
+        found = reply["cursor"]["firstBatch"]
+        return int(found[0]["sum"]) if found else 0
+
+    # --- upkeep ------------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int) -> int:
+        """Delete what has expired, and what the dead have left behind."""
+        now, _ = await self._store()
+        expired = {"expires_at": {"$lte": now}}
+        command = {
+            "find": self._connection.records,
+            "filter": expired,
+            "projection": {"_id": 1},
+            "limit": limit,
+            "batchSize": limit,
+        }
+        found = [row["_id"] for row in (await self._connection.ask(command))["cursor"]["firstBatch"]]
+        swept = await self._delete(self._connection.records, {"_id": {"$in": found}, **expired}) if found else 0
+        await self._delete(self._connection.messages, {"_id": {"$lt": _object_id(now - MESSAGES_LIVE)}})
+        await self._delete(self._connection.listeners, expired)
+        attempts = {"_id": {"$gte": ATTEMPT, "$lt": AFTER_ATTEMPTS}, "at": {"$lte": now - ATTEMPTS_LIVE}}
+        await self._delete(self._connection.records, attempts)
+        return swept
+
+    async def _delete(self, collection: str, wanted: Document) -> int:
+        statement = {"q": wanted, "limit": 0}
+        return int(
+            (await self._connection.ask({"delete": collection, "deletes": [statement], "writeConcern": HERE}))["n"]
+        )
+
+    async def _store(self) -> tuple[int, int]:
+        """Return the server's time, and the generation of the topics."""
+        command = {
+            "find": self._connection.records,
+            "filter": {"_id": STORE},
+            "projection": {"generation": 1, "now": NOW},
+        }
+        found = (await self._connection.ask(command))["cursor"]["firstBatch"]
+        if not found:
+            raise UnsuitableStoreError(self.name, "its collections are gone; open it anew with migrate=true")
+        return int(found[0]["now"]), int(found[0]["generation"])
+
+    # --- hints -------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        """Hand what is pushed to ``listener``."""
+        self._listening.listener = listener
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Listen to ``all_topics``, and let committers know."""
+        self._listening.topics = all_topics
+        await self._listening.start()
+        now, told_at = SYSTEM_CLOCK.elapsed(), self._told_at
+        kept = {"topics": sorted(all_topics), "expires_at": {"$add": [NOW, LISTENERS_LIVE]}}
+        statement = {"q": {"_id": self._handle}, "u": [{"$set": kept}], "upsert": True}
+        await self._connection.ask(
+            {"update": self._connection.listeners, "updates": [statement], "writeConcern": DURABLE}
+        )
+        # After a long pause others may have taken this handle for dead, and left its topics out.
+        if [*added, *removed] or told_at is None or now - told_at > LISTENERS_LIVE // 2:
+            bump = {"q": {"_id": STORE}, "u": {"$inc": {"generation": 1}}}
+            await self._connection.ask({"update": self._connection.records, "updates": [bump], "writeConcern": DURABLE})
+        self._told_at = now
+
+    async def audience(self) -> Audience:
+        """Return all topics: the list may be newer than its generation, never older."""
+        now, generation = await self._store()
+        command = {"find": self._connection.listeners, "filter": {"expires_at": {"$gt": now}}, "batchSize": 10_000}
+        found = (await self._connection.ask(command))["cursor"]["firstBatch"]
+        return Audience(generation, frozenset([topic for row in found for topic in row["topics"]]))
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Send hints outside of a transaction."""
+        if messages:
+            # Streams tell only what most of the set has on disk, and that comes at once only where it is asked for.
+            await self._connection.ask({**inserting(self._connection, messages), "writeConcern": DURABLE})
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> MongoServer:
+        """Open another handle, on the running loop."""
+        return await MongoServer.connect(self._connection.address, self._connection.options)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._listening.aclose()
+        await self._connection.aclose()
+
+
+def _unless(condition: Document, name: str) -> Document:
+    return {"$cond": [condition, "$$REMOVE", f"${name}"]}
+
+
+def _object_id(at: int) -> ObjectId:
+    return ObjectId.from_datetime(dt.datetime.fromtimestamp(at / SECOND, dt.UTC))

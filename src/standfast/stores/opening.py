@@ -1,0 +1,198 @@
+"""From a URL to a store. A driver is imported only when its scheme is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import urllib.parse
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.clock import SYSTEM_CLOCK
+from standfast.durations import seconds, typed
+from standfast.errors import InvalidUrlError, MissingExtraError, StandfastError
+from standfast.events import Hooks
+from standfast.stores.credentials import NO_CREDENTIALS
+from standfast.stores.memory import open_memory
+from standfast.stores.remote.addresses import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from standfast.clock import Clock
+    from standfast.events import Hook
+    from standfast.stores.credentials import Credentials
+    from standfast.stores.grouped import GroupedStore
+    from standfast.stores.protocol import Store
+    from standfast.stores.sealing.keyring import Keyring
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "sqlite": "sqlite:///standfast.db",
+    "memory": "memory://",
+    "postgresql": "postgresql://host/database",
+    "redis": "redis://host",
+    "mysql": "mysql://host/database",
+    "mongodb": "mongodb://host/database",
+    "dynamodb": "dynamodb:///table?region=eu-central-1",
+    "libsql": "libsql://host",
+}
+"""The schemes that can be opened, each with something to type."""
+
+_SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "postgresql": ("postgresql", "postgresql", "asyncpg"),
+    "postgres": ("postgresql", "postgresql", "asyncpg"),
+    "redis": ("redis", "redis", "redis"),
+    "rediss": ("redis", "redis", "redis"),
+    "valkey": ("redis", "redis", "redis"),
+    "valkeys": ("redis", "redis", "redis"),
+    "mysql": ("mysql", "mysql", "asyncmy"),
+    "mariadb": ("mysql", "mysql", "asyncmy"),
+    "mongodb": ("mongodb", "mongodb", "pymongo"),
+    "mongodb+srv": ("mongodb", "mongodb", "pymongo"),
+    "dynamodb": ("dynamodb", "dynamodb", "aiobotocore"),
+    "libsql": ("libsql", "libsql", "aiohttp"),
+}
+"""The schemes of servers: the module that opens them, the extra that installs the driver, and the driver."""
+
+_SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "busy": (),
+    "network": ("refuse", "allow"),
+    "commits": ("auto", "loop", "thread"),
+    "hints": ("machine", "process"),
+}
+
+
+async def open_store(
+    url: str,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    hooks: Iterable[Hook] = (),
+    credentials: Credentials | None = None,
+) -> GroupedStore:
+    """Open the store that ``url`` names, on the running event loop.
+
+    Args:
+        url: ``sqlite:///standfast.db`` (relative to the working folder), ``sqlite:////srv/standfast.db`` (absolute),
+            ``memory://`` or ``memory://name``, or a server: ``postgresql://``, ``redis://``, ``mysql://``,
+            ``mongodb://``, ``dynamodb://``, ``libsql://``.
+        clock: Where the store's time comes from; for tests. A server's time is its own.
+        credentials: For a server: its password and TLS context, where they are not to stand in the URL.
+        hooks: Called with what happens in the store: slow commits, unknown outcomes, checkpoints.
+
+    Raises:
+        InvalidUrlError: The URL cannot be used; the message says what to type.
+        MissingExtraError: The driver is not installed; the message is the command to type.
+    """
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidUrlError(type(url).__name__, f"a store URL is text, for example {EXAMPLES['sqlite']!r}")
+    scheme, separator, _ = url.partition("://")
+    if not separator or (scheme not in EXAMPLES and scheme not in _SERVERS):
+        raise InvalidUrlError(url, _what_to_type(url, scheme))
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError as problem:
+        raise InvalidUrlError(url, str(problem)) from None
+    if scheme in _SERVERS:
+        return await _open_server(url, scheme, clock, Hooks(hooks), credentials or NO_CREDENTIALS)
+    if credentials is not None:
+        raise InvalidUrlError(url, "only a server takes credentials")
+    if scheme == "memory":
+        return open_memory(_memory_name(url, parts), clock=clock, hooks=Hooks(hooks))
+    return await _open_sqlite(url, parts, clock, Hooks(hooks))
+
+
+async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, credentials: Credentials) -> GroupedStore:
+    name, extra, driver = _SERVERS[scheme]
+    if clock is not SYSTEM_CLOCK:
+        raise InvalidUrlError(url, "a server goes by its own time; no other clock can be given to it")
+    try:
+        module = importlib.import_module(f"standfast.stores.{name}")  # rule: the name comes from the fixed table above
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] != driver:
+            raise
+        raise MissingExtraError(scheme, f"standfast[{extra}]") from problem
+    address = Address(url, credentials)
+    store: GroupedStore = await module.open_address(address, hooks=hooks)
+    return store
+
+
+def file_of(url: str) -> str | None:
+    """Return the file that a URL names, without looking for it; None if it names none.
+
+    Raises:
+        InvalidUrlError: The URL of a file cannot be used.
+    """
+    return _sqlite_path(url, urllib.parse.urlsplit(url)) if url.startswith("sqlite://") else None
+
+
+def _what_to_type(url: str, scheme: str) -> str:
+    if "://" not in url:
+        return f"it has no scheme; for a file write {f'sqlite:///{url}'!r}"
+    close = difflib.get_close_matches(scheme.lower(), EXAMPLES, n=1)
+    if close:
+        return f"unknown scheme {scheme!r}; did you mean {EXAMPLES[close[0]]!r}?"
+    return f"unknown scheme {scheme!r}; write one of {', '.join(map(repr, EXAMPLES.values()))}"
+
+
+def _memory_name(url: str, parts: urllib.parse.SplitResult) -> str:
+    if parts.path not in {"", "/"} or parts.query:
+        raise InvalidUrlError(url, "write memory:// for a private store or memory://name for one shared in the process")
+    return urllib.parse.unquote(parts.netloc)
+
+
+async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock, hooks: Hooks) -> GroupedStore:
+    path = _sqlite_path(url, parts)
+    chosen = _sqlite_options(url, parts.query)
+    try:
+        from standfast.stores import sqlite  # noqa: PLC0415 -- the driver is loaded only when it is asked for
+    except ModuleNotFoundError as problem:
+        if problem.name != "apsw":
+            raise
+        raise MissingExtraError("sqlite", "apsw") from problem
+    return await sqlite.open_sqlite(path, sqlite.Options(**chosen), clock=clock, hooks=hooks)
+
+
+def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:
+    if parts.netloc:
+        fixed = f"sqlite:///{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise InvalidUrlError(url, f"a file has no host, so three slashes are needed: {fixed!r}")
+    if parts.fragment:
+        raise InvalidUrlError(url, "a '#' in a file name is written %23")
+    try:
+        path = urllib.parse.unquote(parts.path.removeprefix("/"), errors="strict")
+        path.encode()
+    except UnicodeError:
+        raise InvalidUrlError(
+            url.encode("ascii", "backslashreplace").decode(), "the name of the file is not text in UTF-8"
+        ) from None
+    if not path or path.endswith("/") or "\0" in path or ":memory:" in path:
+        raise InvalidUrlError(url, f"name a file, for example {EXAMPLES['sqlite']!r}; for memory write 'memory://'")
+    return path
+
+
+def _sqlite_options(url: str, query: str) -> dict[str, Any]:
+    given = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    chosen: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _SQLITE_OPTIONS:
+            raise InvalidUrlError(url, f"unknown option {name!r}; there are {', '.join(_SQLITE_OPTIONS)}")
+        if name == "busy":
+            chosen["busy_seconds"] = _busy(url, value)
+        elif value not in (choices := _SQLITE_OPTIONS[name]):
+            raise InvalidUrlError(url, f"{name} is one of {', '.join(choices)}, not {value!r}")
+        else:
+            chosen[name] = value
+    return chosen
+
+
+def _busy(url: str, value: str) -> float:
+    try:
+        return seconds(typed(value))
+    except StandfastError as problem:
+        raise InvalidUrlError(url, f"busy: {problem}") from problem
+
+
+def sealed(store: Store, keyring: Keyring) -> Store:
+    """Return a store that keeps everything sealed with some keys."""
+    from standfast.stores.sealing.sealed_store import SealedStore  # noqa: PLC0415 -- needed only with keys
+
+    return SealedStore(store, keyring)

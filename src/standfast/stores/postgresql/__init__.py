@@ -1,0 +1,90 @@
+"""PostgreSQL: one store for a whole fleet. See :func:`open_address` for its URL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from standfast.stores.postgresql.calls import Calls
+from standfast.stores.postgresql.checking import NotDurableWarning, check_listening, tell_weakness
+from standfast.stores.postgresql.connecting import dial
+from standfast.stores.postgresql.migrating import ensure_schema
+from standfast.stores.postgresql.options import Options, Target, read_options
+from standfast.stores.postgresql.server import PostgresServer
+from standfast.stores.postgresql.trouble import DRIVER_ERRORS, translate
+from standfast.stores.postgresql.working import SqlWork
+from standfast.stores.protocol import Capabilities
+from standfast.stores.remote.backend import open_remote
+
+if TYPE_CHECKING:
+    from standfast.events import Hooks
+    from standfast.stores.grouped import GroupedStore
+    from standfast.stores.postgresql.connecting import Session
+    from standfast.stores.remote.addresses import Address
+
+__all__ = [
+    "CAPABILITIES",
+    "NotDurableWarning",
+    "Options",
+    "PostgresServer",
+    "SqlWork",
+    "Target",
+    "open_address",
+    "open_server",
+    "store_at",
+]
+
+CAPABILITIES: Final = Capabilities(
+    backend="postgresql", atomic=True, durable=True, reach="network", wakes="push", shortest_lease=0.5, commit_with=True
+)
+"""What it can do; behind a pooler, without a direct connection to listen on, it does not push, and sees no deaths."""
+
+
+async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
+    """Open a store: ``postgresql://user:password@host:5432/database?schema=standfast``.
+
+    Options of the URL: ``schema``, ``timeout`` and ``connect_timeout`` (5s), ``tls`` (false), ``migrate`` (true),
+    ``pooler`` (``auto``, ``none`` or ``transaction``), ``listen``, the address of the server itself where the URL names
+    a pooler, and ``lifeline`` (true): whether others see soon that this process has died.
+    """
+    options = read_options(address)
+    await check_listening(options, address.name)
+    server = await open_server(options, address.name)
+    if not server.capabilities.durable:
+        tell_weakness(address.name, hooks)
+    return open_remote(server, hooks)
+
+
+async def open_server(options: Options, name: str) -> PostgresServer:
+    """Connect, bring the schema up to date, and make a handle."""
+    session = await dial(options.target, options, name)
+    try:
+        await ensure_schema(session.connection, options.schema, name, migrate=options.migrate, timeout=options.timeout)
+        store = await store_at(session, options)
+        server = PostgresServer(options, name, _capabilities(session, options), store)
+    except DRIVER_ERRORS as problem:
+        session.connection.terminate()
+        raise translate(problem, name) from problem
+    except BaseException:
+        session.connection.terminate()
+        raise
+    server.adopt(session)
+    return server
+
+
+async def store_at(session: Session, options: Options) -> str:
+    """Let no version be given out again if this was restored from a backup; return what tells the store from others."""
+    calls = Calls(options.schema)
+    await session.connection.execute(calls.raise_versions, timeout=options.timeout)
+    return str(await session.connection.fetchval(calls.store_here, timeout=options.timeout))
+
+
+def _capabilities(session: Session, options: Options) -> Capabilities:
+    pushes = session.is_direct or options.listening is not None
+    return structs.replace(
+        CAPABILITIES,
+        durable=session.syncs,
+        wakes="push" if pushes else "poll",
+        sees_process_death=pushes and options.lifeline,
+    )

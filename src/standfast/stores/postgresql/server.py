@@ -1,0 +1,241 @@
+"""A PostgreSQL server as the common code of network stores wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from typing import TYPE_CHECKING, Final, final
+
+import asyncpg
+
+from standfast.clock import Instant
+from standfast.errors import AttemptClosedError, StoreError, StoreUnavailableError
+from standfast.ids import new_id
+from standfast.stores.backend import Batching
+from standfast.stores.postgresql.calls import Calls, channel, page, payload, records, write_parameters, written
+from standfast.stores.postgresql.connecting import CLOSED_WITHIN, Link, Session, dial
+from standfast.stores.postgresql.joining import PostgresJoining
+from standfast.stores.postgresql.lifelines import come_alive
+from standfast.stores.postgresql.listening import Ears
+from standfast.stores.postgresql.moving import PostgresMoving
+from standfast.stores.postgresql.trouble import (
+    ATTEMPT_CLOSED,
+    DRIVER_ERRORS,
+    STALE,
+    TRY_AGAIN,
+    code_of,
+    translate,
+    translate_write,
+)
+from standfast.stores.postgresql.working import Working
+from standfast.stores.protocol import Snapshot
+from standfast.stores.remote.server import Audience, Landed, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Outcome, WorkRider
+    from standfast.stores.postgresql.options import Options
+    from standfast.stores.protocol import Capabilities
+    from standfast.stores.remote.server import Intent, Listener, Message, Written
+
+BATCHING: Final = Batching(max_riders=1_000, max_weight=4_000, in_halves=True)
+TRIES: Final = 10
+"""How often a write is sent that lost a race on the server."""
+
+SUBSCRIBED_FOR: Final = 60_000_000
+"""For how many microseconds the server believes that a handle listens, after it has last said so."""
+
+
+@final
+class PostgresServer:
+    """One handle: a connection for writing, one for reading, and others for listening and for work when needed."""
+
+    def __init__(self, options: Options, name: str, capabilities: Capabilities, store: str) -> None:
+        self.name: Final = name
+        self.capabilities: Final = capabilities
+        self.batching: Final = BATCHING
+        self._options: Final = options
+        self._calls: Final = Calls(options.schema)
+        self._id: Final = new_id()
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._topics: frozenset[bytes] | None = None
+        self._joining: PostgresJoining | None = None
+        self._store: Final = store
+        self._lives: Final = come_alive(options, store) if capabilities.sees_process_death else None
+        listening = options.listening or options.target
+        self._writer: Final = self._link(self._open_writer)
+        self._reader: Final = self._link(self._dial)
+        self._working: Final = Working(self._link(self._dial), self._calls, options, name, capabilities)
+        self._ears: Final = Ears(options, name, functools.partial(dial, listening, options, name))
+
+    def _link(self, open_session: Callable[[], Awaitable[Session]]) -> Link:
+        return Link(self._options, self.name, open_session)
+
+    def _dial(self) -> Awaitable[Session]:
+        return dial(self._options.target, self._options, self.name)
+
+    async def _open_writer(self) -> Session:
+        session = await self._dial()
+        try:
+            await self.raise_versions(session)
+        except DRIVER_ERRORS as problem:
+            session.connection.terminate()
+            raise translate(problem, self.name) from problem
+        except BaseException:
+            session.connection.terminate()
+            raise
+        return session
+
+    async def raise_versions(self, session: Session) -> None:
+        """Let no version be given out twice, also if the database was restored from a backup since."""
+        await session.connection.execute(self._calls.raise_versions, timeout=self._options.timeout)
+
+    def adopt(self, session: Session) -> None:
+        """Write over a connection that is open already."""
+        self._writer.adopt(session)
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of ``intent`` or nothing, in one round trip."""
+        parameters = write_parameters(intent, self._options.schema)
+        for _ in range(TRIES):
+            try:
+                [answer] = await self._writer.write(self._calls.write, *parameters)
+                return written(answer, intent)
+            except asyncpg.PostgresError as problem:
+                refused = await self._judged(problem)
+            if refused is not None:
+                return refused
+        raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
+
+    async def _judged(self, problem: asyncpg.PostgresError) -> Refused | None:
+        code = code_of(problem)
+        if code == ATTEMPT_CLOSED:
+            raise AttemptClosedError(self.name, "the attempt had been settled as never written") from problem
+        if code == STALE:
+            return Refused(Instant(int(problem.detail or 0)), {}, stale=True)
+        if code not in TRY_AGAIN:
+            raise translate_write(problem, self.name) from problem
+        await asyncio.sleep(self._random.uniform(0, 0.002))
+        return None
+
+    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
+        """Take versions; lost ones are not missed."""
+        del namespace
+        return tuple([row[0] for row in await self._writer.call(self._calls.reserve, count)])
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Close an attempt, when nothing of it is under way any more."""
+        del namespace
+        [(last, at, versions)] = await self._writer.call(self._calls.close_attempt, handle, number)
+        if last is None or last > number:
+            raise StoreError(self.name, f"attempt {handle}.{number} is not the last one of its handle")
+        return None if at is None else Landed(Instant(at), tuple(versions))
+
+    async def forget(self, handle: str) -> None:
+        """Remove what was counted for a handle."""
+        await self._writer.call(self._calls.forget, handle)
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Do the caller's own work and a commit in one transaction, on a connection for that."""
+        return await self._working.work(rider, handle, number, note)
+
+    async def joining(self) -> PostgresJoining:
+        """Return what can be done over connections of the user's, in transactions of theirs."""
+        if self._joining is None:
+            [(store,)] = await self._reader.call(self._calls.store_here)
+            self._joining = PostgresJoining(self._options.schema, store, self.name, self.capabilities)
+        return self._joining
+
+    def moving(self) -> PostgresMoving:
+        """Return what moves everything in the schema."""
+        return PostgresMoving(self._reader, self._options.schema, self.scan)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read the live records at ``keys``."""
+        at, found = records(await self._reader.call(self._calls.read, keys))
+        return Snapshot(at, found)
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of live records."""
+        statement = self._calls.scan_back if reverse else self._calls.scan
+        return page(await self._reader.call(statement, start, end, limit + 1), limit, reverse=reverse)
+
+    async def mark(self) -> int:
+        """Return a number made of what all handles have written."""
+        [(mark,)] = await self._reader.call(self._calls.mark)
+        return mark or 0
+
+    async def sweep(self, limit: int) -> int:
+        """Delete what has expired."""
+        [(removed,)] = await self._reader.call(self._calls.sweep, limit)
+        return int(removed)
+
+    # --- hints -------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        """Hand what is pushed to ``listener``."""
+        self._ears.listen(listener)
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Listen first, then say so, then let committers know that somebody did."""
+        del added, removed
+        await self._ears.want(all_topics)
+        await self._reader.call(self._calls.subscribe, self._id, sorted(all_topics), SUBSCRIBED_FOR)
+        if all_topics != self._topics:
+            await self._reader.call(self._calls.next_generation)
+            self._topics = all_topics
+
+    async def audience(self) -> Audience:
+        """Return the topics that anyone listens to."""
+        [(generation, topics)] = await self._reader.call(self._calls.audience)
+        return Audience(generation, frozenset(topics or ()))
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Send hints outside of a transaction."""
+        names = [channel(self._options.schema, message.topic) for message in messages]
+        if names:
+            await self._reader.call(self._calls.notify, names, [payload(message) for message in messages])
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> PostgresServer:
+        """Open another handle on the same server, on the running loop."""
+        server = PostgresServer(self._options, self.name, self.capabilities, self._store)
+        try:
+            await server.mark()
+        except BaseException:
+            await server.aclose()
+            raise
+        return server
+
+    def lifeline(self) -> str:
+        """Return what falls with this process's session; nothing behind a pooler, where there is none."""
+        return "" if self._lives is None else self._lives.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether a process has been without its session for longer than a living one would be."""
+        return self._lives is not None and self._lives.is_severed(lifeline)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._ears.aclose()
+        if self._topics:
+            await self._unsubscribe()
+        for each in (self._working, self._writer, self._reader):
+            await each.aclose()
+        if self._lives is not None:
+            await self._lives.leave()
+
+    async def _unsubscribe(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await self._reader.call(self._calls.forget, self._id)
+        except (StoreError, TimeoutError):  # then it is forgotten in a minute
+            return

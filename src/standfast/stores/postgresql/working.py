@@ -1,0 +1,283 @@
+"""The user's own SQL in one of our transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import structs
+
+from standfast.clock import Instant, monotonic
+from standfast.errors import (
+    AttemptClosedError,
+    InvalidChangeError,
+    StoreError,
+    StoreUnavailableError,
+    WorkTimeoutError,
+)
+from standfast.stores.fold import as_exception
+from standfast.stores.postgresql.calls import lock_runs, lost_records, write_parameters, written
+from standfast.stores.postgresql.trouble import (
+    ATTEMPT_CLOSED,
+    CREATED_MEANWHILE,
+    DRIVER_ERRORS,
+    code_of,
+    translate,
+    translate_write,
+)
+from standfast.stores.protocol import ABSENT, Check, Conflict, Delete, Put, Worked
+from standfast.stores.remote.server import Intent, Refused, Row
+from standfast.stores.rules import check_commit, in_window
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    import asyncpg
+
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import CommitRider, Outcome, WorkRider
+    from standfast.stores.postgresql.calls import Calls
+    from standfast.stores.postgresql.connecting import Connection, Link, Session
+    from standfast.stores.postgresql.options import Options
+    from standfast.stores.protocol import Capabilities, Change
+
+_ENDS_IT: Final = re.compile(
+    r"\s*(?:begin|start\s+transaction|commit|end|rollback(?!\s+(?:work\s+|transaction\s+)?to\b)|abort|prepare\s+transaction)\b",
+    re.IGNORECASE,
+)
+
+
+_OURS: Final = r"(?<![a-z0-9_$])\"?@\"?\s*\.\s*\"?(?!(?:runs|steps|locks)\b)[a-z_]"
+"""Our tables and functions, by their full names. Whoever is set on it gets around this: it is there for mistakes."""
+
+
+@final
+class SqlWork:
+    """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts.
+
+    The methods are those of an asyncpg connection. The transaction belongs to the store, and cannot be ended; for a
+    part that may fail by itself there is :meth:`savepoint`.
+    """
+
+    __slots__ = ("_connection", "_ours", "_savepoints", "_seconds")
+
+    def __init__(self, connection: Connection, schema: str, seconds: float) -> None:
+        self._connection: Connection | None = connection
+        self._seconds: Final = seconds
+        self._savepoints = 0
+        self._ours: Final = re.compile(_OURS.replace("@", schema), re.IGNORECASE)
+
+    async def execute(self, statement: str, *parameters: Any) -> str:  # noqa: ANN401 -- as the driver has it
+        """Run a statement, or several without parameters, and return the status of the last."""
+        return await self._open(statement).execute(statement, *parameters, timeout=self._seconds)
+
+    async def executemany(self, statement: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """Run one statement once for each set of parameters."""
+        await self._open(statement).executemany(statement, parameters, timeout=self._seconds)
+
+    async def fetch(self, statement: str, *parameters: Any) -> list[asyncpg.Record]:  # noqa: ANN401 -- as the driver has it
+        """Run a statement and return its rows."""
+        return await self._open(statement).fetch(statement, *parameters, timeout=self._seconds)
+
+    async def fetchrow(self, statement: str, *parameters: Any) -> asyncpg.Record | None:  # noqa: ANN401 -- as the driver has it
+        """Run a statement and return its first row."""
+        return await self._open(statement).fetchrow(statement, *parameters, timeout=self._seconds)
+
+    async def fetchval(self, statement: str, *parameters: Any) -> Any:  # noqa: ANN401 -- as the driver has it
+        """Run a statement and return the first value of its first row."""
+        return await self._open(statement).fetchval(statement, *parameters, timeout=self._seconds)
+
+    @contextlib.asynccontextmanager
+    async def savepoint(self) -> AsyncGenerator[None]:
+        """Undo what is done inside if it raises, and let the transaction go on."""
+        self._savepoints += 1
+        name = f"standfast_{self._savepoints}"
+        await self.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            await self.execute(f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        await self.execute(f"RELEASE SAVEPOINT {name}")
+
+    def _open(self, statement: str) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
+        if _ENDS_IT.match(statement):
+            raise InvalidChangeError("the transaction belongs to the store and cannot be ended in it; use savepoint()")
+        if self._ours.search(statement):
+            raise InvalidChangeError("what lies in the schema of the store is its own; use the store to change it")
+        return self._connection
+
+    def end(self) -> None:
+        """Make it unusable."""
+        self._connection = None
+
+
+@final
+class Working:
+    """Runs work, one at a time, on a connection of its own."""
+
+    def __init__(self, link: Link, calls: Calls, options: Options, name: str, limits: Capabilities) -> None:
+        self._link, self._calls, self._options, self._name, self._limits = link, calls, options, name, limits
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Do the work and the commit, or neither."""
+        async with self._link.turn() as session:
+            try:
+                await self._execute(session, "BEGIN ISOLATION LEVEL READ COMMITTED")
+                outcome = await self._inside(session, rider, handle, number)
+            except BaseException:
+                self._link.drop()  # which undoes everything
+                raise
+            if not isinstance(outcome, Worked):
+                await self._roll_back(session)
+                return outcome
+            note(outcome)
+            await self._commit(session)
+            return outcome
+
+    async def _execute(self, session: Session, statement: str) -> None:
+        try:
+            await session.connection.execute(statement, timeout=self._options.timeout)
+        except DRIVER_ERRORS as problem:
+            raise translate(problem, self._name) from problem
+
+    async def _roll_back(self, session: Session) -> None:
+        try:
+            await session.connection.execute("ROLLBACK", timeout=self._options.timeout)
+        except DRIVER_ERRORS:
+            self._link.drop()
+
+    async def _commit(self, session: Session) -> None:
+        try:
+            status = await session.connection.execute("COMMIT", timeout=self._options.timeout)
+        except DRIVER_ERRORS as problem:
+            self._link.drop()
+            raise translate_write(problem, self._name) from problem
+        except BaseException:
+            self._link.drop()
+            raise
+        if status != "COMMIT":
+            raise StoreError(self._name, "an error in the transaction had undone it; nothing was written")
+
+    async def _inside(self, session: Session, rider: WorkRider, handle: str, number: int) -> Outcome:
+        commit = rider.commit
+        conflict = await self._guard(session, commit)
+        if conflict is not None:
+            return conflict
+        transaction = await self._transaction(session)
+        try:
+            answer, changes = await self._run(session, rider)
+            check_commit(changes, commit.wake, self._limits)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:
+            if isinstance(problem, asyncio.CancelledError) and _is_being_cancelled():
+                raise
+            if session.connection.is_closed() and not isinstance(problem, WorkTimeoutError):
+                # Whatever the work makes of it is no outcome of the work: it was undone, and can be done again.
+                raise StoreUnavailableError(
+                    self._name, "the connection was lost while the work went on; nothing was written; retry"
+                ) from None
+            return as_exception(problem)
+        if not session.connection.is_in_transaction() or await self._transaction(session) != transaction:
+            raise StoreError(self._name, "the work ended the transaction it was in; what it wrote may be there, alone")
+        return await self._record(session, structs.replace(commit, changes=changes), handle, number, answer)
+
+    async def _transaction(self, session: Session) -> int:
+        rows = await self._call(session, "SELECT pg_current_xact_id()::text::bigint", ())
+        return int(rows[0][0])
+
+    async def _guard(self, session: Session, commit: CommitRider) -> Conflict | None:
+        """Lock what the commit is about and compare it: the work begins only if all guards hold."""
+        guards = {change.key: change.expected for change in sorted(commit.changes, key=_key_of)}
+        checks = {change.key for change in commit.changes if isinstance(change, Check)}
+        keys, expected = list(guards), list(guards.values())
+        there = len(expected) - expected.count(ABSENT)
+        runs = lock_runs([key not in checks for key in keys])
+        [(at, holds)] = await self._call(session, self._calls.hold, (keys, expected, there, runs))
+        if holds and in_window(at, commit.after, commit.before):
+            return None
+        [(_, *lost)] = await self._call(session, self._calls.look_closely, (keys, expected, at))
+        current = lost_records(keys, lost)
+        return Conflict(Instant(at), current) if current or not in_window(at, commit.after, commit.before) else None
+
+    async def _run(self, session: Session, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
+        """Run the work within its time; what it raises passes through."""
+        started, sql = monotonic(), SqlWork(session.connection, self._options.schema, rider.seconds)
+        late = WorkTimeoutError(self._name, f"the work took longer than {rider.seconds:g} s; everything was undone")
+        limit = asyncio.timeout(rider.seconds)
+        try:
+            async with limit:
+                answer = rider.work(sql)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+                more = () if rider.and_then is None else tuple(rider.and_then(answer))
+        except TimeoutError as problem:
+            if limit.expired():
+                raise late from problem
+            raise
+        finally:
+            sql.end()
+        if monotonic() - started > rider.seconds:
+            raise late
+        return answer, (*rider.commit.changes, *more)
+
+    async def _record(self, session: Session, commit: CommitRider, handle: str, number: int, answer: Any) -> Outcome:  # noqa: ANN401 -- whatever the work returned
+        intent = intent_of(commit, handle, number)
+        try:
+            rows = await self._link.run(session, self._calls.write, write_parameters(intent, self._options.schema))
+        except DRIVER_ERRORS as problem:
+            if code_of(problem) == ATTEMPT_CLOSED:
+                raise AttemptClosedError(self._name, "the attempt had been settled as never written") from problem
+            if code_of(problem) == CREATED_MEANWHILE and (conflict := await self._met(session, commit)) is not None:
+                return conflict
+            raise translate(problem, self._name) from problem
+        verdict = written(rows[0], intent)
+        if isinstance(verdict, Refused):
+            return Conflict(verdict.at, verdict.current)
+        return Worked(answer, verdict.at, dict.fromkeys([row.key for row in intent.puts], verdict.versions[0]))
+
+    async def _met(self, session: Session, commit: CommitRider) -> Conflict | None:
+        """Undo everything, and look at what somebody else created while the work went on."""
+        await self._execute(session, "ROLLBACK")
+        return await self._guard(session, commit)
+
+    async def _call(self, session: Session, statement: str, parameters: Sequence[Any]) -> list[asyncpg.Record]:
+        """Run a statement before the commit: if it fails, nothing is written."""
+        try:
+            return await self._link.run(session, statement, parameters)
+        except DRIVER_ERRORS as problem:
+            raise translate(problem, self._name) from problem
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._link.aclose()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _key_of(change: Change) -> RecordKey:
+    return change.key
+
+
+def intent_of(commit: CommitRider, handle: str, number: int) -> Intent:
+    """Return a commit as an intent, at one version."""
+    changes = sorted(commit.changes, key=_key_of)
+    return Intent(
+        handle,
+        number,
+        {change.key: change.expected for change in changes},
+        tuple(Row(change.key, change.value, 0, change.expires_at) for change in changes if isinstance(change, Put)),
+        tuple(change.key for change in changes if isinstance(change, Delete)),
+        1,
+        after=commit.after,
+        before=commit.before,
+    )

@@ -1,0 +1,320 @@
+"""The store seam: versioned records, guarded atomic commits, store time and wake-up hints.
+
+A store keeps **records**: bytes at a key, each with a version that grows strictly for as long as the key is
+used, across deletes, restarts and purges, so that a version can serve as a fencing token. A **commit** is a set
+of changes that happen all or not at all; each change guards its key at a version. Losing a race is an answer,
+:class:`Conflict`; a store that cannot do its work raises :class:`~standfast.errors.StoreError`.
+
+Time belongs to the store: every answer carries it in ``at``, and a commit may demand a window of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from standfast.durations import Duration
+
+T = TypeVar("T")
+
+ABSENT: Final = 0
+"""The version to expect of a key that has no record. Real versions start at 1."""
+
+MAX_VERSION: Final = 2**53 - 1
+"""Versions stay exact in JSON, Lua and JavaScript."""
+
+
+class Record(Struct, frozen=True, gc=False):
+    """What a store keeps at a key. Its ``repr`` leaves the value out, so that none ends up in a log."""
+
+    key: RecordKey
+    value: bytes
+    version: int
+    expires_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"Record({self.key}, {len(self.value)} bytes, version={self.version}, expires_at={self.expires_at})"
+
+    def is_expired(self, at: Instant) -> bool:
+        """Tell whether the record is absent at ``at``: an expiry is inclusive, ``expires_at <= at``."""
+        return self.expires_at is not None and self.expires_at <= at
+
+
+class Snapshot(Struct, frozen=True):
+    """Records read together, and the store's time at which they were so.
+
+    ``records`` holds the ones that exist, in key order for a scan. ``more`` is where the next page of a scan
+    starts (for a reverse scan: ends), or None.
+    """
+
+    at: Instant
+    records: dict[RecordKey, Record]
+    more: RecordKey | None = None
+
+    def get(self, key: RecordKey) -> Record | None:
+        """Return the record at ``key``, or None."""
+        return self.records.get(key)
+
+    def version(self, key: RecordKey) -> int:
+        """Return the version to expect of ``key``: the record's, or :data:`ABSENT`."""
+        record = self.records.get(key)
+        return ABSENT if record is None else record.version
+
+
+class Put(Struct, frozen=True, gc=False):
+    """Write ``value`` at ``key`` if the key is at version ``expected``; by default, create it.
+
+    With ``expires_at`` the record is absent from that instant on, to reads, guards and scans alike.
+    """
+
+    key: RecordKey
+    value: bytes
+    expected: int = ABSENT
+    expires_at: Instant | None = None
+
+    def __repr__(self) -> str:
+        return f"Put({self.key}, {len(self.value)} bytes, expected={self.expected}, expires_at={self.expires_at})"
+
+
+class Delete(Struct, frozen=True, gc=False):
+    """Remove the record at ``key`` if it is at version ``expected``."""
+
+    key: RecordKey
+    expected: int
+
+
+class Check(Struct, frozen=True, gc=False):
+    """Write nothing, but let the commit happen only if ``key`` is at version ``expected``.
+
+    Absence cannot be checked without creating something: two such commits could pass each other. Put a marker.
+    """
+
+    key: RecordKey
+    expected: int
+
+
+Change: TypeAlias = Put | Delete | Check
+"""What a commit does to one key."""
+
+
+class Wake(Struct, frozen=True, gc=False):
+    """A hint to send, once the commit is durable, to whoever watches ``to``. ``about`` says what to look at."""
+
+    to: RecordKey
+    about: RecordKey | None = None
+
+
+class Commit(Struct, frozen=True, gc=False):
+    """The changes are durable. ``versions`` holds the new version of each key that was put."""
+
+    at: Instant
+    versions: dict[RecordKey, int]
+
+
+class Conflict(Struct, frozen=True):
+    """Nothing was written: a guard did not hold, or the time window did not.
+
+    ``current`` has the present record (None: absent) of each key whose guard failed, so a retry needs no read.
+    It is empty when every guard held and only the window missed: compare ``at`` with what was asked.
+    """
+
+    at: Instant
+    current: dict[RecordKey, Record | None]
+
+    @property
+    def key(self) -> RecordKey | None:
+        """The first key whose guard failed; None if the time window missed."""
+        return next(iter(self.current), None)
+
+
+class Decision(Struct, Generic[T], frozen=True):
+    """What a ``decide`` function wants done: its changes, its answer, and when it holds."""
+
+    answer: T
+    changes: tuple[Change, ...] = ()
+    after: Instant | None = None
+    before: Instant | None = None
+    wake: tuple[Wake, ...] = ()
+
+
+class Decided(Struct, Generic[T], frozen=True):
+    """A decision that was committed (or that changed nothing), with the versions that it wrote."""
+
+    answer: T
+    at: Instant
+    versions: dict[RecordKey, int]
+
+
+class Worked(Struct, Generic[T], frozen=True):
+    """The work on the user's tables and the changes are durable, in one transaction."""
+
+    answer: T
+    at: Instant
+    versions: dict[RecordKey, int]
+
+
+Verdict: TypeAlias = Commit | Conflict | Decided[Any] | Worked[Any]
+"""What became of a commit or an update."""
+
+
+class Capabilities(Struct, frozen=True):
+    """What a store can do. Declared by the store, never guessed."""
+
+    backend: str
+    atomic: bool
+    """Commits are all or nothing and their guards hold. Without it nothing that excludes is offered."""
+    durable: bool
+    """A commit that was answered survives the death of every process that uses the store."""
+    reach: Literal["process", "machine", "network"]
+    """How far apart two users of the same store may be."""
+    wakes: Literal["push", "poll"]
+    """Whether hints arrive by themselves or only the slow check finds changes."""
+    max_changes: int = 100
+    max_value_bytes: int = 350_000
+    clock_resolution: float = 1e-6
+    shortest_lease: float = 0.1
+    """The shortest lease, in seconds, that makes sense on this store: several round trips."""
+    sees_process_death: bool = False
+    """Whether :meth:`Store.lifeline` and :meth:`Store.is_severed` tell of processes that died."""
+    commit_with: bool = False
+
+
+class Hint(Struct, frozen=True):
+    """What a watch heard: the keys it was told about. Never proof of anything; read again.
+
+    ``complete`` is False when hints may have been lost or folded: then look at everything.
+    """
+
+    about: frozenset[RecordKey]
+    complete: bool = True
+
+
+class Watch(Protocol):
+    """A subscription to hints. Use it as an async context manager; outside of it, it hears nothing."""
+
+    async def wait(self, timeout: float | None = None) -> Hint | None:
+        """Return the hints since the last call, waiting for one if there is none; None after ``timeout`` seconds."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class SharesTransactions(Protocol):
+    """A store that takes the caller's own SQL along in its transactions; ``capabilities.commit_with`` tells."""
+
+    async def commit_with(
+        self,
+        work: Callable[[Any], T],
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+        timeout: Duration = 5.0,
+        and_then: Callable[[T], Sequence[Change]] | None = None,
+    ) -> Worked[T] | Conflict:
+        """Do ``changes`` and the caller's own SQL in one transaction, see :class:`~standfast.stores.GroupedStore`."""
+        ...
+
+
+class Store(Protocol):
+    """Versioned records with guarded atomic commits. Everything durable in Standfast stands on these calls.
+
+    One store object belongs to one event loop. Several objects, loops, threads and processes may use the same
+    data at once, each with its own.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        ...
+
+    async def read(self, *keys: RecordKey) -> Snapshot:
+        """Read records in one snapshot. Expired ones are absent."""
+        ...
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
+        """Read up to ``limit`` records with ``start <= key < end``, in key order, within one namespace.
+
+        ``snapshot.more`` continues the scan: pass it as the next ``start`` (reverse: as the next ``end``). Pages
+        are not one snapshot: what is written meanwhile may or may not be seen.
+        """
+        ...
+
+    async def commit(
+        self,
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+    ) -> Commit | Conflict:
+        """Do all of ``changes`` or none, durably, if every guard holds and ``after <= store time < before``.
+
+        Each key appears once; all keys lie in one namespace. Returns only when the commit is durable. If the
+        caller is cancelled before the commit was taken, it is withdrawn; later, the cancellation arrives together
+        with the verdict (see :func:`standfast.stores.verdict_of`).
+        """
+        ...
+
+    async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
+        """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides.
+
+        It may change only keys that it was given, expecting the versions that it saw. It may run several times,
+        on another thread, and only its last run counts; an exception from it is raised here with nothing
+        written. Updates of one process are folded in the order of the calls and committed together.
+
+        A decision may rest on the absence of a key only if it creates that key, or changes another one that everyone
+        who creates it changes as well: otherwise two of them can pass each other, as with commits.
+        """
+        ...
+
+    def watch(self, *prefixes: RecordKey) -> Watch:
+        """Subscribe to hints for keys that equal or continue one of ``prefixes``.
+
+        A commit hints at the keys it changed and at its wakes. Hints may be late, doubled or lost: read again, and
+        look now and then without one.
+        """
+        ...
+
+    async def settle(self, attempt: str) -> Verdict | None:
+        """Find out for good what became of an attempt whose outcome was unknown.
+
+        Returns its verdict if it was written. Returns None if it was not, and then it never will be.
+        """
+        ...
+
+    async def another(self) -> Store:
+        """Open another handle on the same store, on the running event loop: perhaps another loop, in another thread.
+
+        It has the same options, and it is closed by itself: neither handle needs the other one open. Hooks are
+        shared, so they are called on the thread of either.
+        """
+        ...
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if this store cannot see deaths.
+
+        It stays the same for as long as this process has a handle on the store open, and it is severed when the
+        process dies, whichever way, and also once it has closed its last handle. Over a network it is severed, too,
+        if the process is cut off for too long; then it gets another one. See :mod:`standfast.stores.proving`.
+        """
+        ...
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` has died, or has closed its last handle on this store.
+
+        True only if that is certain. Anything that is not a lifeline of this store is not severed.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Finish what is under way and let go of everything. Closing twice is fine."""
+        ...

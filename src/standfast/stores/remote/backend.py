@@ -1,0 +1,191 @@
+"""The backend that common code makes of any server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import warnings
+from typing import TYPE_CHECKING, Final, final
+
+from standfast.clock import SYSTEM_CLOCK, monotonic
+from standfast.errors import StoreError
+from standfast.events import NO_HOOKS, Swept
+from standfast.stores.forks import ForkGuard
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.joining import joining_of
+from standfast.stores.moving.protocol import moving_of
+from standfast.stores.remote.guarding import Guarding
+from standfast.stores.remote.hearing import Hearing
+from standfast.stores.remote.reading import ReadGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from standfast.events import Hooks
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.joining import Joining
+    from standfast.stores.moving.protocol import Movable
+    from standfast.stores.protocol import Capabilities, Snapshot, Wake
+    from standfast.stores.remote.server import Server
+
+SWEEP_EVERY: Final = 10.0
+"""How many seconds lie between two sweeps of one handle, give or take a half: those of others are spread out."""
+
+SWEEP_AT_MOST: Final = 500
+CLOSED_WITHIN: Final = 5.0
+
+
+def open_remote(server: Server, hooks: Hooks = NO_HOOKS) -> GroupedStore:
+    """Make a store of a server that is connected, on the running loop."""
+    return GroupedStore(RemoteBackend(server, hooks), hooks, batching=server.batching)
+
+
+@final
+class RemoteBackend:
+    """One handle on a server."""
+
+    def __init__(self, server: Server, hooks: Hooks = NO_HOOKS) -> None:
+        self._server, self._hooks = server, hooks
+        self._limits: Final = server.capabilities
+        self._loop: Final = asyncio.get_running_loop()
+        self._hearing: Final = Hearing(server)
+        self._guarding: Final = Guarding(server, self._limits, self._hearing.address)
+        self._reads: Final = ReadGroup(server.read, server.batching)
+        self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes
+        self._sweep_at = self._loop.time() + self._random.uniform(0, SWEEP_EVERY)
+        self._sweeping: asyncio.Task[None] | None = None
+        self._fork: Final = ForkGuard(server.name)
+        self._is_closed = False
+
+    def __del__(self) -> None:
+        guard: ForkGuard | None = getattr(self, "_fork", None)  # None if making it failed half-way
+        if guard is not None and not guard.crossed and not self._is_closed:
+            message = f"the store {self.name} was not closed; use async with, or await its aclose()"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
+    @property
+    def server(self) -> Server:
+        """The server underneath, for what only it offers."""
+        return self._server
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the server can do."""
+        return self._limits
+
+    @property
+    def name(self) -> str:
+        """The server's URL, without secrets."""
+        return self._server.name
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def apply_now(self, batch: Batch) -> Applied | None:  # noqa: ARG002 -- as the protocol has it
+        """Return None: a network is never at once."""
+        return None
+
+    async def apply(self, batch: Batch) -> Applied:
+        """Apply the batch in one guarded write, or in as many as it takes until the guards hold."""
+        applied, generation = await self._guarding.apply(batch)
+        if generation:
+            self._hearing.note_generation(generation, applied)
+        self._consider_sweeping()
+        return applied
+
+    async def settle(self, attempt: str) -> Applied | None:
+        """Close an attempt."""
+        return await self._guarding.settle(attempt)
+
+    async def joining(self) -> Joining:
+        """Return what the server can do over connections of the user's."""
+        return await joining_of(self._server, self.name)
+
+    def moving(self) -> Movable:
+        """Return what moves everything on the server to another one."""
+        return moving_of(self._server, self.name)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read records in one snapshot; who reads them is likely to change them next."""
+        seen = self._heard(await self._reads.read(keys))
+        self._guarding.beliefs.learn({key: seen.get(key) for key in keys})
+        return seen
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of a range."""
+        return self._heard(await self._server.scan(start, end, limit=limit, reverse=reverse))
+
+    def _heard(self, seen: Snapshot) -> Snapshot:
+        """Decide nothing, from now on, before a moment that was shown to the caller."""
+        self._guarding.beliefs.hear_time(seen.at)
+        return seen
+
+    # --- hints -------------------------------------------------------------------------------------------------
+
+    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+        """Hear hints from this handle at once, and from others by way of the server."""
+        return self._hearing.listen(prefixes, ear)
+
+    async def until_subscribed(self) -> None:
+        """Return when the server knows what is listened to."""
+        await self._hearing.until_subscribed()
+
+    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        """Tell the watches of this handle; the server has told the others."""
+        self._hearing.ring(changed, wakes)
+
+    # --- upkeep ------------------------------------------------------------------------------------------------
+
+    def _consider_sweeping(self) -> None:
+        now = self._loop.time()
+        if now > self._sweep_at and self._sweeping is None and not self._is_closed:
+            self._sweep_at = now + SWEEP_EVERY * self._random.uniform(0.5, 1.5)
+            self._sweeping = self._loop.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        started, removed = monotonic(), 0
+        try:
+            with contextlib.suppress(StoreError):  # commits and reads meet the same trouble and report it
+                while (swept := await self._server.sweep(SWEEP_AT_MOST)) > 0:
+                    removed += swept
+                    if swept < SWEEP_AT_MOST:
+                        break
+        finally:
+            self._sweeping = None
+        if self._hooks and removed:
+            taken = monotonic() - started
+            self._hooks.emit(Swept(at=SYSTEM_CLOCK.wall(), store=self.name, seconds=taken, removed=removed))
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> RemoteBackend:
+        """Open another handle on the same server, on the running loop."""
+        return RemoteBackend(await self._server.another(), self._hooks)
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if they cannot."""
+        return self._server.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` is certainly gone."""
+        return self._server.is_severed(lifeline)
+
+    async def aclose(self) -> None:
+        """Close when what is under way has ended."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await self._reads.drain()
+                if self._sweeping is not None:
+                    await asyncio.wait({self._sweeping})
+                await self._hearing.aclose()
+                await self._guarding.retire()
+        except (StoreError, TimeoutError):  # a server that is not there keeps nobody from leaving
+            pass
+        finally:
+            await self._server.aclose()

@@ -1,0 +1,233 @@
+"""What a database server must be able to do, so that common code can make a backend of it.
+
+Riders, folding, verdicts, retries, unknown outcomes, hints and upkeep are written once, in this package. A server has
+to do one thing well: an :class:`Intent`, the net effect of a whole batch, all of it or nothing, in one step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+from standfast.keys import RecordKey
+from standfast.stores.protocol import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from standfast.stores.backend import Batching, Outcome, WorkRider
+    from standfast.stores.protocol import Capabilities, Snapshot
+
+
+class Row(Struct, frozen=True, gc=False):
+    """A record to write. Its version is ``versions[draw]`` of the versions that the intent takes."""
+
+    key: RecordKey
+    value: bytes
+    draw: int
+    expires_at: Instant | None = None
+
+
+class Message(Struct, frozen=True, gc=False):
+    """A hint for everyone who listens to ``topic``, to be sent once the intent is durable.
+
+    ``data`` is at most :data:`~standfast.stores.remote.topics.LONGEST_MESSAGE` bytes, and opaque: hand it to
+    :meth:`Listener.take`.
+    """
+
+    topic: bytes
+    data: bytes
+
+
+class Intent(Struct, frozen=True):
+    """What a batch comes to, guarded: everything in it happens at one instant, or nothing.
+
+    ``guards`` has the version that each key must be at, :data:`~standfast.stores.protocol.ABSENT` for a key without a
+    live record (none, or an expired one, judged by the server's time). It is in the order of the keys, and so are
+    ``puts`` and ``deletes``. Every key that is put or deleted is guarded. An absent key that is guarded and not written
+    is to be looked at in the same transaction; no lock need keep others from creating it.
+    """
+
+    handle: str
+    number: int
+    """The attempt: of one handle they grow, and one is under way at a time."""
+    guards: dict[RecordKey, int]
+    puts: tuple[Row, ...]
+    deletes: tuple[RecordKey, ...]
+    draws: int
+    """How many versions to take: growing ones, above every version that any of the keys has ever had."""
+    exact: tuple[int, ...] = ()
+    """All versions of one :meth:`Server.reserve`, to be taken as they are, or the intent is refused as stale."""
+    after: Instant | None = None
+    before: Instant | None = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def namespace(self) -> bytes:
+        """The first part of all keys, encoded, where a server keeps namespaces apart."""
+        return next(iter(self.guards)).namespace
+
+
+class Written(Struct, frozen=True):
+    """The intent is durable."""
+
+    at: Instant
+    versions: tuple[int, ...]
+    generation: int = 0
+    """Which list of topics the server has; see :meth:`Server.audience`. 0 if it does not say."""
+
+
+class Refused(Struct, frozen=True):
+    """Nothing was written: ``current`` has the live record of every key whose guard did not hold.
+
+    It is empty if the window was missed, or if the exact versions had become stale.
+    """
+
+    at: Instant
+    current: dict[RecordKey, Record | None]
+    stale: bool = False
+
+
+class Landed(Struct, frozen=True):
+    """An attempt that was written: when, and with which versions."""
+
+    at: Instant
+    versions: tuple[int, ...]
+
+
+class Audience(Struct, frozen=True):
+    """The topics that somebody listens to, and the generation of that list."""
+
+    generation: int
+    topics: frozenset[bytes]
+
+
+class Listener(Protocol):
+    """Takes what a server pushes. Called on the loop of the handle."""
+
+    def take(self, data: bytes) -> None:
+        """Take the data of a message that was sent to one of the topics."""
+        ...
+
+    def take_loss(self) -> None:
+        """Take notice that messages may have been lost: a connection broke and is there again, say."""
+        ...
+
+
+class Server(Protocol):
+    """One handle on a database server; used from one event loop.
+
+    A call raises ``OutcomeUnknownError`` if it may or may not have been done, ``StoreUnavailableError`` if it was
+    certainly not, each within the time limits of its options. Reconnecting is the server's own affair, with growing
+    pauses. ``write`` is never called twice at a time; everything else may be.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    @property
+    def batching(self) -> Batching:
+        """How much fits into one intent."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The server as shown to people: a URL without secrets."""
+        ...
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of ``intent`` or nothing, durably.
+
+        Guards and window are judged by the server's own time, in the same step as the writing. The attempt is
+        counted in that step too (``handle`` is at ``number`` now, with the time and the versions), and if it is there
+        already, ``AttemptClosedError`` is raised and nothing is written.
+        """
+        ...
+
+    async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
+        """Take ``count`` versions, growing and above all that were taken before.
+
+        They may be used in ``intent.exact`` later on. If the intent creates keys, and others have taken versions
+        meanwhile, it must be refused as stale: one of those keys may have come and gone with a higher one.
+        """
+        ...
+
+    async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
+        """Make sure that an attempt can never be written any more; if it was, say with which versions.
+
+        Waits for a write of that attempt that is still under way on the server. ``namespace`` is the one that the
+        attempt was sent to; it is empty if this handle never sent it. Raises ``StoreError`` if a later attempt of
+        the same handle has been counted.
+        """
+        ...
+
+    async def forget(self, handle: str) -> None:
+        """Remove what was counted for a handle that is being closed."""
+        ...
+
+    async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
+        """Read the live records at ``keys`` in one snapshot that has everything committed before the call."""
+        ...
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+        """Read a page of live records in the order of the bytes of their keys."""
+        ...
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Do the caller's own work and a commit in one transaction (``capabilities.commit_with``).
+
+        Returns ``Worked`` or ``Conflict``, or what the work raised when everything was undone. ``note`` is called
+        with what will be returned right before that is made durable, in case the answer to that gets lost.
+        """
+        ...
+
+    async def sweep(self, limit: int) -> int:
+        """Delete up to ``limit`` expired records and old attempts; return how many records those were."""
+        ...
+
+    # --- hints -------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        """Hand what is pushed to ``listener``, from now on, reconnecting for as long as the handle is open."""
+        ...
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Listen to more topics and to fewer, and let committers know; ``all_topics`` is what it comes to.
+
+        Called again now and then with nothing added, so that what is known of a living handle does not run out.
+        """
+        ...
+
+    async def audience(self) -> Audience:
+        """Return the topics that anyone listens to. Its generation grows with every change."""
+        ...
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Send hints outside of a transaction, where a topic was not known in time."""
+        ...
+
+    async def mark(self) -> int:
+        """Return a number that changes whenever anything may have been written: for the slow check. Cheap."""
+        ...
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    async def another(self) -> Server:
+        """Open another handle on the same server, on the running loop."""
+        ...
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if they cannot."""
+        ...
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` is certainly gone."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        ...

@@ -1,0 +1,132 @@
+"""SQLite, the embedded default: one file, for all processes of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Final
+
+import apsw
+from msgspec import structs
+
+from standfast.clock import SYSTEM_CLOCK
+from standfast.errors import StoreBusyError
+from standfast.events import NO_HOOKS
+from standfast.offload import Lane
+from standfast.stores.grouped import GroupedStore
+from standfast.stores.protocol import Capabilities
+from standfast.stores.sqlite.backend import SqliteBackend
+from standfast.stores.sqlite.connecting import (
+    OldSqliteWarning,
+    connect,
+    disconnect,
+    ensure_schema,
+    warn_of_old_library,
+)
+from standfast.stores.sqlite.database import Database
+from standfast.stores.sqlite.files import prepare
+from standfast.stores.sqlite.lifelines import SUPPORTED
+from standfast.stores.sqlite.options import Options
+from standfast.stores.sqlite.sharing import SharedFile, share, share_again, unshare
+from standfast.stores.sqlite.store_time import StoreTime, read_anchor, write_anchor
+from standfast.stores.sqlite.trouble import translate
+from standfast.stores.sqlite.work import SqlWork
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.clock import Clock
+    from standfast.events import Hooks
+    from standfast.stores.sqlite.driver import Connection
+
+__all__ = ["CAPABILITIES", "OldSqliteWarning", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
+
+CAPABILITIES: Final = Capabilities(
+    backend="sqlite",
+    atomic=True,
+    durable=True,
+    reach="machine",
+    wakes="push",
+    sees_process_death=SUPPORTED,
+    commit_with=True,
+)
+"""What it can do on a local disk; on a network file system it sees no deaths."""
+
+
+async def open_sqlite(
+    path: str, options: Options | None = None, *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS
+) -> GroupedStore:
+    """Open the database at ``path`` on the running loop, creating it if there is none."""
+    warn_of_old_library()
+    chosen = options or Options()
+    return GroupedStore(await _open_backend(functools.partial(_find, path, chosen), chosen, clock, hooks), hooks)
+
+
+def _find(path: str, options: Options) -> SharedFile:
+    return share(prepare(path, network_allowed=options.network == "allow"))
+
+
+async def _open_backend(find: Callable[[], SharedFile], options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
+    lane = Lane("sqlite-opening")
+    opening = lane.start(_open, find, options, clock)
+    lane.close(wait=False)
+    try:
+        file, database = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+    try:
+        again = functools.partial(_open_backend, functools.partial(share_again, file), options, clock, hooks)
+        return SqliteBackend(file, database, options, _limits(file), hooks, again)
+    except BaseException:
+        _close(file, database)
+        raise
+
+
+def _limits(file: SharedFile) -> Capabilities:
+    return structs.replace(CAPABILITIES, sees_process_death=file.alive.sees_deaths)
+
+
+def _close_unwanted(opening: asyncio.Future[tuple[SharedFile, Database]]) -> None:
+    """Close what was opened for a caller that was cancelled meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        _close(*opening.result())
+
+
+def _close(file: SharedFile, database: Database) -> None:
+    database.close()
+    unshare(file)
+
+
+def _open(find: Callable[[], SharedFile], options: Options, clock: Clock) -> tuple[SharedFile, Database]:
+    file = find()
+    try:
+        return file, _open_database(file, options, clock)
+    except apsw.Error as problem:
+        unshare(file)
+        raise translate(problem, file.path) from problem
+    except BaseException:
+        unshare(file)
+        raise
+
+
+def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database:
+    writer = connect(file, busy_seconds=options.busy_seconds)
+    try:
+        ensure_schema(file, writer, busy_seconds=options.busy_seconds)
+        file.identity.note_side_files()
+        with file.new_section():
+            time = read_anchor(writer, clock)
+        return Database(file, writer, time or _anchor(file, writer, options, clock), CAPABILITIES)
+    except BaseException:
+        disconnect(file, writer)
+        raise
+
+
+def _anchor(file: SharedFile, writer: Connection, options: Options, clock: Clock) -> StoreTime:
+    if not file.turn.take_within(options.busy_seconds):
+        raise StoreBusyError(file.path, f"process {file.turn.holder()} keeps the write turn")
+    try:
+        return write_anchor(writer, clock)
+    finally:
+        file.turn.give()

@@ -1,0 +1,352 @@
+"""Expiry: what a process held goes to others one lease after it was last heard of, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from standfast.clock import MICROSECONDS, monotonic
+from standfast.errors import LeaseLostError, WouldWaitError
+from standfast.events import EntriesFell, PresenceLost, PresenceNotRenewed, Requeued
+from standfast.keys import RecordKey
+from standfast.locks.algebra.entries import Attended
+from standfast.locks.driving.records import LineKeys
+from standfast.scope import address_of
+from standfast.stores import Decision, Delete
+from standfast.testing.conformance.locks.ground import (
+    KEY,
+    SHORT,
+    SOON,
+    LockGround,
+    a_while,
+    all_of,
+    at_rest,
+    entered,
+    eventually,
+    head_of,
+    look_after,
+    passes,
+    queued,
+    waiters_of,
+    waiting,
+)
+from standfast.testing.conformance.locks.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.events import Event
+    from standfast.locks.algebra.entries import Waiter
+    from standfast.space import Space
+    from standfast.stores import Snapshot
+    from standfast.testing.clock import VirtualClock
+    from standfast.testing.conformance.locks.ground import Kind, OpenSpace
+
+KEPT = 0.6
+"""A lease that must not be lost though it is short: long enough for a busy machine to renew it in."""
+
+
+class ExpiryCases(LockGround):
+    """Processes that are not heard of any more, and others that are."""
+
+    @pytest.fixture
+    def wire(self) -> Wire:
+        """What the process that is lost is connected by."""
+        return Wire()
+
+    async def test_a_lost_process_is_taken_over_from(
+        self, open_space: OpenSpace, other: Space, kind: Kind, wire: Wire
+    ) -> None:
+        """One lease later the next one holds, with a higher fence."""
+        space = await open_space(through=wire.around, lease=SHORT)
+        holder = await entered(kind.alone(space, on_lost="tell"))
+        wire.cut()
+
+        fence = await passes(kind.alone(other))
+
+        assert fence > (await holder.hold()).fence
+        wire.mend()
+        await holder.leave()
+
+    async def test_a_holder_knows_before_others_take_over(
+        self, open_space: OpenSpace, other: Space, wire: Wire
+    ) -> None:
+        """By its own clock it stops in time: when its body is told, it still holds in the eyes of the store."""
+        told: list[Event] = []
+        space = await open_space(through=wire.around, lease=KEPT, told=told)
+        holder = await entered(space.mutex(KEY).hold(on_lost="tell"))
+        hold = await holder.hold()
+        wire.cut()
+        record = (await other.read(hold.presence.key)).records[hold.presence.key]
+        ahead = [await _store_time_ahead(other) for _ in range(5)]
+
+        async with asyncio.timeout(SOON):
+            await hold.lost.wait()
+
+        assert record.expires_at is not None
+        assert monotonic() * MICROSECONDS + min(ahead) < record.expires_at
+        assert hold.is_lost
+        assert any(isinstance(event, PresenceLost) for event in told)
+        wire.mend()
+        await holder.leave()
+
+    async def test_one_who_waits_takes_over(self, open_space: OpenSpace, other: Space, kind: Kind, wire: Wire) -> None:
+        """It notices by itself that the holder is gone, and says so."""
+        told: list[Event] = []
+        lost = await open_space(through=wire.around, lease=SHORT)
+        watching = await open_space(told=told)
+        holder = await entered(kind.alone(lost, on_lost="tell"))
+        waiter = await waiting(other, kind.one(watching))
+        wire.cut()
+
+        await all_of([waiter])
+
+        assert any(isinstance(event, EntriesFell) for event in told)
+        wire.mend()
+        await holder.leave()
+
+    async def test_a_lease_is_not_over_early(self, open_space: OpenSpace, other: Space, kind: Kind, wire: Wire) -> None:
+        """Right after a process was cut off, nobody gets what it holds."""
+        space = await open_space(through=wire.around, lease=10)
+        holder = await entered(kind.alone(space))
+        wire.cut()
+
+        with pytest.raises(WouldWaitError):
+            await passes(kind.try_one(other))
+
+        wire.mend()
+        await holder.leave()
+
+    async def test_lost_waiters_fall_together(self, open_space: OpenSpace, other: Space) -> None:
+        """Five processes die at the head of a line: the one behind them waits for one lease, not for five."""
+        holder = await entered(other.mutex("k").hold())
+        wires = [Wire() for _ in range(5)]
+        lost = [await open_space(through=wire.around, lease=SHORT) for wire in wires]
+        dead = [await waiting(other, space.mutex("k").hold(), "k") for space in lost]
+        last = await waiting(other, other.mutex("k").hold(), "k")
+        for wire in wires:
+            wire.cut()
+
+        await holder.leave()
+        started = monotonic()
+        await last.hold()
+
+        assert monotonic() - started < 3 * lost[0].lease
+        await last.leave()
+        for client in dead:
+            await client.end()
+
+    async def test_a_crowd_of_one_lost_process_falls_together(
+        self, open_space: OpenSpace, other: Space, wire: Wire
+    ) -> None:
+        """It had more waiters in the line than are looked at together: the one behind them waits no longer for that."""
+        lost = await open_space(through=wire.around, lease=SHORT)
+        holder = await entered(other.mutex(KEY).hold())
+        crowd = [asyncio.create_task(passes(lost.mutex(KEY).hold())) for _ in range(60)]
+        await queued(other, 60)
+        last = await waiting(other, other.mutex(KEY).hold())
+        wire.cut()
+
+        await holder.leave()
+        started = monotonic()
+        await last.hold()
+
+        assert monotonic() - started < 8 * lost.lease  # with a look for each few of them it would take twice as long
+        await last.leave()
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+    async def test_a_living_waiter_that_was_dropped_joins_anew(
+        self, open_space: OpenSpace, space: Space, kind: Kind
+    ) -> None:
+        """It was taken for dead and lost its place; it is told so, and gets in all the same."""
+        told: list[Event] = []
+        holder = await entered(kind.alone(space))
+        waiter = await waiting(space, kind.one(await open_space(told=told, lease=SHORT)))
+        [seen] = await waiters_of(space)
+        behind = await waiting(space, kind.alone(space))
+        await space.store.update(*_deletion_of(LineKeys(space, address_of(KEY)), seen))
+        await look_after(space)
+        await eventually(lambda: _comes_after(space, seen))
+
+        await holder.leave()
+
+        await all_of([behind, waiter])
+        assert any(isinstance(event, Requeued) for event in told)
+
+    async def test_a_renewal_that_fails_is_tried_again(self, open_space: OpenSpace, other: Space, wire: Wire) -> None:
+        """The store is out of reach for less than the lease: nothing is lost."""
+        told: list[Event] = []
+        space = await open_space(through=wire.around, lease=2 * KEPT, told=told)
+        holder = await entered(space.mutex(KEY).hold())
+        hold = await holder.hold()
+        wire.cut()
+        await eventually(lambda: _is_told(told, PresenceNotRenewed))
+        renewed_at = hold.presence.renewed_at
+        wire.mend()
+        await eventually(lambda: _is_renewed(hold.presence.renewed_at > renewed_at))
+
+        with pytest.raises(WouldWaitError):
+            await passes(other.mutex(KEY).try_hold())
+        hold.check()
+        await holder.leave()
+
+    async def test_a_lease_is_kept_while_the_loop_is_busy(self, open_space: OpenSpace, other: Space) -> None:
+        """A body that does not let go of the event loop for longer than its lease holds on."""
+        space = await open_space(lease=KEPT)
+        async with space.mutex(KEY).hold() as hold:
+            await eventually(lambda: _is_renewed(hold.presence.is_kept))
+            time.sleep(2.5 * space.lease)  # noqa: ASYNC251 -- what is tested is a loop that does nothing else
+
+            hold.check()
+            with pytest.raises(WouldWaitError):
+                await passes(other.mutex(KEY).try_hold(owner="somebody else"))
+
+    async def test_a_stopped_process_knows_when_it_wakes(self, open_space: OpenSpace, other: Space, wire: Wire) -> None:
+        """Neither its loop nor its heartbeat went on for a lease: the first check after it fails."""
+        space = await open_space(through=wire.around, lease=SHORT)
+
+        async def work() -> None:
+            async with space.mutex(KEY).hold() as hold:
+                wire.cut()
+                time.sleep(space.lease)  # noqa: ASYNC251 -- a process that is stopped
+                wire.mend()
+                hold.check()
+
+        with pytest.raises(LeaseLostError):
+            await work()
+        await passes(other.mutex(KEY).hold())
+
+    async def test_a_suspended_machine_knows_when_it_wakes(self, space: Space, clock: VirtualClock | None) -> None:
+        """Time that passed unseen counts."""
+        if clock is None:
+            pytest.skip("this store goes by a real clock: no clock fixture")
+
+        async def work(clock: VirtualClock) -> None:
+            async with space.mutex(KEY).hold() as hold:
+                clock.advance(31)
+                hold.check()
+
+        with pytest.raises(LeaseLostError):
+            await work(clock)
+
+    async def test_what_a_suspended_machine_held_is_free(
+        self, space: Space, other: Space, clock: VirtualClock | None, kind: Kind
+    ) -> None:
+        """The lease is over at the very instant that was agreed."""
+        if clock is None:
+            pytest.skip("this store goes by a real clock: no clock fixture")
+        holder = await entered(kind.alone(space, on_lost="tell"))
+        clock.advance(30)
+
+        assert await passes(kind.try_one(other)) > (await holder.hold()).fence
+        await holder.leave()
+
+    @pytest.mark.parametrize("step", [-3_600, 3_600])
+    async def test_a_stepped_time_of_day_ends_no_lease_and_prolongs_none(
+        self, open_space: OpenSpace, other: Space, clock: VirtualClock | None, wire: Wire, step: int
+    ) -> None:
+        """An administrator sets the clock: the holder keeps what it has, and is taken over from when it is lost."""
+        if clock is None:
+            pytest.skip("this store goes by a real clock: no clock fixture")
+        space = await open_space(through=wire.around, lease=KEPT)
+        holder = await entered(space.mutex("k").hold(on_lost="tell"))
+        clock.step_wall(step)
+        with pytest.raises(WouldWaitError):
+            await passes(other.mutex("k").try_hold())
+        wire.cut()
+
+        await passes(other.mutex("k").hold())
+
+        wire.mend()
+        await holder.leave()
+
+    async def test_an_idle_space_takes_locks_again(self, open_space: OpenSpace) -> None:
+        """While it held nothing it was not heard of; then it is present anew."""
+        space = await open_space(lease=0.1)
+        first = await entered(space.mutex(KEY).hold())
+        presence = (await first.hold()).presence
+        await first.leave()
+        await eventually(lambda: _is_renewed(presence.left() <= 0))
+
+        await passes(space.mutex(KEY).hold())
+
+    async def test_leases_of_one_space_may_differ(self, open_space: OpenSpace, other: Space, wire: Wire) -> None:
+        """A hold with a shorter lease is taken over sooner than the others."""
+        space = await open_space(through=wire.around)
+        lease = max(SHORT, space.store.capabilities.shortest_lease)
+        short = await entered(space.mutex("short").hold(lease=lease, on_lost="tell"))
+        usual = await entered(space.mutex("usual").hold())
+        wire.cut()
+
+        await passes(other.mutex("short").hold())
+        with pytest.raises(WouldWaitError):
+            await passes(other.mutex("usual").try_hold())
+        wire.mend()
+        await short.leave()
+        await usual.leave()
+
+    async def test_one_who_is_closed_keeps_nobody_waiting(self, space: Space, other: Space, kind: Kind) -> None:
+        """What a closed space held is free at once: nobody waits for its lease."""
+        holder = await entered(kind.alone(space))
+        waiter = await waiting(other, kind.one(other))
+
+        await space.aclose()
+
+        with pytest.raises(LeaseLostError, match="closed"):
+            await holder.leave()
+        await all_of([waiter])
+        await at_rest(other)
+
+    async def test_a_hold_is_taken_away_after_its_longest_time(self, space: Space, other: Space, kind: Kind) -> None:
+        """However alive the holder is, the next gets in then; the body is cancelled."""
+        holder = await entered(kind.alone(space, max_hold=await a_while(other, 0.1)))
+        waiter = await waiting(other, kind.one(other))
+
+        await all_of([waiter])
+
+        with pytest.raises(LeaseLostError, match="max_hold"):
+            await holder.leave()
+        await at_rest(other)
+
+    async def test_a_hold_within_its_longest_time_is_left_alone(self, space: Space, kind: Kind) -> None:
+        """A body that is quick enough does not notice."""
+        async with kind.alone(space, max_hold=60) as hold:
+            hold.check()
+        assert await head_of(space) is None
+
+
+def _deletion_of(keys: LineKeys, waiter: Waiter) -> tuple[list[RecordKey], Callable[[Snapshot], Decision[None]]]:
+    """Return an update that ends the presence of a waiter."""
+    assert isinstance(waiter.entry.anchor, Attended)
+    key = keys.presence(waiter.entry.anchor.presence)
+    return [key], lambda seen: Decision(None, (Delete(key, seen.version(key)),))
+
+
+async def _store_time_ahead(space: Space) -> float:
+    """Return by how many microseconds the store's time is ahead of this process's own, at the most."""
+    before = monotonic() * MICROSECONDS
+    return (await space.read(RecordKey(space.namespace, space.tenant, "time"))).at - before
+
+
+async def _comes_after(space: Space, seen: Waiter) -> bool:
+    """Tell whether a waiter has another ticket than it had, and is anchored to a presence that is there.
+
+    With the old presence it may have joined just before it noticed that that is gone; then it joins once more.
+    """
+    return any(
+        each.entry.id == seen.entry.id and each.ticket > seen.ticket and each.entry.anchor != seen.entry.anchor
+        for each in await waiters_of(space)
+    )
+
+
+async def _is_told(told: list[Event], kind: type[Event]) -> bool:
+    return any(isinstance(event, kind) for event in told)
+
+
+async def _is_renewed(renewed: bool) -> bool:  # noqa: FBT001 -- a condition for eventually
+    return renewed

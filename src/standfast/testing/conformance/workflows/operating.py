@@ -1,0 +1,233 @@
+"""Operating: looking at runs, making them go on, starting them again, and deleting them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import standfast as sf
+from standfast.errors import (
+    IdempotencyKeyPurgedError,
+    RunFailedError,
+    RunNotFoundError,
+    RunUnfinishedError,
+)
+from standfast.keys import RecordKey
+from standfast.testing.conformance.workflows.ground import WorkflowGround, eventually, result_of, waits
+from standfast.testing.conformance.workflows.samples import DONE, act, acts, collects, enters, fails, parent
+
+if TYPE_CHECKING:
+    from standfast.testing.conformance.workflows.ground import OpenEngine
+
+MANY = 110
+"""More runs than are read at once anywhere."""
+
+
+@sf.workflow
+async def needs_luck(ctx: sf.Context, name: str) -> str:
+    """Do three things, the second of which fails the first time."""
+    await ctx.step("first", act, f"{name} first")
+    await ctx.step("second", lucky, name)
+    return await ctx.step("third", act, f"{name} third")
+
+
+async def lucky(name: str) -> None:
+    """Fail the first time."""
+    found = f"{name} second"
+    await act(found)
+    if DONE.count(found) == 1:
+        raise LookupError(name)
+
+
+class LookingCases(WorkflowGround):
+    """What can be seen of runs."""
+
+    async def test_runs_are_listed_page_by_page(self, engine: sf.Engine, client: sf.Engine) -> None:
+        """In the order of their ids, each once, whatever the size of the pages."""
+        for number in range(7):
+            await engine.start(collects, 1, id=f"run-{number}")
+        first = await client.list(limit=3)
+        second = await client.list(limit=3, after=first.next)
+        third = await client.list(limit=3, after=second.next)
+
+        pages = [[run.id for run in page.runs] for page in (first, second, third)]
+        assert pages == [["run-0", "run-1", "run-2"], ["run-3", "run-4", "run-5"], ["run-6"]]
+        assert third.next is None
+
+    async def test_runs_are_found_by_what_they_are(self, engine: sf.Engine) -> None:
+        """By workflow, status and tag."""
+        await result_of(await engine.start(acts, ["a"], id="done", tags=["red"]))
+        await waits(await engine.start(collects, 1, id="waiting", tags=["red", "blue"]))
+        with pytest.raises(RunFailedError):
+            await result_of(await engine.start(fails, "x", id="failed"))
+
+        assert await _ids(engine, workflow="acts") == ["done"]
+        assert await _ids(engine, status="failed") == ["failed"]
+        assert await _ids(engine, status=["suspended", "completed"]) == ["done", "waiting"]
+        assert await _ids(engine, tag="red") == ["done", "waiting"]
+        assert await _ids(engine, newest_first=True, limit=1) == ["waiting"]
+
+    async def test_very_many_runs_are_listed(self, client: sf.Engine) -> None:
+        """More than the engine reads at once."""
+        await asyncio.gather(*(client.start(acts, [str(n)], id=f"{n:03}") for n in range(MANY)))
+        assert await _ids(client, limit=1_000) == [f"{n:03}" for n in range(MANY)]
+
+    async def test_a_run_that_waits_says_for_what(self, engine: sf.Engine, client: sf.Engine) -> None:
+        """For people who look."""
+        run = await engine.start(collects, 1)
+        info = await waits(run)
+        assert "item" in info.waits_for
+        assert (await client.get(run.id)).waits_for == info.waits_for
+
+    async def test_a_history_is_read_while_the_run_goes_on(self, engine: sf.Engine, client: sf.Engine) -> None:
+        """What is recorded is there for everybody."""
+        run = await engine.start(collects, 2)
+        await run.signal("item", 1)
+
+        async def is_recorded() -> bool:
+            return [entry.value for entry in await client.history(run.id) if entry.kind == "signal"] == [1]
+
+        await eventually(is_recorded)
+
+
+class AgainCases(WorkflowGround):
+    """Runs that go on, or begin anew."""
+
+    async def test_a_failed_run_goes_on_where_it_failed(
+        self, open_engine: OpenEngine, client: sf.Engine, done: list[str]
+    ) -> None:
+        """What was recorded before is not done again."""
+        engine = await open_engine(needs_luck)
+        run = await engine.start(needs_luck, "x")
+        with pytest.raises(RunFailedError):
+            await result_of(run)
+        await client.retry(run.id)
+
+        assert await result_of(run) == "did x third"
+        assert done == ["x first", "x second", "x second", "x third"]
+
+    async def test_a_restarted_run_does_everything_again(self, engine: sf.Engine, done: list[str]) -> None:
+        """As a new run with the same input."""
+        run = await engine.start(acts, ["a", "b"])
+        await result_of(run)
+        again = await engine.restart(run.id)
+
+        assert await result_of(again) == ["did a", "did b"]
+        assert done == ["a", "b", "a", "b"]
+        assert (await again.info()).forked_from == run.id
+
+    async def test_a_forked_run_goes_on_from_a_step(
+        self, engine: sf.Engine, client: sf.Engine, done: list[str]
+    ) -> None:
+        """What came before it is taken over."""
+        run = await engine.start(acts, ["a", "b", "c"])
+        await result_of(run)
+        fork = await client.fork(run.id, "b")
+
+        assert await result_of(fork) == ["did a", "did b", "did c"]
+        assert done == ["a", "b", "c", "b", "c"]
+
+    async def test_everything_unfinished_is_recovered(self, client: sf.Engine, open_engine: OpenEngine) -> None:
+        """Whoever asks is told what was found."""
+        runs = [await client.start(collects, 1) for _ in range(3)]
+        engine = await open_engine()
+        recovered = await engine.recover_all()
+
+        assert {run.id for run in runs} <= set(recovered.found)
+        for run in runs:
+            await run.signal("item", 1)
+            await result_of(run)
+
+    async def test_a_run_is_taken_up_when_asked(self, client: sf.Engine, engine: sf.Engine, done: list[str]) -> None:
+        """Without waiting for anybody to look."""
+        run = await client.start(acts, ["a"])
+        await engine.resume(run.id)
+        await result_of(run)
+        assert done == ["a"]
+
+
+class PurgingCases(WorkflowGround):
+    """Runs that are deleted."""
+
+    async def test_nothing_is_left_of_a_purged_run(self, engine: sf.Engine, client: sf.Engine) -> None:
+        """Nor of its children."""
+        run = await engine.start(parent, ["a", "b"])
+        await result_of(run)
+        await _at_rest(engine)
+        assert await client.purge(run.id) == 3
+
+        with pytest.raises(RunNotFoundError):
+            await client.get(run.id)
+        assert await _records(client) == []
+
+    async def test_a_purged_key_is_not_used_again(self, engine: sf.Engine) -> None:
+        """What was done once is not done again."""
+        run = await engine.start(acts, ["a"], idempotency_key="once")
+        await result_of(run)
+        await engine.purge(run.id)
+        with pytest.raises(IdempotencyKeyPurgedError):
+            await engine.start(acts, ["a"], idempotency_key="once")
+
+    async def test_an_unfinished_run_is_not_purged(self, engine: sf.Engine) -> None:
+        """Unless by force: then what it held is free."""
+        run = await engine.start(enters, "k", "a")
+        await waits(run)
+        with pytest.raises(RunUnfinishedError):
+            await engine.purge(run.id)
+        assert await engine.purge(run.id, force=True) == 1
+
+        async with engine.space.mutex("k").try_hold():
+            pass
+
+    async def test_runs_are_purged_by_what_they_are(self, engine: sf.Engine) -> None:
+        """Those that have ended so; others stay."""
+        for n in range(4):
+            await result_of(await engine.start(acts, [str(n)]))
+        with pytest.raises(RunFailedError):
+            await result_of(await engine.start(fails, "x", id="failed"))
+
+        assert await engine.purge(status="completed") == 4
+        assert await _ids(engine) == ["failed"]
+
+    async def test_a_long_run_is_purged(self, engine: sf.Engine) -> None:
+        """More records than one commit deletes."""
+        run = await engine.start(collects, MANY)
+        await asyncio.gather(*(run.signal("item", n, signal_id=str(n)) for n in range(MANY)))
+        await result_of(run)
+        await _at_rest(engine)
+        await engine.purge(run.id)
+
+        assert await _records(engine) == []
+
+    async def test_a_tenant_is_erased(self, engine: sf.Engine) -> None:
+        """Runs, states, locks and keys."""
+        await result_of(await engine.start(acts, ["a"], idempotency_key="once"))
+        await engine.start(enters, "k", "a")
+        await engine.state.shared("note").set("x")
+        await engine.erase(tenant="default")
+
+        assert await _records(engine) == []
+
+
+async def _ids(engine: sf.Engine, **options: Any) -> list[str]:
+    page = await engine.list(**options)
+    return [run.id for run in page.runs]
+
+
+async def _records(engine: sf.Engine) -> list[str]:
+    """Return every record of the space, but for those of processes."""
+    space = engine.space
+    page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
+    return [str(key) for key in page.records if key.parts[2] not in ("presence", "worker")]
+
+
+async def _at_rest(engine: sf.Engine) -> None:
+    """Return when nothing is driven any more."""
+
+    async def is_idle() -> bool:
+        page = await engine.space.scan(*engine.space.key("own").within(), limit=1)
+        return not page.records
+
+    await eventually(is_idle)

@@ -1,0 +1,25 @@
+"""Testing workflows: time that is skipped, crashes at every commit, and histories that are replayed."""
+
+from __future__ import annotations
+
+from standfast.testing.workflows.disturbing import Disturbances, Script, crash_everywhere, unload_everywhere
+from standfast.testing.workflows.effects import Effects, Execution
+from standfast.testing.workflows.environment import WorkflowEnvironment
+from standfast.testing.workflows.interleaving import interleave
+from standfast.testing.workflows.replaying import Replayed, SavedHistory, load_history, replay_history, save_history
+
+__all__ = [
+    "Disturbances",
+    "Effects",
+    "Execution",
+    "Replayed",
+    "SavedHistory",
+    "Script",
+    "WorkflowEnvironment",
+    "crash_everywhere",
+    "interleave",
+    "load_history",
+    "replay_history",
+    "save_history",
+    "unload_everywhere",
+]

@@ -1,0 +1,132 @@
+"""Histories in files: saved from real runs, and replayed against the code of today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
+from standfast.workflows.context.context import Context
+from standfast.workflows.engine import Engine
+from standfast.workflows.running.activation import Activation
+from standfast.workflows.starting.sending import life_in
+from standfast.workflows.storing.records import HEADERS, Header, Life, Mark, RunKeys
+from standfast.workflows.working.claiming import marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from standfast.workflows.declaring.definition import Step, Workflow
+    from standfast.workflows.handle import Run
+    from standfast.workflows.running.host import Host
+
+FORMAT: Final = 1
+
+
+class SavedHistory(Struct, frozen=True):
+    """A run as it lies in a file.
+
+    Attributes:
+        format: The version of this layout.
+        run: Its id.
+        header: What it was started with.
+        life: How it was when it was saved.
+        marks: Its history.
+    """
+
+    format: int
+    run: str
+    header: Header
+    life: Life
+    marks: tuple[Mark, ...]
+
+
+class Replayed(Struct, frozen=True):
+    """How a replay went that found nothing wrong.
+
+    Attributes:
+        marks: How many marks were replayed.
+        has_ended: Whether the code came to its end; if not, the run was saved while it was waiting.
+        result: What it returned.
+    """
+
+    marks: int
+    has_ended: bool
+    result: Any = None
+
+
+async def save_history(run: Run[Any], path: str | Path | None = None) -> bytes:
+    """Return the history of a run as JSON, and write it to a file if one is given.
+
+    Save a few from production, masked as need be, and replay them in your tests before you deploy changed code: see
+    :func:`replay_history`.
+
+    Args:
+        run: A handle on the run.
+        path: Where to write it.
+    """
+    space = run._engine.space  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- where the run lies
+    keys = RunKeys(space, run.id)
+    seen = await space.read(keys.header, keys.life)
+    life, header = life_in(seen, keys), seen.records[keys.header]
+    saved = SavedHistory(FORMAT, run.id, HEADERS.decode(header.value), life, tuple(await marks_of(space, keys)))
+    text = msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
+    if path is not None:
+        Path(path).write_bytes(text)  # noqa: ASYNC240 -- a small file, in a test or a script
+    return text
+
+
+def load_history(history: bytes | str | Path) -> SavedHistory:
+    """Return a history that :func:`save_history` has saved: its bytes, or the file that they are in."""
+    data = history if isinstance(history, bytes) else Path(history).read_bytes()
+    try:
+        return msgspec.json.decode(data, type=SavedHistory)
+    except msgspec.DecodeError as problem:
+        raise DecodeError(f"this is no saved history: {problem}") from problem
+
+
+async def replay_history(
+    workflow: Workflow[..., Any],
+    history: bytes | str | Path,
+    *,
+    steps: Iterable[Step[..., Any] | Any] = (),
+    errors: Iterable[type[Exception]] = (),
+) -> Replayed:
+    """Replay a saved history against a workflow's code. Nothing is executed, and nothing is written.
+
+        @pytest.mark.parametrize("path", Path("histories").glob("order-*.json"))
+        async def test_orders_that_are_under_way_go_on_with_this_code(path):
+            await replay_history(order, path)
+
+    Args:
+        workflow: The workflow as it is now.
+        history: What :func:`save_history` saved: its bytes, or the file that they are in.
+        steps: Steps that it calls by name.
+        errors: Exceptions that come back as themselves.
+
+    Raises:
+        NondeterminismError: The code does something else than what is recorded; a deployed run would be left alone.
+    """
+    saved = load_history(history)
+    if saved.header.workflow != workflow.name:
+        raise InvalidWorkflowError(workflow.name, f"the history is one of the workflow {saved.header.workflow!r}")
+    async with Engine("memory://", workflows=[workflow], steps=steps, errors=errors, drive=False) as engine:
+        return await _replay(engine.host, workflow, saved)
+
+
+async def _replay(host: Host, workflow: Workflow[..., Any], saved: SavedHistory) -> Replayed:
+    keys = RunKeys(host.space, saved.run)
+    copy = Activation(host, keys, workflow, saved.header, saved.life, None, saved.marks)
+    copy.context = Context(copy)
+    try:
+        how, value = await copy.run_code()
+    except DecodeError as problem:
+        raise NondeterminismError(saved.run, "another input", str(problem)) from problem
+    if copy.mismatch is not None:
+        raise copy.mismatch
+    if how == "unloaded" and saved.life.status in ("completed", "failed"):
+        raise NondeterminismError(saved.run, "the end of the run", "something more")
+    return Replayed(len(saved.marks), how != "unloaded", value if how == "returned" else None)

@@ -1,0 +1,144 @@
+"""Which address leads where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from standfast.transports.gate import route_path
+from standfast.transports.http import Calling, Following
+from standfast.transports.oauth.tokens import OAuthTokens
+from standfast.transports.openapi import describe
+from standfast.transports.problems import plain_problem
+from standfast.transports.showing import as_json
+from standfast.transports.webhooks.endpoint import WebhookEndpoint
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from standfast.flows.flow import Flows
+    from standfast.transports.limits import AppLimits, Rooms
+    from standfast.transports.seam import Dispatching
+    from standfast.transports.webhooks.declaring import Webhook
+
+CALLS: Final = "/flows/{flow}/{action}"
+HEALTH: Final = "/health"
+JSON: Final = "application/json"
+
+
+def flow_routes(
+    dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+) -> list[BaseRoute]:
+    """Return the routes of actions, and of requests by their ids."""
+    following = Following(dispatching, limits, rooms, closing)
+    return [
+        Route(CALLS, _by_method(POST=Calling(dispatching, flows, limits, rooms, closing))),
+        Route("/requests/{id}", _by_method(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
+        Route("/requests/{id}/events", _by_method(GET=following.follow)),
+    ]
+
+
+@final
+class Direct:
+    """Leads calls of actions, which are nearly all that comes, where the router would lead them; all else to it.
+
+    Args:
+        router: Knows all routes.
+        routes: Those of actions among them.
+        flows: What can be called.
+    """
+
+    def __init__(self, router: ASGIApp, routes: Iterable[BaseRoute], flows: Flows) -> None:
+        self._router: Final = router
+        found = [each.endpoint for each in routes if isinstance(each, Route) and each.path == CALLS]
+        self._known: Final[dict[str, tuple[ASGIApp, dict[str, str]]]] = {
+            CALLS.format(**names): (endpoint, names)
+            for endpoint in found
+            for names in ({"flow": each.flow, "action": each.name} for each in flows.actions)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lead one request on."""
+        known = self._known.get(route_path(scope)) if scope["type"] == "http" else None
+        if known is None:
+            await self._router(scope, receive, send)
+            return
+        endpoint, scope["path_params"] = known
+        await endpoint(scope, receive, send)
+
+
+def webhook_routes(
+    dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits, rooms: Rooms
+) -> list[BaseRoute]:
+    """Return the routes of webhooks."""
+    endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, rooms) for each in webhooks}
+    return [Route(path, _by_method(POST=endpoint)) for path, endpoint in endpoints.items()]
+
+
+def webhook_path(webhook: Webhook) -> str:
+    """Return where the deliveries of a webhook come in."""
+    return f"/webhooks/{webhook.name}"
+
+
+def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) -> BaseRoute:
+    """Return the route of the description."""
+    made: dict[str, Any] = {}
+
+    async def show(scope: Scope, receive: Receive, send: Send) -> None:
+        if not made:
+            made.update(describe(title, version, flows.actions, is_guarded=is_guarded))
+        root = scope.get("root_path", "")
+        shown = made | {"servers": [{"url": root}]} if root else made  # paths are below where it is mounted
+        await Response(as_json(shown), 200, media_type=JSON)(scope, receive, send)
+
+    return Route("/openapi.json", _by_method(GET=show, HEAD=show))
+
+
+def metadata_routes(authenticate: object) -> list[BaseRoute]:
+    """Return the routes of what clients of OAuth are told, if access tokens are taken."""
+    if not isinstance(authenticate, OAuthTokens):
+        return []
+    answer = Response(as_json(authenticate.metadata), 200, {"Cache-Control": "max-age=3600"}, JSON)
+    return [Route(path, _by_method(GET=answer, HEAD=answer)) for path in authenticate.metadata_paths]
+
+
+def health_route(is_well: Callable[[], bool]) -> BaseRoute:
+    """Return the route that tells a load balancer whether to send anything here. It tells nothing else."""
+
+    async def show(scope: Scope, receive: Receive, send: Send) -> None:
+        well = is_well()
+        answer = Response(as_json({"status": "ok" if well else "closing"}), 200 if well else 503, media_type=JSON)
+        await answer(scope, receive, send)
+
+    return Route(HEALTH, _by_method(GET=show, HEAD=show))
+
+
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer whatever has no route."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})
+        return
+    await plain_problem("not-found", "There is nothing at this address", 404)(scope, receive, send)
+
+
+def _by_method(**methods: ASGIApp) -> ASGIApp:
+    """Return an endpoint that does what is meant by the method; others are refused."""
+    return _Methods(methods)
+
+
+class _Methods:
+    def __init__(self, methods: dict[str, ASGIApp]) -> None:
+        self._methods: Final = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._methods.get(scope["method"])
+        if found is None:
+            allowed = {"Allow": ", ".join(sorted(self._methods))}
+            await plain_problem("method", "That cannot be done at this address", 405, allowed)(scope, receive, send)
+            return
+        await found(scope, receive, send)

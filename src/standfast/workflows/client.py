@@ -1,0 +1,310 @@
+"""Starting runs and talking to them, from any process: whether or not it drives any."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import structs
+
+from standfast.durations import seconds
+from standfast.errors import InvalidWorkflowError, UnknownWorkflowError, UpdateValidationError
+from standfast.workflows.declaring.definition import Workflow
+from standfast.workflows.handle import Run
+from standfast.workflows.operating.forcing import end_by_force, find
+from standfast.workflows.operating.information import list_runs, read_history, read_info
+from standfast.workflows.running.continuing import next_id
+from standfast.workflows.running.watching import copy_of
+from standfast.workflows.starting import sending
+from standfast.workflows.starting.start_or_signal import check_request, start_or_signal
+from standfast.workflows.starting.starting import as_start, start
+from standfast.workflows.starting.within import start_over, start_within
+from standfast.workflows.storing.failures import restore
+from standfast.workflows.storing.values import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from standfast.durations import Duration
+    from standfast.locks.state.slots import Slots
+    from standfast.space import Space
+    from standfast.stores.joining import Talk
+    from standfast.workflows.operating.information import HistoryEntry, Page, RunInfo
+    from standfast.workflows.running.activation import Activation
+    from standfast.workflows.running.host import Host
+    from standfast.workflows.starting.start_or_signal import OnTerminal, Outcome
+    from standfast.workflows.starting.starting import Start, Started
+
+R = TypeVar("R")
+
+
+class Client(ABC):
+    """What anybody does with runs who has a store in common with those who drive them."""
+
+    @property
+    @abstractmethod
+    def host(self) -> Host:
+        """What runs need of the engine; refused while it is not open."""
+
+    @property
+    @abstractmethod
+    def has_room(self) -> bool:
+        """Whether this engine drives runs, and can take up one more."""
+
+    @property
+    def space(self) -> Space:
+        """The space that everything lies in, for locks and states of its own."""
+        return self.host.space
+
+    @property
+    def state(self) -> Slots:
+        """The states of workflows, executions and runs, for an administrator: ``engine.state.workflow(name, key)``."""
+        return self.space.state
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        workflow: Workflow[..., R],
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+    ) -> Run[R]:
+        """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
+
+        Args:
+            workflow: What to run.
+            args: What it is called with, after its context.
+            kwargs: What it is called with by name.
+            id: The run's id; by default a new one. Starting the same again returns the run that is there.
+            idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
+            delay: How long to wait before it begins.
+            tags: Words to find it by, see :meth:`list`.
+            connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
+                of asyncpg, psycopg or SQLAlchemy, used with ``await``. There is such a run if and only if you
+                commit that transaction, and only then is it driven, by any worker.
+
+        Raises:
+            WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
+            IdempotencyKeyPurgedError: The key belongs to a run that was purged.
+            WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
+            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            UnsuitableStoreError: With a connection: the store is no PostgreSQL.
+        """
+        asked = self._asked(workflow, args, id, idempotency_key, tags, delay=delay, kwargs=kwargs)
+        started = await (start(self.host, asked) if connection is None else start_over(self.host, asked, connection))
+        return Run(self, started.run_id, workflow, is_new=started.is_new)
+
+    async def _start_within(self, *asked: Any, delay: Duration, kwargs: Mapping[str, Any] | None) -> Talk[Started]:  # noqa: ANN401 -- as ``_asked`` takes it
+        """Prepare a start within a transaction, for whoever has a connection in another thread."""
+        return await start_within(self.host, self._asked(*asked, delay=delay, kwargs=kwargs))
+
+    async def start_or_signal(
+        self,
+        workflow: Workflow[..., R],
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        signal: str,
+        value: object = None,
+        id: str | None = None,  # noqa: A002 -- the word that users know
+        idempotency_key: str | None = None,
+        signal_id: str | None = None,
+        on_terminal: OnTerminal = "raise",
+        tags: Iterable[str] = (),
+    ) -> tuple[Run[R], Outcome]:
+        """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
+
+            run, outcome = await engine.start_or_signal(cart, "ann", id="cart-ann", signal="add", value="book")
+
+        Args:
+            workflow: What to start if there is no such run. If there is one, it must be a run of this workflow.
+            args: What it is started with; not looked at if there is a run.
+            signal: The signal's name.
+            value: JSON-shaped data.
+            id: Which run. This or an idempotency key is needed.
+            idempotency_key: Like an id, for a run whose id does not matter.
+            signal_id: Sent again with the same id, it is the same signal.
+            on_terminal: What to do if the run has ended: ``"raise"``, or ``"start_new"``, which deletes that run and
+                starts a new one with its id; that needs ``id`` and ``signal_id``.
+            tags: Words to find a run by that is started.
+
+        Returns:
+            The run, and ``"started"`` or ``"signalled"``.
+
+        Raises:
+            StartOrSignalConflictError: The run has ended.
+        """
+        check_request(on_terminal, id, idempotency_key, signal_id)
+        sent = sending.signal_of(signal, value, signal_id)
+        asked = self._asked(workflow, args, id, idempotency_key, tags)
+        met = await start_or_signal(self.host, asked, sent, on_terminal)
+        return Run(self, met.run_id, workflow, is_new=met.outcome == "started"), met.outcome
+
+    def _asked(
+        self,
+        workflow: Workflow[..., Any],
+        args: tuple[Any, ...],
+        run_id: str | None,
+        idempotency_key: str | None,
+        tags: Iterable[str],
+        *,
+        delay: Duration = 0,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Start:
+        asked = as_start(
+            self._known(workflow),
+            args,
+            kwargs or {},
+            run_id=run_id,
+            idempotency_key=idempotency_key,
+            delay=seconds(delay, what="delay"),
+            drive=self.has_room,
+        )
+        words = tuple(sending.checked_name("tag", tag) for tag in tags)
+        return structs.replace(asked, tags=words) if words else asked
+
+    def _known(self, workflow: Workflow[..., R]) -> Workflow[..., R]:
+        if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise InvalidWorkflowError(repr(workflow)[:100], "this is no workflow; declare it with @sf.workflow")
+        known = self.host.workflows
+        if (workflow.name, workflow.version) not in known and self.has_room:
+            raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in known})))
+        return workflow
+
+    def run(self, run_id: str) -> Run[Any]:
+        """Return a handle on a run by its id. Whether there is such a run is found out when it is used."""
+        return Run(self, run_id, None)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def get(self, run_id: str) -> RunInfo:
+        """Return how a run is."""
+        return await read_info(self.space, run_id)
+
+    async def history(self, run_id: str) -> tuple[HistoryEntry, ...]:
+        """Return everything that a run has recorded."""
+        await read_info(self.space, run_id)
+        return await read_history(self.space, run_id)
+
+    async def list(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | Collection[str] | None = None,
+        parent: str | None = None,
+        tag: str | None = None,
+        newest_first: bool = False,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Return a page of runs, in the order of their ids; those without an id of their own sort by their start.
+
+        Args:
+            workflow: Only of this workflow.
+            status: Only those that are so.
+            parent: Only the children of this run.
+            tag: Only those with this tag.
+            newest_first: Begin at the other end.
+            limit: How many.
+            after: Where the page before ended: its ``next``.
+        """
+        wanted = {status} if isinstance(status, str) else status
+        if type(limit) is not int or limit < 1:
+            raise InvalidWorkflowError("list", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
+        return await list_runs(
+            self.space,
+            workflow=workflow,
+            status=wanted,
+            parent=parent,
+            tag=tag,
+            newest_first=newest_first,
+            limit=limit,
+            after=after,
+        )
+
+    async def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:  # noqa: ANN401 -- whatever it returned
+        """Return what a run returned, waiting for its end; see :meth:`Run.result`."""
+        return await self.run(run_id).result(timeout=timeout)
+
+    # --- talking -------------------------------------------------------------------------------------------------
+
+    async def signal(self, run_id: str, name: str, value: object = None, *, signal_id: str | None = None) -> bool:
+        """Send a signal to a run. It is durable when this returns, and waits until the run takes it.
+
+        Args:
+            run_id: The run. One that went on as a new run hands it over to that.
+            name: What the run waits for: 1 to 100 printable characters.
+            value: JSON-shaped data.
+            signal_id: Sent again with the same id, it is the same signal; then this returns False.
+
+        Raises:
+            WorkflowTerminalError: The run has ended, and this signal was not sent before.
+        """
+        return (await self.host.posts.send(run_id, sending.signal_of(name, value, signal_id))).is_new
+
+    async def update(
+        self,
+        run_id: str,
+        name: str,
+        *args: Any,  # noqa: ANN401 -- whatever the handler takes
+        timeout: Duration = "5 seconds",
+        update_id: str | None = None,
+    ) -> Any:  # noqa: ANN401 -- whatever the run answers
+        """Ask a run to change something, and return its answer.
+
+        Args:
+            run_id: The run. One that is not in memory is loaded for it.
+            name: Which of its ``ctx.on_update`` handlers.
+            args: JSON-shaped data for the handler.
+            timeout: How long to wait for the answer.
+            update_id: Sent again with the same id, it is the same update, and has the same answer.
+
+        Raises:
+            UpdateValidationError: The run refused it, and nothing has changed.
+            UpdateTimeoutError: No answer came in time. It may still be done.
+            WorkflowTerminalError: The run has ended without answering it.
+        """
+        limit = seconds(timeout, what="timeout")
+        answer = await sending.ask(self.host, run_id, sending.update_of(name, args, update_id), limit)
+        if answer.how == "refused":
+            raise UpdateValidationError(run_id, name, answer.problem)
+        if answer.failure is not None:
+            raise restore(answer.failure, self.host.known)
+        return PLAIN.unpack(answer.value or b"null")
+
+    async def query(self, run_id: str, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
+        """Ask a run something, without leaving a trace: its history is replayed here, and its code is asked.
+
+        It needs the run's code, and works for runs that are driven elsewhere or have ended. What the code returns is
+        handed on as it is: let it return a copy of what it goes on to change.
+        """
+        while (await find(self.space, run_id)).life.continues:
+            run_id = next_id(run_id)
+        loaded: Activation | None = self.host.loaded.get(run_id)
+        if loaded is None or not loaded.branches or not loaded.replay.is_over:  # here, but not yet as far as it was
+            loaded = await copy_of(self.host, run_id)
+        handler = loaded.mail.queries.get(name)
+        if handler is None:
+            known = ", ".join(sorted(loaded.mail.queries)) or "none"
+            raise InvalidWorkflowError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
+        return handler(*args)
+
+    async def cancel(self, run_id: str, reason: str = "it was asked to", *, force: bool = False) -> RunInfo:
+        """Ask a run to stop: its code gets :class:`RunCancelled` where it waits, and may clean up. Its children too.
+
+        A run that nobody has begun, or that is quarantined, ends at once. One that has ended is left as it is.
+
+        Args:
+            run_id: The run.
+            reason: Why, for whoever asks later.
+            force: End it whatever its code does, with everything that it has started. Nothing is cleaned up; what it
+                holds is released. If a step is running, its result is refused.
+        """
+        if force:
+            await end_by_force(self.host, run_id, reason)
+        else:
+            await sending.cancel(self.host, run_id, reason)
+        return await self.get(run_id)

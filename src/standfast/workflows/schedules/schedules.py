@@ -1,0 +1,316 @@
+"""The schedules of an engine, as users see them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
+
+from msgspec import Raw, structs
+
+from standfast.clock import Instant
+from standfast.errors import (
+    InvalidScheduleError,
+    ScheduleExistsError,
+    ScheduleNotFoundError,
+    StoreBusyError,
+    UnknownWorkflowError,
+    WorkflowAlreadyExistsError,
+)
+from standfast.events import SchedulePaused
+from standfast.ids import new_id
+from standfast.workflows.declaring.definition import Workflow
+from standfast.workflows.handle import Run
+from standfast.workflows.schedules.emptying import empty, queued
+from standfast.workflows.schedules.information import ScheduleInfo, info_of
+from standfast.workflows.schedules.records import (
+    Stored,
+    changing,
+    commit,
+    creating,
+    digest_of,
+    find,
+    find_all,
+    with_timer,
+)
+from standfast.workflows.schedules.specification import OVERLAPS, Overlap, Schedule
+from standfast.workflows.schedules.starting import start_run, workflow_of
+from standfast.workflows.schedules.timing import change, first_after, new_state, pause, resume, run_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from standfast.workflows.engine import Engine
+    from standfast.workflows.schedules.records import Seen
+    from standfast.workflows.schedules.specification import ScheduleSpec
+
+Exists: TypeAlias = Literal["raise", "keep", "replace"]
+"""What to do if there is a schedule with that id."""
+
+TRIES: Final = 50
+MOST_MADE_UP: Final = 10_000
+"""How many ticks one call makes up for."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@final
+class Schedules:
+    """The schedules of a namespace and tenant. Get them from ``engine.schedules``.
+
+        await engine.schedules.create(sf.Schedule(report, "eu", id="daily-report", cron="0 9 * * mon-fri"))
+        await engine.schedules.pause("daily-report", "the source is down")
+
+    They lie in the store, and any engine that drives runs and has the workflow looks after them. All of this works with
+    an engine that drives nothing, too.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Final = engine
+
+    # --- making --------------------------------------------------------------------------------------------------
+
+    async def create(self, schedule: Schedule, *, exists: Exists = "raise") -> ScheduleInfo:
+        """Make a schedule. It is durable when this returns.
+
+        Args:
+            schedule: What to start, and when.
+            exists: If there is one with that id: ``"raise"``, ``"keep"`` it as it is, or ``"replace"`` what it says;
+                then its counts stay, and it stays paused if it is.
+
+        Raises:
+            ScheduleExistsError: There is a schedule with that id. It is as it was.
+        """
+        if exists not in ("raise", "keep", "replace"):
+            raise InvalidScheduleError("exists", repr(exists)[:60], "it must be 'raise', 'keep' or 'replace'")
+        spec = self._spec(schedule)
+        for _ in range(TRIES):
+            seen = await self._find(schedule.id)
+            if seen is None:
+                made = await self._create(schedule, spec)
+                if made is not None:
+                    return made
+            elif exists == "raise":
+                raise ScheduleExistsError(schedule.id)
+            elif exists == "keep":
+                return info_of(schedule.id, seen.stored)
+            else:
+                return await self._change(schedule.id, partial(_with_spec, spec))
+        raise _busy(schedule.id)
+
+    async def change(self, schedule: Schedule) -> ScheduleInfo:
+        """Replace what a schedule says. Its counts stay, it stays paused if it is, and so do runs that wait their turn.
+
+        A period begins anew, unless it is the same. What has fired does not fire again.
+        """
+        spec = self._spec(schedule)
+        return await self._change(schedule.id, partial(_with_spec, spec))
+
+    async def declare(self, schedules: Iterable[Schedule]) -> None:
+        """Make schedules that code declares, and change those whose declaration has changed since.
+
+        What was changed by hand stays until then. A schedule that is no longer declared goes on: delete it.
+        """
+        for schedule in schedules:
+            spec = self._spec(schedule)
+            digest = digest_of(spec)
+            seen = await self._find(schedule.id)
+            if seen is None and await self._create(schedule, spec, digest) is not None:
+                continue
+            await self._change(schedule.id, partial(_declared, spec, digest))
+
+    async def _create(self, schedule: Schedule, spec: ScheduleSpec, digest: str = "") -> ScheduleInfo | None:
+        space = self._engine.space
+        at = (await space.read(space.key("schedule", schedule.id))).at
+        state = new_state(spec, at, paused=schedule.paused)
+        stored = with_timer(Stored(spec, state, at, declared=digest), schedule.id)
+        return info_of(schedule.id, stored) if await commit(space, creating(space, schedule.id, stored)) else None
+
+    def _spec(self, schedule: Schedule) -> ScheduleSpec:
+        workflow = schedule.workflow
+        known = self._engine.host.workflows.values()
+        if isinstance(workflow, str):
+            found = next((each for each in known if each.name == workflow), None)
+            if found is None:
+                raise UnknownWorkflowError(workflow, tuple(sorted({each.name for each in known})))
+            return schedule.spec(workflow, Raw(found.signature.pack(schedule.args, schedule.kwargs)))
+        if not isinstance(workflow, Workflow):
+            problem = "this is no workflow; declare it with @sf.workflow, or give the name of one"
+            raise InvalidScheduleError("workflow", f"a {type(workflow).__name__}", problem)
+        one = cast("Workflow[..., Any]", workflow)
+        packed = one.signature.pack(schedule.args, schedule.kwargs)
+        return schedule.spec(one.name, Raw(packed), one.version)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def get(self, schedule_id: str) -> ScheduleInfo:
+        """Return how a schedule is.
+
+        Raises:
+            ScheduleNotFoundError: There is none with that id.
+        """
+        seen = await self._found(schedule_id)
+        return info_of(schedule_id, seen.stored, await queued(self._engine.space, schedule_id))
+
+    async def list(self) -> tuple[ScheduleInfo, ...]:
+        """Return all schedules, in the order of their ids; ``queued`` is left out."""
+        found = await find_all(self._engine.space)
+        return tuple(info_of(schedule_id, stored) for schedule_id, stored, _ in found if not stored.is_deleted)
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    async def pause(self, schedule_id: str, note: str = "") -> ScheduleInfo:
+        """Let a schedule fire no longer, until it is resumed. Runs that wait for their turn are cancelled.
+
+        A run that has begun goes on. ``note`` says why, for whoever looks.
+        """
+        info = await self._change(schedule_id, partial(_paused, note))
+        self._engine.host.emit(SchedulePaused(at=self._engine.host.clock.wall(), schedule=schedule_id, note=note))
+        return info
+
+    async def resume(self, schedule_id: str) -> ScheduleInfo:
+        """Let a paused schedule fire again, from its next tick on. Ticks in the pause are not made up for."""
+        return await self._change(schedule_id, _resumed)
+
+    async def delete(self, schedule_id: str) -> None:
+        """Remove a schedule. Runs that wait for their turn are cancelled; one that has begun goes on."""
+        await self._change(schedule_id, lambda old, at: structs.replace(_paused("", old, at), is_deleted=True))
+
+    async def _change(self, schedule_id: str, how: Callable[[Stored, Instant], Stored]) -> ScheduleInfo:
+        host = self._engine.host
+        for _ in range(TRIES):
+            seen = await self._found(schedule_id)
+            after = how(seen.stored, seen.at)
+            if not after.is_emptying:
+                after = with_timer(after, schedule_id)
+            if after == seen.stored:
+                return info_of(schedule_id, after)
+            if await commit(host.space, changing(host.space, seen, after)):
+                if after.is_emptying:
+                    await self._find(schedule_id)
+                return info_of(schedule_id, after)
+        raise _busy(schedule_id)
+
+    async def _found(self, schedule_id: str) -> Seen:
+        seen = await self._find(schedule_id)
+        if seen is None:
+            raise ScheduleNotFoundError(schedule_id)
+        return seen
+
+    async def _find(self, schedule_id: str) -> Seen | None:
+        """Read a schedule, when what was begun with it is finished: whoever paused or deleted it may have died."""
+        host = self._engine.host
+        for _ in range(TRIES):
+            seen = await find(host.space, schedule_id)
+            if seen is None or not seen.stored.is_emptying:
+                return seen
+            await empty(host, seen)
+        raise _busy(schedule_id)
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def trigger(self, schedule_id: str, *, overlap: Overlap | None = None) -> Run[Any]:
+        """Start a run now, whatever the time is, and also if the schedule is paused. It counts as one of its runs.
+
+        Args:
+            schedule_id: The schedule.
+            overlap: What to do while a run is unfinished, if not what the schedule says.
+
+        Raises:
+            WorkflowConcurrencyLimitExceededError: A run is unfinished, and the schedule says ``"skip"``; or a limit of
+                the workflow is in the way.
+        """
+        seen = await self._found(schedule_id)
+        return await self._start(seen, f"{schedule_id}@now-{new_id().replace('-', '')}", None, overlap)
+
+    async def backfill(
+        self, schedule_id: str, start: datetime, end: datetime, *, overlap: Overlap = "queue"
+    ) -> tuple[Run[Any], ...]:
+        """Start the runs of the ticks from ``start`` to before ``end``, the oldest first, as if they were due now.
+
+        A tick that has had its run does not get another one, so a call that failed can be made again.
+
+        Args:
+            schedule_id: The schedule.
+            start: The first moment, with a time zone.
+            end: The moment after the last, at most now.
+            overlap: What to do while a run is unfinished; by default they wait for each other.
+
+        Returns:
+            The runs that were started, without those that were there.
+        """
+        seen = await self._found(schedule_id)
+        ticks = list(_ticks(seen, _instant("start", start), _instant("end", end)))
+        started: list[Run[Any]] = []
+        for nominal_at in ticks:
+            try:
+                run = await self._start(seen, run_id_of(schedule_id, nominal_at), nominal_at, overlap)
+            except WorkflowAlreadyExistsError:
+                continue  # with what the schedule said then
+            if run.is_new:
+                started.append(run)
+        return tuple(started)
+
+    async def _start(self, seen: Seen, run_id: str, nominal_at: Instant | None, overlap: Overlap | None) -> Run[Any]:
+        host, spec = self._engine.host, seen.stored.spec
+        chosen = spec.overlap if overlap is None else overlap
+        if chosen not in OVERLAPS:
+            raise InvalidScheduleError("overlap", repr(chosen)[:60], f"it must be one of {', '.join(OVERLAPS)}")
+        workflow = workflow_of(host, spec)
+        if workflow is None:
+            raise UnknownWorkflowError(spec.workflow, tuple(sorted({name for name, _ in host.workflows})))
+        started = await start_run(host, seen.id, spec, workflow, run_id, nominal_at=nominal_at, overlap=chosen)
+        return Run(self._engine, started.run_id, workflow, is_new=started.is_new)
+
+
+# --- what a change comes to -----------------------------------------------------------------------------------------
+
+
+def _with_spec(spec: ScheduleSpec, old: Stored, at: Instant) -> Stored:
+    state = old.state if spec.has_times_of(old.spec) else change(spec, old.state, at)
+    return structs.replace(old, spec=spec, state=state)
+
+
+def _declared(spec: ScheduleSpec, digest: str, old: Stored, at: Instant) -> Stored:
+    return old if old.declared == digest else structs.replace(_with_spec(spec, old, at), declared=digest)
+
+
+def _paused(note: str, old: Stored, at: Instant) -> Stored:
+    """Return a schedule that is paused, and to be looked at now: runs that wait are to be discarded."""
+    return structs.replace(old, state=pause(old.state), note=note, lacks="", is_emptying=True, wake_at=at)
+
+
+def _resumed(old: Stored, at: Instant) -> Stored:
+    if not old.state.paused:
+        return old
+    return structs.replace(old, state=resume(old.spec, old.state, at), note="", lacks="")
+
+
+def _ticks(seen: Seen, start: Instant, end: Instant) -> Iterator[Instant]:
+    if end > seen.at:
+        raise InvalidScheduleError("end", "a moment that is still to come", "only past ticks can be made up for")
+    for count, tick in enumerate(takewhile(lambda each: each < end, _from(seen, start))):
+        if count == MOST_MADE_UP:
+            problem = f"there are more than {MOST_MADE_UP:,} ticks in it; make up for them part by part"
+            raise InvalidScheduleError("end", "so long a time", problem)
+        yield tick
+
+
+def _from(seen: Seen, start: Instant) -> Iterator[Instant]:
+    spec, anchor = seen.stored.spec, seen.stored.state.anchor
+    at = Instant(start - 1)
+    while True:
+        at = first_after(spec, anchor, at)
+        yield at
+
+
+def _instant(what: str, moment: datetime) -> Instant:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        problem = "it must be a datetime with a time zone, like datetime(2024, 3, 31, tzinfo=UTC)"
+        raise InvalidScheduleError(what, repr(moment)[:60], problem)
+    return Instant((moment - _EPOCH) // timedelta(microseconds=1))
+
+
+def _busy(schedule_id: str) -> StoreBusyError:
+    return StoreBusyError(f"the schedule {schedule_id}", f"others changed it {TRIES} times meanwhile")

@@ -1,0 +1,330 @@
+"""How a run lies in a store.
+
+The header never changes. The life says how the run is and who drives it. The owner's grant is a record of its own,
+named by the owner's presence: its version is the run's fence, and every write of a driver is guarded by it. The history
+is a row of chunks, each written by one commit. ``ready`` is a flag that somebody should look at the run: it is put by
+whoever has news for it and removed by whoever has looked, at the version that it saw, so that no news is lost.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from standfast.clock import Instant
+from standfast.codec import Codec
+from standfast.keys import RecordKey, encode_parts
+from standfast.workflows.storing.failures import Failure
+
+if TYPE_CHECKING:
+    from standfast.scope import Scope
+
+Status: TypeAlias = Literal[
+    "pending", "running", "suspended", "quarantined", "completed", "failed", "cancelled", "timed_out"
+]
+
+ENDED: Final[frozenset[str]] = frozenset({"completed", "failed", "cancelled", "timed_out"})
+"""How a run ends. Everything else is unfinished."""
+
+
+class Standing(Struct, frozen=True, omit_defaults=True):
+    """A line in which a run stands from its start to its end.
+
+    Attributes:
+        address: Where the line lies.
+        kind: As what: a limit or a schedule.
+        permits: How many it admits, as far as the run's own code says.
+        on_limit: What happens if it is full.
+        label: What it is called for people: the partition.
+        most_waiting: How many may wait in it.
+        ttl: Seconds after which one that still waits is cancelled.
+        entry: The id of the run's entry; empty: its own. A run that went on as a new one keeps its place.
+        note: What is said about the run in the line.
+    """
+
+    address: tuple[str, ...]
+    kind: str
+    permits: int
+    on_limit: str
+    label: str
+    most_waiting: int | None = None
+    ttl: float | None = None
+    entry: str = ""
+    note: str = ""
+
+
+class Header(Struct, frozen=True, omit_defaults=True):
+    """What a run was started with. It never changes."""
+
+    workflow: str
+    version: str
+    input: Raw
+    started_at: Instant
+    root: str = ""
+    parent: str = ""
+    parent_step: str = ""
+    depth: int = 0
+    deadline: Instant | None = None
+    begins_at: Instant | None = None
+    idempotency_key: str = ""
+    schedule: str = ""
+    nominal_at: Instant | None = None
+    lines: tuple[Standing, ...] = ()
+    continued_from: str = ""
+    mail_from: tuple[str, ...] = ()
+    forked_from: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class Life(Struct, frozen=True, omit_defaults=True):
+    """How a run is.
+
+    Attributes:
+        status: See :data:`Status`.
+        workflow: As in the header, so that lists need not read it.
+        version: As in the header.
+        changed_at: Since when it is so.
+        owner: The presence that drives it; empty: nobody.
+        claims: How often it was taken up.
+        deaths: How many workers died with it in a row, without its history getting any longer.
+        position: How many marks its history had when it was last taken up.
+        until: When it is to be looked at again at the latest: the name of its record in the timer index.
+        waits_for: What it waits for, in words.
+        admitted: In how many of its lines it holds a place, from the first on.
+        ticket: Its ticket in the line in which it waits; None: it does not wait in one.
+        collects: It stands in no line yet, and goes there at ``until``; meanwhile it collects events.
+        cancel: Why it is to be cancelled; None: it is not.
+        result: What it returned.
+        failure: What it raised.
+        continues: It went on as a new run, which has the result.
+        leaving: It has ended and still has to leave lines.
+        purging: It has ended, and its records are being deleted: it does not come back.
+    """
+
+    status: Status
+    workflow: str
+    version: str
+    changed_at: Instant
+    owner: str = ""
+    claims: int = 0
+    deaths: int = 0
+    position: int = 0
+    until: Instant | None = None
+    waits_for: str = ""
+    admitted: int = 0
+    ticket: int | None = None
+    collects: bool = False
+    cancel: str | None = None
+    result: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    continues: bool = False
+    leaving: bool = False
+    purging: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended, for good."""
+        return self.status in ENDED
+
+
+class Mark(Struct, frozen=True, omit_defaults=True):
+    """One entry of a run's history: how an operation of its context went.
+
+    Attributes:
+        kind: Which operation: ``step``, ``sleep``, ``signal`` ...
+        id: Where in the code: the branch's path, a slash, the step id; without a path in the main branch.
+        at: When, by the store's time.
+        value: What it returned, as JSON.
+        failure: What it raised.
+        digest: Of the arguments, to notice that they have changed.
+        until: For those that wait: until when.
+    """
+
+    kind: str
+    id: str
+    at: Instant
+    value: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    digest: str = ""
+    until: Instant | None = None
+
+
+class Chunk(Struct, frozen=True):
+    """The marks that one commit added to a history."""
+
+    marks: tuple[Mark, ...]
+
+
+class Ownership(Struct, frozen=True):
+    """The owner's grant of a run. Its version is the run's fence."""
+
+    run: str
+    claimed_at: Instant
+
+
+class Item(Struct, frozen=True, omit_defaults=True):
+    """Something in a run's inbox: a signal, or an update that wants an answer.
+
+    Attributes:
+        kind: What it is.
+        name: What the run knows it by.
+        sent_at: When, by the store's time.
+        id: Of a signal: empty if its sender gave none. Of an update: where its answer is put.
+        value: What was sent, as JSON.
+        is_named: Its sender chose the id and may ask again, so the answer is kept for as long as the run.
+    """
+
+    kind: Literal["signal", "update"]
+    name: str
+    sent_at: Instant
+    id: str = ""
+    value: Raw | UnsetType = UNSET
+    is_named: bool = False
+
+
+class Counter(Struct, frozen=True):
+    """How many items were put into an inbox."""
+
+    next: int
+
+
+class Once(Struct, frozen=True, omit_defaults=True):
+    """What an idempotency key stands for. It outlives its run as a marker that the run was purged."""
+
+    run: str
+    digest: str = ""
+    purged: bool = False
+
+
+class Worker(Struct, frozen=True):
+    """A presence that drives runs. It is removed when everything that it drove is in other hands."""
+
+    since: Instant
+
+
+class Due(Struct, frozen=True, omit_defaults=True):
+    """A record of the timer index: what is due at the instant in its key.
+
+    Attributes:
+        look_at: The address of a line to look after; the run itself has nothing to do yet.
+        then: When the run itself has something to do; None: at no certain time.
+    """
+
+    look_at: tuple[str, ...] = ()
+    then: Instant | None = None
+
+
+class Ready(Struct, frozen=True):
+    """Somebody should look at the run. Only that it is there, and its version, mean anything."""
+
+
+HEADERS: Final[Codec[Header]] = Codec(Header, what="the header of a run")
+LIVES: Final[Codec[Life]] = Codec(Life, what="the life of a run")
+CHUNKS: Final[Codec[Chunk]] = Codec(Chunk, what="a part of a history")
+OWNERSHIPS: Final[Codec[Ownership]] = Codec(Ownership, what="the ownership of a run")
+ITEMS: Final[Codec[Item]] = Codec(Item, what="an item of an inbox")
+COUNTERS: Final[Codec[Counter]] = Codec(Counter, what="the counter of an inbox")
+ONCES: Final[Codec[Once]] = Codec(Once, what="an idempotency key")
+WORKERS: Final[Codec[Worker]] = Codec(Worker, what="a worker")
+DUES: Final[Codec[Due]] = Codec(Due, what="a timer")
+MOST_LISTED: Final = 10
+"""Under how many of its tags a run is listed that is quarantined: that is one commit, which has room for so much."""
+
+READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
+NO_DUE: Final = DUES.encode(Due())
+
+
+@lru_cache(maxsize=1_000)
+def _place(namespace: str, tenant: str, kind: str) -> bytes:
+    return bytes(RecordKey(namespace, tenant, kind))
+
+
+@final
+class RunKeys:
+    """Where the records of one run lie. A run names a dozen of them, so each is put together from encoded pieces."""
+
+    __slots__ = ("_encoded", "_scope", "header", "id", "life")
+
+    def __init__(self, scope: Scope, run_id: str) -> None:
+        self.id: Final = run_id
+        self._scope: Final = scope
+        self._encoded: Final = encode_parts((run_id,))
+        self.header: Final = self._at("run")
+        self.life: Final = self._at("life")
+
+    def _at(self, kind: str, rest: bytes = b"") -> RecordKey:
+        place = _place(self._scope.namespace, self._scope.tenant, kind)
+        return RecordKey.from_encoded(place + self._encoded + rest)
+
+    @property
+    def ready(self) -> RecordKey:
+        """The flag that somebody should look at the run."""
+        return self._at("ready")
+
+    @property
+    def counter(self) -> RecordKey:
+        """How many items were put into the inbox."""
+        return self._at("mail")
+
+    @property
+    def progress(self) -> RecordKey:
+        """What the run last said about its progress."""
+        return self._at("progress")
+
+    def own(self, presence: str) -> RecordKey:
+        """Return the key of the grant that a presence has, or would have, of this run."""
+        place = _place(self._scope.namespace, self._scope.tenant, "own")
+        return RecordKey.from_encoded(place + encode_parts((presence,)) + self._encoded)
+
+    def chunk(self, position: int) -> RecordKey:
+        """Return the key of the chunk whose first mark has that position."""
+        return self._at("step", b"%08d\x00\x01" % position)
+
+    def history(self) -> tuple[RecordKey, RecordKey]:
+        """Return the range of all chunks."""
+        return self._at("step").within()
+
+    def item(self, number: int) -> RecordKey:
+        """Return the key of an item of the inbox."""
+        return self._at("inbox", b"%012d\x00\x01" % number)
+
+    def inbox(self) -> tuple[RecordKey, RecordKey]:
+        """Return the range of the whole inbox."""
+        return self._at("inbox").within()
+
+    def timer(self, at: Instant) -> RecordKey:
+        """Return the key of this run in the timer index."""
+        return timer_key(self._scope, at, self.id)
+
+    def signal_seen(self, name: str, signal_id: str) -> RecordKey:
+        """Return the key that says that a signal with this id was taken."""
+        return self._at("signalled").child(name, signal_id)
+
+    def update_seen(self, update_id: str) -> RecordKey:
+        """Return the key that says that an update with this id was taken."""
+        return self._scope.key("updated", self.id, update_id)
+
+    def leavings(self, *, markers: bool = True) -> tuple[tuple[RecordKey, RecordKey], ...]:
+        """Return the ranges of what a run leaves behind; with or without what says that something was sent to it."""
+        kinds = ("step", "inbox", "answer", *(("signalled", "updated") if markers else ()))
+        return tuple(self._scope.key(kind, self.id).within() for kind in kinds)
+
+    def quarantined(self, tags: tuple[str, ...]) -> list[RecordKey]:
+        """Return where it is listed, under its tags, that the run is quarantined."""
+        return [quarantined_with(self._scope, tag).child(self.id) for tag in tags[:MOST_LISTED]]
+
+    def answer(self, update_id: str) -> RecordKey:
+        """Return the key of the answer to an update."""
+        return self._at("answer").child(update_id)
+
+
+def quarantined_with(scope: Scope, tag: str) -> RecordKey:
+    """Return what the keys of all runs begin with that have a tag and are quarantined."""
+    return scope.key("quarantined", tag)
+
+
+def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
+    """Return a key in the timer index; they sort by time."""
+    return scope.key("timer", f"{at:016d}", name)
