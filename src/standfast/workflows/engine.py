@@ -53,9 +53,9 @@ class Engine(Overseer):
     """Runs durable workflows on a store.
 
     Args:
-        url: Which store, as in :func:`standfast.open`; or a space that is open, which stays open when the engine
-        closes. workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or
-            :class:`Batched` brings along what it needs.
+        url: Which store, as in :func:`standfast.open`; or an open space, which stays open when the engine closes.
+        workflows: What it can run: a list, or a mapping of their names. A :class:`Debounced` or :class:`Batched` brings
+            along what it needs.
         steps: Steps that workflows may call by name.
         errors: Exceptions that come back as themselves from steps and runs.
         schedules: Made when the engine opens, or changed if they are declared in another way than the last time. Those
