@@ -24,15 +24,15 @@ SOURCE = ROOT / "src" / "standfast"
 
 # Scripts that servers run. A changed one is a changed format: think of the stores that exist before you change a line.
 SCRIPTS = {
-    "stores/postgresql/migrations/0001_records.sql": "c3077adf8b3ed33febbebb360bf1fa95100f21a3e28fd180e976c8c8e4a7a4ac",
-    "stores/postgresql/migrations/0002_joining.sql": "64a8fa9dbe2bb830e8eec2c26b3f82704c18d657a0da61749f149828ab8b6b7a",
+    "stores/postgresql/migrations/0001_records.sql": "9add0e4f37a3192af78460ff8fd3b63f03cacf9478a7bc76a995a58381735938",
+    "stores/postgresql/migrations/0002_joining.sql": "c661d193e949378188136393a0ada7d6268c1981ae08defadd1bbab73106a0fe",
     "stores/postgresql/migrations/0003_views.sql": "e25eeb1f05c921766175fa22b95dc533b90fc1b4192fb41982acb222688e84a0",
-    "stores/postgresql/migrations/0004_moving.sql": "c6799e5d3671ffac111dbbf1b048443b20179db7f6d683840bc98789706d8ed5",
-    "stores/postgresql/migrations/0005_create.sql": "15ad214b68b5d6ef6d3e294d0c67267ac0984a96d749aa48854c725f4e279ee6",
+    "stores/postgresql/migrations/0004_moving.sql": "561d11678e834aedc1e47592f0ace3f4d21d8f37a8a736ca9966e99f619af747",
+    "stores/postgresql/migrations/0005_create.sql": "21b72caaafaef0e901a14b1861e5050d0f6a556696c2c477dcfd32ee11d35457",
     "stores/redis/lua/audience.lua": "23b33a4f6cb856e86fa34f796bd9931018474941cea310c668262f122e654c70",
     "stores/redis/lua/close.lua": "0522bb27509d7d9214a80e99e35b29090000076dd09001f67ed1c26e0c05bf2c",
     "stores/redis/lua/forget.lua": "53832932e57394b76790984d47ead78129c8166f50aed1edfb0ef491909a512b",
-    "stores/redis/lua/head.lua": "e494d35082741358dc6cbb31ae1d993e91e997fbc60877bb3a0435ad2b4965e0",
+    "stores/redis/lua/head.lua": "4caf5e6113a62bd34cf3bd1f0cf83aa3ca81c0639e52c144a70c67433c74d4ac",
     "stores/redis/lua/load.lua": "ce283320310c029e711122c227a8d516d6492abffa0c9979436d8be2820805ef",
     "stores/redis/lua/mark.lua": "563ea017a081ab7c4adc4964a37b26df60482a0ea162b79b8c3ac7bd87bfa3c9",
     "stores/redis/lua/probe.lua": "361ea7c5f2e377ad4659d2d6348473b6090e51abecd845840622db65714a6a38",
@@ -43,7 +43,7 @@ SCRIPTS = {
     "stores/redis/lua/sweep.lua": "a42f0dbffe7d113e8a91c94a04e044aa875f1c4889e3f4cc913b65779bae66fd",
     "stores/redis/lua/write.lua": "2793ae055b72f746b60d03f281ce7437c3ee490f02f8e085a05f58d28044b585",
     "stores/sqlite/schema.sql": "7a6b02294e89aeca8f2a9fba44ccd63ae2f1a4d4f37505cea4be43315dc54fe5",
-    "transports/chat/page/chat.js": "1d535fc3e063f01b439a1f51e3afbc74c5e38fb1c37c56a17e92faff05695134",
+    "transports/chat/page/chat.js": "be4bd22bcfc56b860bc223e332d4ade72b37cd919865a166712df7388a900dac",
 }
 
 LISTEN = """
