@@ -96,6 +96,10 @@ fetch-services: $(DEV)/.ready # fetch the servers into .cache/services, once; on
 bench: $(DEV)/.ready ## measure against peers and bare limits; SUBJECT=local picks one
 	@$(DEV)/bin/python -m benchmarks $(SUBJECT)
 
+.PHONY: promises
+promises: $(DEV)/.ready fetch-services ## measure what the promises come to on each store, and write the page about it
+	@$(DEV)/bin/python -m benchmarks.promises
+
 .PHONY: docs
 docs: $(DOCS)/.ready ## build the site in docs/_build/html; broken links fail
 	@$(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky --builder html docs docs/_build/html
