@@ -41,13 +41,18 @@ async def hold(url: str, namespace: str, lease: str) -> None:
         while (order := await ordered()) != "leave":
             if order == "write":
                 try:
-                    await balance.update(lambda amount: amount + 1, guard=(await granted).guard)
+                    await balance.update(one_more, guard=(await granted).guard)
                     say("written")
                 except StandfastError as error:
                     say("refused", error=type(error).__name__)
         holding.cancel()
         await asyncio.wait([holding])
         say("left")
+
+
+def one_more(amount: int | None) -> int:
+    """Return what is stored next."""
+    return (amount or 0) + 1
 
 
 async def held_until_cancelled(space: sf.Space, granted: asyncio.Future[Hold]) -> None:

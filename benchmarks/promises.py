@@ -69,7 +69,8 @@ class Actor:
                 line = await self._process.stdout.readline()
                 if not line:
                     raise RuntimeError(f"an actor ended before {what!r}: {self.heard}")
-                self.heard.append(fact := json.loads(line))
+                fact: dict[str, Any] = json.loads(line)
+                self.heard.append(fact)
                 if fact["what"] in (what, *among):
                     return fact
 
