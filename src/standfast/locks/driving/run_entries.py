@@ -254,6 +254,8 @@ class RunEntries:
 
 def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunTurn | Waiting | None:
     holder, waiter = sight.line.holder(entry_id), sight.line.waiter(entry_id)
+    if holder is not None and holder.ends_at is not None and holder.ends_at <= sight.at:
+        return None  # its time is over, though no step of the line has dropped it yet
     turn = None if holder is None else turn_of(holder, sight)
     if holder is not None and turn is not None:
         grant = line.driver.keys.grant(holder.slot)

@@ -15,7 +15,7 @@ from standfast.errors import StoreError
 from standfast.stores.protocol import Check, Conflict, Put
 from standfast.workflows.running.control import Unload
 from standfast.workflows.running.losing import raise_lost
-from standfast.workflows.storing.records import CHUNKS, Chunk, Mark
+from standfast.workflows.storing.records import CHUNKS, Mark, packed_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -90,11 +90,13 @@ class Ride:
         """Return what was noted, and more marks, as parts of the history."""
         self.added = len(marks)
         both = (*self._taken.marks, *marks)
-        if _size(both) < LARGEST // 2 or not self._taken.marks:
-            return (Put(self._chunks[0], CHUNKS.encode_own(Chunk(both))),)
+        if not both:
+            return ()
+        if _size(both) < LARGEST // 2 or not self._taken.marks or not marks:
+            return (Put(self._chunks[0], packed_chunk(both)),)
         return (
-            Put(self._chunks[0], CHUNKS.encode_own(Chunk(tuple(self._taken.marks)))),
-            Put(self._chunks[1], CHUNKS.encode_own(Chunk(marks))),
+            Put(self._chunks[0], packed_chunk(self._taken.marks)),
+            Put(self._chunks[1], packed_chunk(marks)),
         )
 
 

@@ -15,7 +15,7 @@ from standfast.workflows.operating.forcing import Found, find, no_longer_listed
 from standfast.workflows.starting.starting import Start, checked_id, start
 from standfast.workflows.storing.committing import commit_over
 from standfast.workflows.storing.cutting import chunks_of, cut_at, cut_for_retry, open_children
-from standfast.workflows.storing.records import CHUNKS, HEADERS, LIVES, NO_DUE, ONCES, READY, Chunk, Once, RunKeys
+from standfast.workflows.storing.records import HEADERS, LIVES, NO_DUE, ONCES, READY, Once, RunKeys, packed_chunk
 from standfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ async def _clear(host: Host, keys: RunKeys, reserved: Check) -> None:
 
 async def _write(host: Host, keys: RunKeys, marks: Sequence[Mark], reserved: Check) -> None:
     for position, some in chunks_of(marks):
-        await _commit(host, keys, reserved, Put(keys.chunk(position), CHUNKS.encode_own(Chunk(tuple(some)))))
+        await _commit(host, keys, reserved, Put(keys.chunk(position), packed_chunk(some)))
 
 
 async def _commit(host: Host, keys: RunKeys, reserved: Check, *changes: Change) -> None:
@@ -201,7 +201,7 @@ async def _rewritten(
     puts: list[Change] = []
     for position, some_marks in chunks_of(kept[first:]):
         key = keys.chunk(first + position)
-        puts.append(Put(key, CHUNKS.encode_own(Chunk(tuple(some_marks))), old.pop(key, 0)))
+        puts.append(Put(key, packed_chunk(some_marks), old.pop(key, 0)))
     return (*puts, *(Delete(key, version) for key, version in old.items()))
 
 

@@ -18,7 +18,7 @@ from standfast.locks.algebra.entries import Entry
 from standfast.stores.group import verdict_of
 from standfast.stores.protocol import Change, Check, Commit, Conflict, Put
 from standfast.workflows.storing.cutting import chunks_of
-from standfast.workflows.storing.records import CHUNKS, Chunk, Mark
+from standfast.workflows.storing.records import CHUNKS, Mark, packed_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -256,10 +256,9 @@ class Journal:
         if not marks:
             return ()
         if len(marks) == 1:
-            return (Put(self._keys.chunk(self._written), CHUNKS.encode_own(Chunk((marks[0],)))),)
+            return (Put(self._keys.chunk(self._written), packed_chunk(marks)),)
         return tuple(
-            Put(self._keys.chunk(self._written + position), CHUNKS.encode_own(Chunk(tuple(some))))
-            for position, some in chunks_of(marks)
+            Put(self._keys.chunk(self._written + position), packed_chunk(some)) for position, some in chunks_of(marks)
         )
 
 

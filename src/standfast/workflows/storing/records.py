@@ -15,10 +15,13 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from standfast.clock import Instant
 from standfast.codec import Codec
+from standfast.errors import EncodeError
 from standfast.keys import RecordKey, encode_parts
 from standfast.workflows.storing.failures import Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from standfast.scope import Scope
 
 Status: TypeAlias = Literal[
@@ -234,6 +237,13 @@ MOST_LISTED: Final = 10
 
 READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
 NO_DUE: Final = DUES.encode(Due())
+
+
+def packed_chunk(marks: Sequence[Mark]) -> bytes:
+    """Encode a part of a history. One without marks is refused: it would lie where the next part has to be."""
+    if not marks:
+        raise EncodeError("a part of a history has at least one mark; this is a defect of Standfast, please report it")
+    return CHUNKS.encode_own(Chunk(tuple(marks)))
 
 
 @lru_cache(maxsize=1_000)
