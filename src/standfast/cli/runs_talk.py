@@ -55,7 +55,7 @@ async def _cancel(target: Target, run_id: str, reason: str) -> tuple[RunInfo, Ru
 @target_options
 @click.pass_obj
 def retry_run(target: Target, run_id: str, step: str | None, *, yes: bool, as_json: bool) -> None:
-    """Let RUN go on that failed, was cancelled, has timed out, or is quarantined because workers died with it.
+    """Let RUN go on that failed, was cancelled, has timed out, or is quarantined.
 
     What it has recorded is not done again: it goes on with the step that failed. A request that has ended stays as it
     is, since its caller was told: send it again.

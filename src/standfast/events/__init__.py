@@ -61,6 +61,7 @@ from standfast.events._stores import (
 from standfast.events._workflows import (
     LoopHeldUp,
     RunCodeDiffers,
+    RunConflicts,
     RunDeposed,
     RunEvent,
     RunLeftAlone,
@@ -103,6 +104,7 @@ __all__ = [
     "RequestsOverlap",
     "Requeued",
     "RunCodeDiffers",
+    "RunConflicts",
     "RunDeposed",
     "RunEvent",
     "RunLeftAlone",

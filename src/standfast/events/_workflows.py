@@ -120,6 +120,21 @@ class RunQuarantined(RunEvent, frozen=True, kw_only=True):
     deaths: int
 
 
+class RunConflicts(RunEvent, frozen=True, kw_only=True):
+    """A run's records were refused again and again at the same place of its history, so it is quarantined.
+
+    That is a defect of Standfast or of whatever else writes to the store; please report it. Nothing of what is recorded
+    is lost. ``todo`` says what an operator does.
+    """
+
+    level: ClassVar[Level] = "error"
+
+    workflow: str
+    position: int
+    """How many marks its history has."""
+    todo: str
+
+
 class UnloadSwallowed(RunEvent, frozen=True, kw_only=True):
     """A workflow's code caught what unloads it, and went on. Let ``BaseException`` pass in workflows."""
 

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import standfast as sf
-from standfast.errors import EncodeError, LeaseLostError, TooHeavyError, WithdrawnError
+from standfast.errors import EncodeError, LeaseLostError, RunCancelledError, TooHeavyError, WithdrawnError
+from standfast.events import Event, RunConflicts
+from standfast.stores.protocol import Put
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.storing.records import packed_chunk
+from standfast.workflows.running.host import MOST_CONFLICTS
+from standfast.workflows.storing.records import CHUNKS, Chunk, RunKeys, packed_chunk
+from standfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -223,6 +227,101 @@ async def test_a_lock_that_is_lost_after_it_was_noticed_is_told_once_per_block(u
         await env.restart()
         assert await env.result(run) == "told"
     assert DONE == ["told"]
+
+
+# --- records that are refused for ever ----------------------------------------------------------------------------
+
+
+@sf.workflow
+async def two_steps(ctx: sf.Context) -> str:
+    """Take a step, wait, and take another one."""
+    await ctx.step("first", do, "first")
+    await ctx.wait_signal("go")
+    return await ctx.step("second", do, "second")
+
+
+@sf.workflow(concurrency=1)
+async def two_steps_alone(ctx: sf.Context) -> str:
+    """Do the same, one run at a time."""
+    return await two_steps.function(ctx)
+
+
+@sf.workflow
+async def ends_at_once(ctx: sf.Context) -> str:
+    """End without a record that comes before the end."""
+    return str(await ctx.wait_signal("go"))
+
+
+STUCK: Final[list[Any]] = [two_steps, two_steps_alone, ends_at_once]
+
+
+async def with_a_foreign_record(env: WorkflowEnvironment, workflow: Any, heard: list[Event]) -> sf.Run[str]:
+    """Start a run, put a part without marks where the next part of its history has to be, and let it go on."""
+    run = await env.start(workflow, id="b")
+    await env.advance("1 second")
+    keys, space = RunKeys(env.client.space, "b"), env.client.space
+    marks = await marks_of(space, keys)
+    await space.commit(Put(keys.chunk(len(marks)), CHUNKS.encode(Chunk(()))))
+    heard.clear()
+    await run.signal("go", "gone")
+    await env.settle()
+    return run
+
+
+@pytest.mark.parametrize("workflow", STUCK, ids=lambda each: each.name)
+async def test_a_run_whose_records_are_refused_for_ever_is_quarantined_and_can_be_retried(
+    url: str, workflow: Any
+) -> None:
+    """It is tried a few times, then an operator is told what to do; the retry mends the history and nothing is lost."""
+    heard: list[Event] = []
+    async with WorkflowEnvironment([*STUCK], store=url, linger=0, hooks=[heard.append]) as env:
+        run = await with_a_foreign_record(env, workflow, heard)
+        info = await run.info()
+        assert (info.status, info.owner) == ("quarantined", "")
+        assert "an operator" in info.waits_for
+        assert [each.id for each in (await env.client.list(status="quarantined")).runs] == ["b"]
+        (told,) = [event for event in heard if isinstance(event, RunConflicts)]
+        assert (told.level, told.run) == ("error", "b")
+        assert "standfast runs retry" in told.todo
+        assert DONE.count("second") <= MOST_CONFLICTS + 1
+        before = DONE.count("first")
+        await env.client.retry("b")
+        assert await env.result(run) == ("gone" if workflow is ends_at_once else "second")
+        assert DONE.count("first") == before
+
+
+@pytest.mark.parametrize("workflow", STUCK, ids=lambda each: each.name)
+async def test_a_run_whose_records_are_refused_for_ever_can_be_cancelled(url: str, workflow: Any) -> None:
+    """It ends, and the next one starts."""
+    async with WorkflowEnvironment([*STUCK], store=url, linger=0) as env:
+        run = await with_a_foreign_record(env, workflow, [])
+        await run.cancel("enough")
+        with pytest.raises(RunCancelledError):
+            await env.result(run)
+        fresh = await env.start(workflow, id="fresh")
+        await fresh.signal("go", "gone")
+        await env.result(fresh)
+
+
+async def test_a_run_that_is_cancelled_before_its_records_are_refused_ends(url: str) -> None:
+    """Its code cannot be told, so it ends without it."""
+
+    @sf.workflow
+    async def cleans_up(ctx: sf.Context) -> None:
+        try:
+            await ctx.wait_signal("never")
+        finally:
+            await ctx.step("second", do, "second")
+
+    async with WorkflowEnvironment([cleans_up], store=url, linger=0) as env:
+        run = await env.start(cleans_up, id="b")
+        await env.advance("1 second")
+        keys, space = RunKeys(env.client.space, "b"), env.client.space
+        await space.commit(Put(keys.chunk(len(await marks_of(space, keys))), CHUNKS.encode(Chunk(()))))
+        await run.cancel("enough")
+        with pytest.raises(RunCancelledError):
+            await env.result(run)
+    assert DONE.count("second") <= MOST_CONFLICTS + 1
 
 
 def test_a_part_of_a_history_without_marks_is_refused() -> None:

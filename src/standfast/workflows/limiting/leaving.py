@@ -44,15 +44,15 @@ async def leave_lines(
     if len(last) > min(MOST_LAST, host.space.at_most(100) // 4):
         written = await host.space.commit(Check(claim.key, claim.fence), *last)
         if isinstance(written, Conflict):
-            activation.depose()
+            activation.drop(written)
             return written
         last = ()
     ending = _Ending(activation, claim, life, last, over)
     try:
         answered = await ending.leave()
-    except _DeposedError as deposed:
-        activation.depose()
-        return deposed.conflict
+    except _RefusedError as refused:
+        activation.drop(refused.conflict)
+        return refused.conflict
     host.saw(answered.sight.at)
     return Commit(answered.sight.at, answered.sight.versions)
 
@@ -71,8 +71,8 @@ def _leaving(host: Host, run_id: str, standing: Standing, *, look: bool = False)
     return Leaving(standing.address, site_of(standing), entry_id, slot)
 
 
-class _DeposedError(Exception):
-    """Somebody else drives the run by now."""
+class _RefusedError(Exception):
+    """Another worker drives the run by now, or its history is not what it is taken for here."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(conflict)
@@ -119,8 +119,11 @@ class _Ending:
     def _decide(self, _: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
         keys, claim, life = self._keys, self._claim, self._life
         guards = {claim.key: claim.fence, **{change.key: change.expected for change in self._last}}
-        if any(seen.version(key) != expected for key, expected in guards.items()) or not seen.version(keys.life):
-            raise _DeposedError(Conflict(seen.at, {claim.key: seen.get(claim.key)}))
+        wrong = {key: seen.get(key) for key, expected in guards.items() if seen.version(key) != expected}
+        if wrong:
+            raise _RefusedError(Conflict(seen.at, wrong))
+        if not seen.version(keys.life):
+            raise _RefusedError(Conflict(seen.at, {claim.key: seen.get(claim.key)}))
         record = seen.records[keys.life]
         if record.version != claim.life_version:
             life = structs.replace(life, cancel=life.cancel or LIVES.decode(record.value).cancel)

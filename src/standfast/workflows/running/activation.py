@@ -61,6 +61,7 @@ class Activation:
         self.ended: Life | None = None
         self.over: Final[asyncio.Future[Life | None]] = asyncio.get_running_loop().create_future()
         self.is_unloading = self.is_deposed = self.is_stopping = self.is_handed_back = False
+        self.has_conflicted = self.is_stuck = False
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.turns: Final = Turns(self)
         self.turn: Final = self.turns.take
@@ -117,11 +118,9 @@ class Activation:
 
     def refused(self, conflict: Conflict) -> None:
         """Find out why a guarded commit was refused. If locks are lost, those are told who rely on them."""
-        if self.claim is None or self.claim.key in conflict.current:
-            self.depose()
-            raise Unload
-        if not note_lost(self, conflict):
-            self.abandon()
+        is_deposed = self.claim is None or self.claim.key in conflict.current
+        if is_deposed or not note_lost(self, conflict):
+            self.drop(conflict)
             raise Unload
 
     async def check_may_act(self) -> None:
@@ -275,6 +274,17 @@ class Activation:
             self.is_deposed = True
             self.host.emit(RunDeposed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
         self.unload()
+
+    def drop(self, conflict: Conflict) -> None:
+        """Stop at once: another worker drives the run, or its history is not what it is taken for here.
+
+        In the second case the run is loaded again from its records, but not for ever: see ``is_stuck``.
+        """
+        if self.claim is None or self.journal is None or self.claim.key in conflict.current:
+            self.depose()
+            return
+        self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
+        self.abandon()
 
     def abandon(self) -> None:
         """Stop at once: it is not known what is written. The run is loaded again from its records."""

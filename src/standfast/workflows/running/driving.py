@@ -9,9 +9,11 @@ from msgspec import UNSET, Raw, structs
 
 from standfast.clock import seconds_between
 from standfast.errors import DecodeError, EncodeError, StandfastError, StoreError
+from standfast.events import RunConflicts
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.context.context import Context
 from standfast.workflows.limiting.lines import leave_lines
+from standfast.workflows.operating.forcing import end_by_force, find
 from standfast.workflows.running.continuing import ContinueAsNew, continued
 from standfast.workflows.running.control import RunCancelled
 from standfast.workflows.running.insisting import insist
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit
     from standfast.workflows.running.activation import Activation
+    from standfast.workflows.running.journal import Claim
     from standfast.workflows.storing.records import Life, Status
 
 TRIES: Final = 50
@@ -48,6 +51,8 @@ async def drive(activation: Activation) -> None:
         elif activation.mismatch is not None:
             await release(activation, "a worker whose code fits its history")
             host.leave_mismatched(activation.keys.id)
+        if activation.is_stuck and activation.claim is not None:
+            await _quarantine(activation, activation.claim)
     except DecodeError as problem:
         activation.differ("its input", str(problem))
         await release(activation, "a worker whose code takes its input")
@@ -195,7 +200,7 @@ async def _commit_life(
             activation.host.saw(answer.at)
             return answer
         if claim.key in answer.current or keys.life not in answer.current:
-            activation.depose()
+            activation.drop(answer)
             return answer
         record = answer.current[keys.life]
         if record is None:
@@ -211,6 +216,25 @@ async def _commit(
     space: Scope, changes: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
 ) -> Commit | Conflict:
     return await commit_over(space, changes, over) if over else await space.commit(*changes)
+
+
+async def _quarantine(activation: Activation, claim: Claim) -> None:
+    """Leave a run to an operator whose records are refused again and again; one that is to be cancelled ends."""
+    host, keys = activation.host, activation.keys
+    run = await find(host.space, keys.id)
+    if run.life.cancel is not None:
+        await end_by_force(host, run.id, run.life.cancel)
+        return
+    about = "an operator, to retry or cancel it: its records were refused several times in a row"
+    parked = structs.replace(run.life, status="quarantined", owner="", changed_at=host.now(), waits_for=about)
+    changes = (Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(parked), run.life_version))
+    listed = dict.fromkeys(keys.quarantined(run.header.tags), READY)
+    if isinstance(await commit_over(host.space, changes, listed), Conflict):
+        return  # it was cancelled, or another worker drives it: it is looked at again
+    position = _position(activation)
+    todo = f"standfast runs show {keys.id}, then standfast runs retry or standfast runs cancel"
+    host.emit(RunConflicts(at=host.clock.wall(), run=keys.id, workflow=run.life.workflow, position=position, todo=todo))
+    host.emit_moved(keys.id, parked, 0, run.life.changed_at, run.header.lines)
 
 
 def _position(activation: Activation) -> int:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 MOST_DEATHS: Final = 5
 """How many workers may die with a run in a row, without its getting any further, before it is quarantined."""
 
+MOST_CONFLICTS: Final = 3
+"""How often in a row a run's records may be refused at the same place of its history before it is quarantined."""
+
 TRY_AGAIN_AFTER: Final = 60.0
 """Seconds after which a worker tries a run again whose code did not fit."""
 
@@ -96,6 +99,7 @@ class Host:
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}
         self._mismatched: Final[dict[str, Instant]] = {}
+        self._conflicts: Final[dict[str, tuple[int, int]]] = {}
         self.suspects: Final = Suspects(most_deaths)
         self._offset = 0
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
@@ -253,10 +257,22 @@ class Host:
         """Tell whether a run was found not to fit the code here, not long ago."""
         return _is_recent(self._mismatched, run_id, self.clock.elapsed())
 
+    def conflicted(self, run_id: str, position: int) -> bool:
+        """Count that a run's record was refused at a position of its history; return True if it was too often there.
+
+        Once is normal: the record was written though that was not known, and the run is loaded with it.
+        """
+        before, times = self._conflicts.get(run_id, (position, 0))
+        times = times + 1 if before == position else 1
+        self._conflicts[run_id] = position, times
+        return times > MOST_CONFLICTS
+
     def gone(self, activation: Activation) -> None:
         """A run is no longer in memory."""
         run_id = activation.keys.id
         self._left.pop(run_id, None)
+        if activation.is_stuck or not activation.has_conflicted:
+            self._conflicts.pop(run_id, None)
         if self.loaded.get(run_id) is activation:
             del self.loaded[run_id]
         self.dirty.discard(activation)

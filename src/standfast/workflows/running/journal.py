@@ -94,6 +94,11 @@ class Journal:
         return self._written + len(self._pending)
 
     @property
+    def written(self) -> int:
+        """How many marks of the history are known to be written."""
+        return self._written
+
+    @property
     def is_dirty(self) -> bool:
         """Whether there is something to write."""
         return bool(self._pending or self._alongside or self._progress is not None)
