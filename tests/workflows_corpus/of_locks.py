@@ -101,6 +101,22 @@ async def waits_for_a_mutex(ctx: sf.Context) -> int:
 
 
 @sf.workflow
+async def loses_its_place(ctx: sf.Context) -> list[int]:
+    """Wait for a mutex in one branch, go on in another one, and lose the place in line."""
+
+    async def waits() -> int:
+        await ctx.sleep("1 minute")
+        async with ctx.mutex("stock", max_hold="1 day"):
+            return await ctx.step("inside", add, 1, 1)
+
+    async def goes_on() -> int:
+        await ctx.sleep("3 minutes")
+        return await ctx.step("beside", add, 2, 2)
+
+    return await ctx.gather(waits(), goes_on())
+
+
+@sf.workflow
 async def waits_in_vain(ctx: sf.Context) -> str:
     """Wait for a mutex that another run holds for longer."""
     await ctx.sleep("1 minute")
@@ -150,6 +166,17 @@ async def with_a_keeper(env: WorkflowEnvironment, _: sf.Run[Any]) -> None:
     await env.settle()
 
 
+async def evicted_unnoticed(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
+    """Let an operator release the lock while no worker is up: from the keeper, and from the run that has it then."""
+    await with_a_keeper(env, run)
+    await env.advance("2 minutes")
+    await env.crash()
+    stock = env.client.space.mutex("stock")
+    while holders := (await stock.explain()).holders:
+        await stock.force_release(holders[0].entry)
+    await env.restart()
+
+
 async def last_word(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """Look at the progress on the way."""
     await env.advance("10 minutes")
@@ -165,6 +192,7 @@ SHAPES: Final = (
     Shape(cancelled_in_a_mutex, script=cancelled),
     Shape(modes),
     Shape(waits_for_a_mutex, workflows=(keeper,), script=with_a_keeper),
+    Shape(loses_its_place, workflows=(keeper,), script=evicted_unnoticed),
     Shape(waits_in_vain, workflows=(keeper,), script=with_a_keeper),
     Shape(counts),
     Shape(shows_progress, script=last_word),

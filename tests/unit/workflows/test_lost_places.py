@@ -9,8 +9,12 @@ import pytest
 import standfast as sf
 from standfast.errors import EncodeError, LeaseLostError, RunCancelledError, TooHeavyError, WithdrawnError
 from standfast.events import Event, RunConflicts
+from standfast.locks.algebra.line import Rules
+from standfast.locks.driving.records import Site
+from standfast.locks.driving.turning_out import turn_out
 from standfast.stores.protocol import Put
 from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows.limiting.standing import address_of_limit
 from standfast.workflows.running.host import MOST_CONFLICTS
 from standfast.workflows.storing.records import CHUNKS, Chunk, RunKeys, packed_chunk
 from standfast.workflows.working.claiming import marks_of
@@ -92,7 +96,7 @@ async def inside_another(ctx: sf.Context, kind: str, max_hold: str | None) -> st
         return await plain.function(ctx, kind, max_hold)
 
 
-@sf.workflow(concurrency=1)
+@sf.workflow(concurrency=sf.Limit(1, on_limit="queue"))
 async def limited(ctx: sf.Context, kind: str, max_hold: str | None) -> str:
     """Keep others from starting meanwhile."""
     return await plain.function(ctx, kind, max_hold)
@@ -227,6 +231,36 @@ async def test_a_lock_that_is_lost_after_it_was_noticed_is_told_once_per_block(u
         await env.restart()
         assert await env.result(run) == "told"
     assert DONE == ["told"]
+
+
+@sf.workflow
+async def has_a_child(ctx: sf.Context) -> str:
+    """Start a child that has to wait for its turn."""
+    return await ctx.child(limited, "mutex", None)
+
+
+@pytest.mark.parametrize("workflow", [limited, has_a_child], ids=lambda each: each.name)
+@pytest.mark.parametrize("who", ["the holder", "the waiter", "both"])
+async def test_a_run_that_lost_its_slot_in_a_start_limit_starts_and_ends(url: str, workflow: Any, who: str) -> None:
+    """A place in the line of a start limit is gone while no worker is up: whoever waited there waits again."""
+    async with WorkflowEnvironment([keeper, limited, has_a_child], store=url, linger=0) as env:
+        await env.start(keeper, "mutex", id="keeper")
+        first = await env.start(limited, "mutex", None, id="first")
+        await env.settle()
+        second = await env.start(workflow, *(() if workflow is has_a_child else ("mutex", None)), id="second")
+        await env.settle()
+        await env.crash()
+        space, line = env.client.space, env.client.host.lines.line(address_of_limit("limited", None))
+        seen = (await line.look()).line
+        lost = [*(each.entry.id for each in seen.holders), *(each.entry.id for each in seen.waiters)]
+        assert len(lost) == 2
+        for entry in lost if who == "both" else lost[:1] if who == "the holder" else lost[1:]:
+            assert await turn_out(space, line, Site("limit", Rules(1)), entry)
+        await env.restart()
+        for run in (first, second):
+            assert await env.result(run) == "after"
+        assert await env.result(await env.start(limited, "mutex", None)) == "after"
+    assert DONE.count("inside") == 3
 
 
 # --- records that are refused for ever ----------------------------------------------------------------------------
