@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import standfast as sf
-from standfast.errors import HoldTimeoutError
+from standfast.errors import HoldTimeoutError, LeaseLostError
 from tests.workflows_corpus.of_families import cancelled
 from tests.workflows_corpus.of_steps import add, break_down, shout
 from tests.workflows_corpus.shape import Shape
@@ -74,6 +74,90 @@ async def cancelled_in_a_mutex(ctx: sf.Context) -> None:
             await ctx.wait_signal("never")
         finally:
             await ctx.step(shout, "still mine")
+
+
+@sf.workflow
+async def loses_what_it_holds(ctx: sf.Context) -> int:
+    """Lose the outer of two locks while asleep, and fail by that."""
+    done = await ctx.step("before", add, 0, 1)
+    async with ctx.mutex("stock"):
+        done = await ctx.step("outside", add, done, 1)
+        async with ctx.mutex("shelf"):
+            done = await ctx.step("inside", add, done, 1)
+            await ctx.sleep("1 hour")
+            return await ctx.step("late", add, done, 1)
+
+
+@sf.workflow
+async def leaves_too_late(ctx: sf.Context) -> int:
+    """Learn at the end of a lock that it was lost, and fail by that."""
+    done = await ctx.step("before", add, 0, 1)
+    async with ctx.mutex("stock", max_hold="1 hour"):
+        done = await ctx.step("inside", add, done, 1)
+        await ctx.sleep("2 hours")
+    return done
+
+
+@sf.workflow
+async def learns_late_and_goes_on(ctx: sf.Context) -> int:
+    """Learn at the end of a lock that it was lost, and go on; a branch beside it holds another one."""
+
+    async def bounded() -> int:
+        try:
+            async with ctx.mutex("stock", max_hold="1 hour"):
+                await ctx.step("inside", add, 1, 1)
+                await ctx.sleep("2 hours")
+        except LeaseLostError:
+            return await ctx.step("told", add, 2, 2)
+        return 0
+
+    async def beside() -> int:
+        async with ctx.semaphore("shelf", permits=2):
+            await ctx.sleep("3 hours")
+            return await ctx.step("beside", add, 3, 3)
+
+    return sum(await ctx.gather(bounded(), beside()))
+
+
+@sf.workflow
+async def fails_beside_a_lock(ctx: sf.Context) -> None:
+    """Fail in one branch while another one holds a lock, and a third waits for it."""
+
+    async def holds() -> None:
+        async with ctx.mutex("stock"):
+            await ctx.step("inside", add, 1, 1)
+            await ctx.sleep("2 hours")
+
+    async def waits() -> None:
+        await ctx.sleep("1 minute")
+        async with ctx.mutex("stock"):
+            await ctx.step("never", add, 1, 1)
+
+    async def fails() -> None:
+        await ctx.sleep("1 hour")
+        await ctx.step(break_down, "beside")
+
+    await ctx.gather(holds(), waits(), fails())
+
+
+@sf.workflow
+async def cancelled_in_line(ctx: sf.Context) -> None:
+    """Be cancelled while waiting for a lock inside of another one, and clean up."""
+    await ctx.sleep("1 minute")
+    async with ctx.mutex("shelf"):
+        try:
+            async with ctx.mutex("stock"):
+                await ctx.step("never", shout, "never")
+        finally:
+            await ctx.step("cleanup", shout, "cleaned up")
+
+
+@sf.workflow
+async def has_a_child_in_a_mutex(ctx: sf.Context) -> int:
+    """Let a child go on inside of a mutex."""
+    async with ctx.mutex("shelf"):
+        await ctx.child(keeper)
+        return await ctx.step("inside", add, 1, 1)
 
 
 @sf.workflow
@@ -177,6 +261,19 @@ async def evicted_unnoticed(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     await env.restart()
 
 
+async def evicted_asleep(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
+    """Let an operator release the lock that the run holds."""
+    await env.advance("10 minutes")
+    await env.client.space.mutex("stock").force_release(f"{run.id}:mutex")
+
+
+async def cancelled_behind_a_keeper(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
+    """Cancel the run while it waits for the lock."""
+    await with_a_keeper(env, run)
+    await env.advance("5 minutes")
+    await run.cancel("enough")
+
+
 async def last_word(env: WorkflowEnvironment, run: sf.Run[Any]) -> None:
     """Look at the progress on the way."""
     await env.advance("10 minutes")
@@ -190,6 +287,10 @@ SHAPES: Final = (
     Shape(holds_two),
     Shape(branches_take_turns),
     Shape(cancelled_in_a_mutex, script=cancelled),
+    Shape(learns_late_and_goes_on),
+    Shape(fails_beside_a_lock),
+    Shape(cancelled_in_line, workflows=(keeper,), script=cancelled_behind_a_keeper),
+    Shape(has_a_child_in_a_mutex, workflows=(keeper,)),
     Shape(modes),
     Shape(waits_for_a_mutex, workflows=(keeper,), script=with_a_keeper),
     Shape(loses_its_place, workflows=(keeper,), script=evicted_unnoticed),
@@ -198,3 +299,6 @@ SHAPES: Final = (
     Shape(shows_progress, script=last_word),
     Shape(keeps_to_a_rate),
 )
+
+LOSING: Final = (Shape(loses_what_it_holds, script=evicted_asleep), Shape(leaves_too_late))
+"""Shapes that fail by the loss of a lock, which names its fence: no two of their runs end in the same words."""

@@ -9,6 +9,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import (
+    HoldTimeoutError,
     InvalidWorkflowError,
     RunFailedError,
     RunNotFoundError,
@@ -310,6 +311,68 @@ async def test_what_happened_inside_of_a_lock_is_not_gone_on_with(url: str) -> N
         await run.signal("item")
         assert await run.result() == "a"
         assert DONE == ["before a", "a", "a"]
+
+
+async def test_a_run_that_learnt_at_the_end_of_a_lock_that_it_was_lost_keeps_its_history(url: str) -> None:
+    """A retry is refused, nothing is cut, and going on from the lock does again what was done inside."""
+
+    @sf.workflow
+    async def loses(ctx: sf.Context) -> str:
+        await ctx.step("before", act, "before")
+        async with ctx.mutex("door"):
+            await ctx.step("inside", act, "inside")
+            await ctx.wait_signal("item")
+        return await ctx.step("after", act, "after")
+
+    async with opened_on(url, workflows=[loses]) as opened:
+        run = await opened.start(loses, id="a")
+        await until(opened, "a", "suspended")
+        assert await opened.space.mutex("door").force_release("a:mutex")
+        await run.signal("item")
+        await until(opened, "a", "failed")
+        before = await run.history()
+        assert before[-2].kind == "released"
+        assert before[-2].failure is not None
+        with pytest.raises(InvalidWorkflowError, match="go on from 'mutex'"):
+            await opened.retry("a")
+        assert await run.history() == before
+        await opened.retry("a", step="mutex")
+        await run.signal("item")
+        assert await run.result() == "after"
+        assert DONE == ["before", "inside", "inside", "after"]
+
+
+async def test_a_run_that_was_ended_by_force_inside_of_a_lock_is_not_gone_on_with(url: str) -> None:
+    """Its history says that it holds what was given back since."""
+    async with opened_on(url) as opened:
+        run = await opened.start(guarded, "a", id="a")
+        await until(opened, "a", "suspended")
+        await run.cancel(force=True)
+        with pytest.raises(InvalidWorkflowError, match="go on from 'mutex'"):
+            await opened.retry("a")
+
+
+async def test_a_run_that_gave_up_waiting_for_a_lock_before_can_be_forked_and_retried(url: str) -> None:
+    """What it recorded of the lock that it did not get stays as it is."""
+
+    @sf.workflow
+    async def gives_up(ctx: sf.Context) -> str:
+        try:
+            async with ctx.mutex("door", timeout=0.01):
+                return "held"
+        except HoldTimeoutError:
+            await ctx.step("late", act, "late")
+        return await ctx.step("last", act, "last")
+
+    async with opened_on(url, workflows=[gives_up]) as opened, opened.space.mutex("door").hold():
+        BROKEN.add("last")
+        run = await opened.start(gives_up, id="a")
+        await until(opened, "a", "failed")
+        BROKEN.clear()
+        assert await (await opened.fork("a", "last")).result(timeout=5) == "last"
+        await opened.retry("a")
+        assert await run.result(timeout=5) == "last"
+    assert DONE == ["late", "last", "last", "last"]
 
 
 async def test_a_run_that_goes_on_waits_for_its_turn_again(url: str) -> None:

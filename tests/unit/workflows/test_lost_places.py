@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from standfast.locks.locking import DurableLock
 
 DONE: Final[list[str]] = []
-MODES: Final = {"modes": ("read",), "alone": ("write",)}
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -50,14 +49,18 @@ def lock_of(ctx: sf.Context, kind: str, max_hold: str | None = None) -> Abstract
         return ctx.mutex("k", max_hold=max_hold)
     if kind == "semaphore":
         return ctx.semaphore("k", permits=2, weight=2, max_hold=max_hold)
-    return ctx.mode_lock("k", "write", max_hold=max_hold, **MODES)  # type: ignore[arg-type]
+    return ctx.mode_lock("k", "write", modes=("read",), alone=("write",), max_hold=max_hold)
 
 
 def lock_in(space: sf.Space, kind: str) -> DurableLock:
     """Return the same lock as an operator, or another process, has it."""
     if kind == "mutex":
         return space.mutex("k")
-    return space.semaphore("k", permits=2) if kind == "semaphore" else space.mode_lock("k", **MODES)
+    return (
+        space.semaphore("k", permits=2)
+        if kind == "semaphore"
+        else space.mode_lock("k", modes=("read",), alone=("write",))
+    )
 
 
 @sf.workflow
@@ -122,7 +125,7 @@ async def let_expire(env: WorkflowEnvironment, kind: str) -> None:
         if kind == "mutex"
         else space.semaphore("k", permits=2).hold()
         if kind == "semaphore"
-        else space.mode_lock("k", **MODES).hold("write")
+        else space.mode_lock("k", modes=("read",), alone=("write",)).hold("write")
     ):
         pass
 

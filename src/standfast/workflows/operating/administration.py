@@ -130,11 +130,11 @@ async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
     kept = marks
     if run.life.has_ended:
         kept = cut_for_retry(run.id, run.life, marks) if step is None else cut_at(run.id, marks, step, fork=False)
+    for child in open_children(kept):
+        await _retry_child(host, child)  # first: if one of them is refused, nothing is cut here
     changes = await _rewritten(host, keys, run, marks, kept)
     if changes is None:
         return False
-    for child in open_children(kept):
-        await _retry_child(host, child)
     header = _with_new_deadline(host, run.header)
     until = waits_until(header, host.now()) if run.life.has_ended and header.lines else None
     going_on = structs.replace(

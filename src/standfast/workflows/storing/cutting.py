@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_MARKS: Final = 200
 MOST_BYTES: Final = 80_000
 
-OPEN: Final = {"child": "child_done", "lock": "held", "began": "step"}
+OPEN: Final = {"child": ("child_done",), "lock": ("held", "released"), "began": ("step", "transaction")}
 """Marks of operations that have begun, and those by which they are seen to be done."""
 
 
@@ -37,7 +37,7 @@ def cut_at(run_id: str, marks: Sequence[Mark], step: str, *, fork: bool = True) 
             f"step {step!r:.200} of the run {run_id!r}", f"it is not recorded; there are {known:.500}"
         )
     kept = list(marks[:place])
-    _check_locks(run_id, step, kept)
+    _check_locks(f"step {step!r:.200} of the run {run_id!r}", marks, kept)
     return _without_open(kept, tuple(OPEN) if fork else ("lock",))
 
 
@@ -45,16 +45,18 @@ def cut_for_retry(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:
     """Return what a run that has ended goes on from: what was recorded before that which ended it.
 
     Of the operation that failed nothing is kept, so that it has all its attempts again; a child's start is kept, and so
-    is what branches beside it went on to do until they were told to stop.
+    is what branches beside it went on to do until they were told to stop. Refused if a lock was held there.
     """
     place = _cause(life, marks)
     if place == len(marks):
-        return list(marks)
+        _check_locks(f"the run {run_id!r}", marks, marks)
+        return _without_open(list(marks), ("lock",))
     cause = marks[place]
-    kept = [mark for mark in marks[:place] if mark.id != cause.id or mark.kind == "child"]
-    kept += _beside(branch_of(cause.id), marks[place + 1 :])
-    _check_locks(run_id, cause.id, kept)
-    return _without_open(kept, ("lock",))
+    before, beside = marks[:place], list(_beside(branch_of(cause.id), marks[place + 1 :]))
+    # With the marks of the operation itself: if it is the end of a lock, what was done inside goes with the lock.
+    _check_locks(f"step {cause.id!r:.200} of the run {run_id!r}", marks, (*before, *beside))
+    kept = [mark for mark in before if mark.id != cause.id or mark.kind == "child"]
+    return _without_open([*kept, *beside], ("lock",))
 
 
 def _beside(path: str, later: Sequence[Mark]) -> Iterator[Mark]:
@@ -97,17 +99,31 @@ def _is_same(recorded: Failure | None, ended: Failure | None) -> bool:
     return (recorded.type, recorded.message) == (ended.type, ended.message)
 
 
-def _check_locks(run_id: str, step: str, kept: Sequence[Mark]) -> None:
+def _check_locks(what: str, marks: Sequence[Mark], kept: Sequence[Mark]) -> None:
     """Refuse a cut inside of a lock: it was given back since, and others may have it."""
+    if held := _held(kept):
+        problem = f"{', '.join(held)} was held there and is not any more; go on from {_outside(marks, held)!r}"
+        raise InvalidWorkflowError(what, problem)
+
+
+def _held(marks: Sequence[Mark]) -> dict[str, None]:
+    """Return the locks that are held at the end of a history, in the order in which they were granted."""
     held: dict[str, None] = {}
-    for mark in kept:
+    for mark in marks:
         if mark.kind == "held":
             held[mark.id] = None
         elif mark.kind == "released":
             held.pop(mark.id, None)
-    if held:
-        problem = f"{', '.join(held)} was held there and is not any more; go on from {next(iter(held))!r}"
-        raise InvalidWorkflowError(f"step {step!r:.200} of the run {run_id!r}", problem)
+    return held
+
+
+def _outside(marks: Sequence[Mark], held: Collection[str]) -> str:
+    """Return where a history can be cut instead: at the operation that took these locks, or one held around them."""
+    while True:
+        place = next(number for number, mark in enumerate(marks) if mark.id in held)
+        held = _held(marks[:place])
+        if not held:
+            return marks[place].id
 
 
 def open_children(marks: Sequence[Mark]) -> list[str]:
@@ -125,7 +141,9 @@ def _without_open(marks: list[Mark], kinds: Collection[str]) -> list[Mark]:
     return [
         mark
         for mark in marks
-        if mark.kind not in kinds or mark.failure is not None or (OPEN[mark.kind], mark.id) in done
+        if mark.kind not in kinds
+        or mark.failure is not None
+        or any((kind, mark.id) in done for kind in OPEN[mark.kind])
     ]
 
 
