@@ -129,6 +129,115 @@ def is_nameless(path: Path, node: ast.AST) -> str | None:
 RULES: list[Rule] = [loads_code, runs_a_shell, starts_a_thread, reads_time, sleeps_to_wait, is_nameless]
 
 
+def chain_of(node: ast.AST) -> tuple[str, ...]:
+    """Return a name and its attributes, ``("self", "host", "worker")``; nothing if a node is something else."""
+    match node:
+        case ast.Name(id=name):
+            return (name,)
+        case ast.Attribute(value=value, attr=name):
+            return (*chain, name) if (chain := chain_of(value)) else ()
+        case _:
+            return ()
+
+
+def is_none(node: ast.AST) -> bool:
+    """Tell whether a node is the constant None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def pairs_of(target: ast.AST, value: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield each target of an assignment with its value."""
+    match target, value:
+        case (ast.Tuple(elts=targets), ast.Tuple(elts=values)):
+            for each in zip(targets, values, strict=False):
+                yield from pairs_of(*each)
+        case _:
+            yield target, value
+
+
+def resettable(tree: ast.Module) -> set[str]:
+    """Return the attributes that are set to None by something else than ``__init__``."""
+    found: set[str] = set()
+    functions = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    for function in functions:
+        for node in ast.walk(function) if function.name != "__init__" else ():
+            pairs = (
+                [pair for t in node.targets for pair in pairs_of(t, node.value)] if isinstance(node, ast.Assign) else []
+            )
+            found |= {target.attr for target, value in pairs if isinstance(target, ast.Attribute) and is_none(value)}
+    return found
+
+
+class Awaits(ast.NodeVisitor):
+    """Follows one async function, and finds what was tested before an await and is relied on after it.
+
+    Branches are read one after the other and loops twice, which is enough: the remedy, a local name that is bound once,
+    is never wrong.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self._known: dict[tuple[str, ...], bool] = {}
+        self.found: dict[int, str] = {}
+
+    def visit(self, node: ast.AST) -> None:
+        """Follow a node; not functions inside of it, which run at another time, and the body of a loop twice."""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if isinstance(node, ast.For | ast.AsyncFor):
+            self.visit(node.iter)
+        loops = isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        for _ in range(2 if loops else 1):
+            if isinstance(node, ast.AsyncFor | ast.AsyncWith):
+                self._others_run()
+            if isinstance(node, ast.For | ast.AsyncFor):
+                for each in node.body:
+                    self.visit(each)
+            else:
+                super().visit(node)
+        for each in node.orelse if isinstance(node, ast.For | ast.AsyncFor) else ():
+            self.visit(each)
+        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
+            self._others_run()
+
+    def _others_run(self) -> None:
+        self._known = dict.fromkeys(self._known, False)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Take the value first, as it is when the code runs."""
+        self.visit(node.value)
+        for target in (target for each in node.targets for target, _ in pairs_of(each, node.value)):
+            if chain := chain_of(target):
+                self._known[chain] = True
+            else:
+                self.visit(target)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """Note what is compared with None."""
+        if is_none(node.comparators[0]) and (chain := chain_of(node.left)):
+            self._known[chain] = True
+        else:
+            self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Find an attribute of something that may be None by now."""
+        chain = chain_of(node.value)
+        if len(chain) > 1 and chain[-1] in self._names and self._known.get(chain) is False:
+            self.found[node.lineno] = ".".join(chain)
+        self.generic_visit(node)
+
+
+def stale_uses(path: Path, tree: ast.Module, lines: list[str], names: set[str]) -> Iterator[str]:
+    """Yield what is relied on after an await though it was found to be there, or set, before it."""
+    for function in (each for each in ast.walk(tree) if isinstance(each, ast.AsyncFunctionDef)):
+        awaits = Awaits(names)
+        for statement in function.body:
+            awaits.visit(statement)
+        for number, chain in awaits.found.items():
+            if "# rule: " not in lines[number - 1]:
+                yield f"{path}:{number}: {chain} may be None after an await: bind it to a local name before, once"
+
+
 def function_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return the lines of a function without its docstring."""
     first = node.body[1] if len(node.body) > 1 and ast.get_docstring(node) else node.body[0]
@@ -186,6 +295,7 @@ def problems() -> Iterator[str]:
     """Yield everything that breaks a rule, file by file."""
     lengths: dict[str, int] = {}
     sizes: dict[Path, int] = {}
+    trees: dict[Path, ast.Module] = {}
     for path in files():
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         yield from forbidden_text(path, text)
@@ -195,10 +305,13 @@ def problems() -> Iterator[str]:
         yield from broken_rules(path, tree, lines)
         yield from bare_directives(path)
         if inside(path, "."):
-            sizes[path] = len(lines)
+            sizes[path], trees[path] = len(lines), tree
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     lengths[f"{path}:{node.lineno}: {node.name}"] = function_length(node)
+    names = {name for tree in trees.values() for name in resettable(tree)}
+    for path, tree in trees.items():
+        yield from stale_uses(path, tree, (ROOT / path).read_text(encoding="utf-8").splitlines(), names)
     yield from shape(lengths, sizes)
 
 

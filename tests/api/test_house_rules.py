@@ -73,3 +73,41 @@ def test_an_ignore_without_a_reason_is_found(comment: str, silent: int, tmp_path
 def test_traces_of_one_machine_are_found(text: str) -> None:
     """No file names a folder of one machine or a package registry."""
     assert len(list(rules.forbidden_text(Path("README.md"), text))) == 1
+
+
+STALE = {
+    "tested, then awaited": "if self.worker is None:\n  return\nawait f()\nself.worker.guard",
+    "set, then awaited": "self.worker = g()\nawait f()\nself.worker.guard",
+    "of another object": "if self._host.worker is not None:\n  await f()\n  self._host.worker.guard",
+    "in the next round of a loop": "if self.worker is not None:\n  for x in y:\n    self.worker.guard\n    await f()",
+    "after an async with": "if self.worker is None:\n  return\nasync with f():\n  pass\nself.worker.guard",
+}
+FRESH = {
+    "bound once": "worker = self.worker\nif worker is None:\n  return\nawait f()\nworker.guard",
+    "tested again": "if self.worker is None:\n  await f()\nif self.worker is not None:\n  self.worker.guard",
+    "set by the await": "if self.worker is None:\n  self.worker = await f()\nself.worker.guard",
+    "used before": "if self.worker is not None:\n  await f(self.worker.guard)",
+    "never reset": "if self.store is None:\n  return\nawait f()\nself.store.close()",
+    "in the line of a loop": "if self.worker is not None:\n  for x in await f(self.worker.guard):\n    pass",
+    "in another function": "if self.worker is None:\n  return\nawait f()\ng(lambda: self.worker.guard)",
+}
+
+
+def stale(body: str) -> list[str]:
+    """Return what a method does against the rule; ``worker`` is set to None elsewhere."""
+    indented = "\n".join(f"    {line}" for line in body.splitlines())
+    code = f"async def use(self):\n{indented}\ndef lose(self):\n    self.x, self.worker = 1, None\n"
+    tree = ast.parse(code)
+    return list(rules.stale_uses(INSIDE, tree, code.splitlines(), rules.resettable(tree)))
+
+
+@pytest.mark.parametrize("body", STALE.values(), ids=STALE)
+def test_what_may_be_none_after_an_await_is_not_relied_on(body: str) -> None:
+    """Others run meanwhile, and may have taken it away."""
+    assert len(stale(body)) == 1
+
+
+@pytest.mark.parametrize("body", FRESH.values(), ids=FRESH)
+def test_what_is_looked_at_again_or_bound_once_may_be_relied_on(body: str) -> None:
+    """So may what nothing takes away."""
+    assert stale(body) == []

@@ -173,11 +173,11 @@ class Engine(Overseer):
             await self._before(self)
         if self._drives:
             worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
-            self._ticker = Ticker(host, lambda: worker.is_stopping)
-            worker.on_schedule = self._ticker.on_timer
-            await self._ticker.come_back()
+            ticker = self._ticker = Ticker(host, lambda: worker.is_stopping)
+            worker.on_schedule = ticker.on_timer
+            await ticker.come_back()
             await host.attend()
-            await self._worker.start()
+            await worker.start()
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
         """Stop: hand every run back, so that others can take it up at once, and close the store.

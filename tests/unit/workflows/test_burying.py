@@ -10,7 +10,7 @@ from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows.storing.records import LIVES, RunKeys
 from standfast.workflows.working import claiming
 from standfast.workflows.working.claiming import bury, workers_of
-from tests.unit.workflows.engines import collects
+from tests.unit.workflows.engines import collects, engine
 
 if TYPE_CHECKING:
     import pytest
@@ -64,3 +64,29 @@ async def test_a_worker_that_was_taken_for_dead_does_not_take_the_flag_of_its_ru
         keys = RunKeys(host.space, run.id)
         seen = await host.space.read(keys.life, keys.ready)
         assert LIVES.decode(seen.records[keys.life].value).owner or seen.version(keys.ready)
+
+
+async def test_a_worker_that_loses_its_presence_while_it_loads_a_run_again_leaves_it_to_another(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was when it began is what it goes on with: it may be no worker at all by then."""
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    async with engine(url) as opened:
+        run = await opened.start(collects, 1)
+        host = opened.host
+        lost = asyncio.Event()
+
+        def lose(*_: object) -> bool:
+            """Lose the presence after the run's records were read, and before it is claimed."""
+            if not lost.is_set():
+                lost.set()
+                host.lost_presence()
+            return False
+
+        monkeypatch.setattr(claiming, "_is_being_claimed", lose)
+        host.loaded[run.id].abandon()
+        await lost.wait()
+        await run.signal("item", 7)
+        assert await run.result(timeout=20) == [7]
+    assert heard == []

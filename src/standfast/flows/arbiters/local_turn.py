@@ -210,7 +210,7 @@ class LocalHolding(Struct, eq=False):
     async def __aenter__(self) -> LocalTurn:
         arbiter, ask = self._arbiter, self._ask
         turn = self._turn = arbiter.kept(ask) if self._is_durable else arbiter.enter(ask, ask.manner)
-        turn.body = this_body()
+        body = turn.body = this_body()
         try:
             if ask.beside is not None and not self._is_durable:
                 await arbiter.commit(ask.beside, turn.position, turn)
@@ -222,7 +222,7 @@ class LocalHolding(Struct, eq=False):
                 await turn.come()
         except BaseException as error:
             arbiter.leave(turn)
-            was_stopped = turn.body.was_cancelled and await turn.body.take_back(error) is None
+            was_stopped = body.was_cancelled and await body.take_back(error) is None
             if was_stopped and isinstance(error, asyncio.CancelledError):
                 raise (turn.problem or ending_of(ask.id, turn.stop)) from None
             if isinstance(error, StoreError):

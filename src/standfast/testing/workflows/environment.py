@@ -240,9 +240,10 @@ class WorkflowEnvironment:
     async def _state(self) -> object:
         """Return :meth:`_progress`, after a look whether something was overheard."""
         progress = self._progress()
-        if self._process is not None and not self._process.life.is_dead:
-            for run_id in await self._overheard(self._process.engine):
-                self._process.engine.host.look_again(run_id)
+        process = self._process
+        if process is not None and not process.life.is_dead:
+            for run_id in await self._overheard(process.engine):
+                process.engine.host.look_again(run_id)
         return progress
 
     async def _overheard(self, engine: Engine) -> list[str]:

@@ -148,12 +148,13 @@ class Talk:
 
     async def _next_frame(self, timeout: float) -> str | None:
         """Return the next frame, or None after a time. The frame is not lost then."""
-        if self._receiving is None:
-            self._receiving = asyncio.ensure_future(self._socket.receive())
-        await asyncio.wait({self._receiving}, timeout=timeout)
-        if not self._receiving.done():
+        receiving = self._receiving
+        if receiving is None:
+            receiving = self._receiving = asyncio.ensure_future(self._socket.receive())
+        await asyncio.wait({receiving}, timeout=timeout)
+        if not receiving.done():
             return None
-        received, self._receiving = self._receiving.result(), None
+        received, self._receiving = receiving.result(), None
         if received["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(received.get("code", GOING_AWAY))
         data: str | bytes = received.get("text") or received.get("bytes") or ""

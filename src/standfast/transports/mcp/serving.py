@@ -116,12 +116,12 @@ class ToolEndpoint:
         self._toolbox.tell_what_is_loose()
         self._closing.clear()
         ready = asyncio.Event()
-        self._living = asyncio.ensure_future(self._live(ready))
+        living = self._living = asyncio.ensure_future(self._live(ready))
         waiting = asyncio.ensure_future(ready.wait())
-        await asyncio.wait({self._living, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({living, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        if self._living.done():
-            await self._living
+        if living.done():
+            await living
 
     async def aclose(self) -> None:
         """End all sessions."""

@@ -135,7 +135,8 @@ async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Sn
 
 async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, header: Record) -> Activation | None:
     """Load a run again that this very worker drives, and has dropped because it did not know what was written."""
-    if host.worker is None or life.owner != host.worker.presence:
+    worker = host.worker
+    if worker is None or life.owner != worker.presence:
         host.dropped.discard(keys.id)
         return None
     if keys.id in host.loaded or host.is_mismatched(keys.id):
@@ -151,7 +152,7 @@ async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, he
         await commit_over(host.space, given_back, {keys.ready: READY})
         return None
     grant = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), record.version)
-    answer = await host.space.commit(host.worker.guard, Check(keys.life, life_version), grant)
+    answer = await host.space.commit(worker.guard, Check(keys.life, life_version), grant)
     if isinstance(answer, Conflict):
         return None
     right, marks = Claim(own, answer.versions[own], life.owner, life_version), await marks_of(host.space, keys)
