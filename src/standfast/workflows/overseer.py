@@ -159,7 +159,8 @@ class Overseer(Client):
     ) -> int:
         """Delete runs that have ended, with everything that they have started; return how many runs that were.
 
-        Nothing of them remains but their idempotency keys, so that what was done once is not done again.
+        Nothing of them remains but their idempotency keys, so that what was done once is not done again, and how often
+        each chosen id was used, so that a new run of that id has idempotency keys of its own.
 
             await engine.purge(older_than="30 days")
 

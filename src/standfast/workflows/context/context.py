@@ -76,8 +76,14 @@ class Context:
         return not self._activation.replay.is_over
 
     def idempotency_key(self, step_id: str) -> str:
-        """Return the key that stands for one step of this run, each time that it is tried."""
-        return f"{self._activation.keys.id}:{step_id}"
+        """Return the key that stands for one step of this run, each time that it is tried.
+
+        It is that of the step with this id in the branch that asks, as :func:`standfast.current_step` has it there; or
+        of any branch, with the branch's path in front, as :attr:`~standfast.CurrentStep.step_id` tells it.
+        """
+        branch = CURRENT.get()
+        is_placed = branch is None or "/" in step_id or not self._activation.header.incarnation
+        return self._activation.effect_key(step_id if branch is None or is_placed else branch.placed(step_id))
 
     def _branch(self, operation: str) -> Branch:
         branch = CURRENT.get()

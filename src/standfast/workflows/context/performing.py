@@ -173,8 +173,8 @@ class Performance:
 
     async def _attempt_it(self) -> tuple[Any, BaseException | None]:
         branch, activation, step = self._branch, self._activation, self._step
-        run_id = activation.keys.id
-        current = CurrentStep(run_id, self._id, self._attempt, f"{run_id}:{self._id}", activation.fence)
+        key = activation.effect_key(self._id)
+        current = CurrentStep(activation.keys.id, self._id, self._attempt, key, activation.fence)
         recording = Recording(activation, step, self._id, self._digest)
         tokens = CURRENT_STEP.set(current), INSIDE.set(False), RECORDING.set(recording)
         if activation.host.on_attempt is not None:
@@ -303,7 +303,7 @@ class Performance:
 
     async def _reconcile(self) -> Mark | None:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""
-        now, key = self._activation.host.now(), f"{self._activation.keys.id}:{self._id}"
+        now, key = self._activation.host.now(), self._activation.effect_key(self._id)
         error, answer = StepInterruptedError(self._id, key), None
         tokens = (
             CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)),

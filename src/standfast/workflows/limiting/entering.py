@@ -18,7 +18,7 @@ from standfast.workflows.limiting.standing import entry_id_of
 from standfast.workflows.limiting.waiting import admitted_life, count_waiting, waiting_life, waits_until
 from standfast.workflows.running.activation import Activation
 from standfast.workflows.running.journal import Claim
-from standfast.workflows.starting.creating import Started, creation, find_there, first_life, header_of
+from standfast.workflows.starting.creating import Started, after_gone, creation, find_there, first_life, header_of
 from standfast.workflows.storing.records import HEADERS, OWNERSHIPS, READY, Ownership, RunKeys
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ..
         try:
             return await starting.start()
         except _FoundError as there:
+            is_header = there.key == RunKeys(host.space, asked.run_id).header
+            if is_header and (anew := after_gone(asked, there.record)) is not None:
+                asked = anew
+                continue
             met = await find_there(host, asked, Conflict(host.now(), {there.key: there.record}))
             if met is not None:
                 return met
@@ -212,8 +216,8 @@ class _Starting:
         return [*changes, *self._asked.alongside]
 
     def _check_is_new(self, seen: Snapshot) -> None:
-        for key in (self._once, self._keys.header):
-            if key is not None and seen.version(key):
+        for key, expected in ((self._once, 0), (self._keys.header, self._asked.over)):
+            if key is not None and seen.version(key) != expected:
                 raise _FoundError(key, seen.get(key))
         for change in self._asked.alongside:
             if seen.version(change.key) != change.expected:

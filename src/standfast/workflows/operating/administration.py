@@ -53,6 +53,7 @@ def _again(host: Host, run: Found, run_id: str | None, *, drive: bool) -> Start:
         tags=run.header.tags,
         forked_from=run.id,
         drive=drive,
+        chosen=run_id is not None,
     )
 
 

@@ -13,7 +13,7 @@ from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.operating.forcing import Found, clear_states, descendants, end_by_force, find, let_go
 from standfast.workflows.running.continuing import next_id
-from standfast.workflows.storing.records import HEADERS, LIVES, ONCES, Once, RunKeys
+from standfast.workflows.storing.records import HEADERS, LIVES, ONCES, Once, RunKeys, gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -141,10 +141,17 @@ async def _lives(host: Host, chosen: Chosen) -> AsyncIterator[Found]:
 
 
 async def make_room(host: Host, run_id: str) -> None:
-    """Delete a run that has ended so that a new one can have its id; what was sent to it stays known."""
+    """Delete a run that has ended, and what it started, so that a new one can have its id.
+
+    What was sent to it stays known.
+    """
     try:
-        if (await find(host.space, run_id)).life.continues:
+        run = await find(host.space, run_id)
+        if run.life.continues:
             await make_room(host, next_id(run_id))
+        for child in reversed(await descendants(host.space, run)):
+            await end_by_force(host, child.id, "a new run has the id of its parent")
+            await _delete(host, child.id)
         await _delete(host, run_id, keep_markers=True)
     except (RunNotFoundError, RunUnfinishedError):
         return  # somebody else was faster, and has perhaps started the new one
@@ -205,7 +212,7 @@ def _beside(host: Host, keys: RunKeys, run: Found) -> list[RecordKey]:
 
 
 async def _is_gone(host: Host, keys: RunKeys, run: Found, records: list[Record]) -> bool:
-    """Delete the run itself and the last that it has left. Its idempotency key stays, to say that the run was there."""
+    """Delete the run itself and the last that it has left. That it was there stays: its idempotency key, and its id."""
     beside = _beside(host, keys, run)
     seen = await host.space.read(*beside)
     changes: list[Change] = [Delete(keys.life, run.life_version)]
@@ -214,6 +221,8 @@ async def _is_gone(host: Host, keys: RunKeys, run: Found, records: list[Record])
     for key in beside:
         if key == once:
             changes.append(Put(key, ONCES.encode_own(Once(keys.id, purged=True)), seen.version(key)))
+        elif key == keys.header and (left := gone(run.header)) is not None:
+            changes.append(Put(key, HEADERS.encode_own(left), seen.version(key)))
         elif version := seen.version(key):
             changes.append(Delete(key, version))
     return not isinstance(await host.space.commit(*changes), Conflict)

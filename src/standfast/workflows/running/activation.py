@@ -20,7 +20,7 @@ from standfast.workflows.running.mail import Mail
 from standfast.workflows.running.news import News
 from standfast.workflows.running.replay import Replay
 from standfast.workflows.running.turns import Turns
-from standfast.workflows.storing.records import Mark
+from standfast.workflows.storing.records import Mark, effect_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,11 @@ class Activation:
     def fence(self) -> int:
         """The version of the owner's grant; 0 for a copy."""
         return 0 if self.claim is None else self.claim.fence
+
+    def effect_key(self, step_id: str) -> str:
+        """Return the idempotency key of a step, whose id has its branch's path."""
+        space = self.host.space
+        return effect_key(space.namespace, space.tenant, self.keys.id, self.header.incarnation, step_id)
 
     # --- the history ---------------------------------------------------------------------------------------------
 

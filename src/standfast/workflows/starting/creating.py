@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
 from standfast.errors import IdempotencyKeyPurgedError, RunNotFoundError, WorkflowAlreadyExistsError
@@ -36,6 +36,10 @@ class Start(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     alongside: tuple[Any, ...] = ()
     forked_from: str = ""
+    chosen: bool = False
+    incarnation: int = 1
+    over: int = 0
+    """The version of what a deleted run has left under this id; 0: nothing."""
 
 
 class Started(Struct, frozen=True):
@@ -65,6 +69,8 @@ def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> H
         lines=lines,
         forked_from=asked.forked_from,
         tags=asked.tags,
+        incarnation=asked.incarnation,
+        chosen=asked.chosen,
     )
 
 
@@ -84,7 +90,7 @@ def creation(
     """Return the changes that create a run. They are refused if it, or its idempotency key, exists."""
     keys = RunKeys(host.space, asked.run_id)
     changes: list[Change] = [
-        Put(keys.header, HEADERS.encode_own(header_of(asked, now, lines))),
+        Put(keys.header, HEADERS.encode_own(header_of(asked, now, lines)), asked.over),
         Put(keys.life, LIVES.encode_own(life)),
     ]
     if life.until is not None:
@@ -95,6 +101,19 @@ def creation(
         once = host.space.key("once", asked.idempotency_key)
         changes.append(Put(once, ONCES.encode_own(Once(asked.run_id))))
     return changes
+
+
+def after_gone(asked: Start, record: Record | None) -> Start | None:
+    """Return a start that begins anew where a deleted run had the same id; None if there is something else, or nothing.
+
+    Args:
+        asked: The start.
+        record: The header that it has met.
+    """
+    header = None if record is None else HEADERS.decode(record.value)
+    if record is None or header is None or not header.is_gone or record.version == asked.over:
+        return None
+    return structs.replace(asked, incarnation=header.incarnation + 1, over=record.version)
 
 
 async def found(host: Host, asked: Start, conflict: Conflict) -> Started:

@@ -15,6 +15,7 @@ from standfast.workflows.running.journal import Claim
 from standfast.workflows.starting.creating import (
     Start,
     Started,
+    after_gone,
     check_same,
     creation,
     find_there,
@@ -65,7 +66,15 @@ def as_start(
     packed = workflow.signature.pack(args, kwargs)
     chosen = new_id() if run_id is None else checked_id("run id", run_id)
     key = "" if idempotency_key is None else checked_id("idempotency key", idempotency_key)
-    return Start(workflow=workflow, packed=packed, run_id=chosen, idempotency_key=key, delay=delay, drive=drive)
+    return Start(
+        workflow=workflow,
+        packed=packed,
+        run_id=chosen,
+        idempotency_key=key,
+        delay=delay,
+        drive=drive,
+        chosen=run_id is not None,
+    )
 
 
 async def start(host: Host, asked: Start) -> Started:
@@ -98,7 +107,9 @@ async def start(host: Host, asked: Start) -> Started:
         if worker is not None and worker.guard.key in answer.current:
             host.lost_presence()
             continue
-        if (there := await find_there(host, asked, answer)) is not None:
+        if (anew := after_gone(asked, answer.current.get(keys.header))) is not None:
+            asked = anew
+        elif (there := await find_there(host, asked, answer)) is not None:
             return there
     problem = f"it could not be started in {TRIES} tries: this worker is taken for dead, or such runs come and go"
     raise StoreBusyError("a run", problem)

@@ -19,7 +19,7 @@ from standfast.stores.protocol import Conflict, Put
 from standfast.workflows.limiting.arriving import WAITS
 from standfast.workflows.limiting.standing import standings_of
 from standfast.workflows.limiting.waiting import waits_until
-from standfast.workflows.starting.creating import Started, compare, creation, first_life, header_of
+from standfast.workflows.starting.creating import Started, after_gone, compare, creation, first_life, header_of
 from standfast.workflows.storing.records import ONCES, READY, RunKeys
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ async def start_within(host: Host, asked: Start) -> Talk[Started]:
     standings = standings_of(asked.workflow, asked.packed)
     _check_lines(asked, standings)
     joining = await joining_of(host.space.store, host.space.store.capabilities.backend)
-    return _talk(host, asked, joining, _changes(host, asked, standings))
+    return _talk(host, asked, joining, standings)
 
 
 def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
@@ -78,11 +78,15 @@ def _changes(host: Host, asked: Start, standings: tuple[Standing, ...]) -> list[
     return changes
 
 
-def _talk(host: Host, asked: Start, joining: Joining, changes: list[Change]) -> Talk[Started]:
+def _talk(host: Host, asked: Start, joining: Joining, standings: tuple[Standing, ...]) -> Talk[Started]:
+    header = RunKeys(host.space, asked.run_id).header
     for _ in range(TRIES):
-        answer = yield from joining.write(changes)
+        answer = yield from joining.write(_changes(host, asked, standings))
         if not isinstance(answer, Conflict):
             return Started(asked.run_id, is_new=True)
+        if (anew := after_gone(asked, answer.current.get(header))) is not None:
+            asked = anew
+            continue
         run_id = _met(host, asked, answer)
         keys = RunKeys(host.space, run_id)
         seen = yield from joining.read((keys.header, keys.life))

@@ -59,7 +59,15 @@ class Standing(Struct, frozen=True, omit_defaults=True):
 
 
 class Header(Struct, frozen=True, omit_defaults=True):
-    """What a run was started with. It never changes."""
+    """What a run was started with. It never changes.
+
+    When a run is deleted whose id can be used again, a header without a workflow stays: it says how often the id was.
+
+    Attributes:
+        incarnation: How many runs have had this id, this one included; 0: it was started by an early version, and the
+            idempotency keys of its steps are made as they were then.
+        chosen: Its id was chosen by whoever started it, and may come again.
+    """
 
     workflow: str
     version: str
@@ -79,6 +87,13 @@ class Header(Struct, frozen=True, omit_defaults=True):
     mail_from: tuple[str, ...] = ()
     forked_from: str = ""
     tags: tuple[str, ...] = ()
+    incarnation: int = 0
+    chosen: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the run was deleted, and only how often its id was used is left."""
+        return not self.workflow
 
 
 class Life(Struct, frozen=True, omit_defaults=True):
@@ -237,6 +252,41 @@ MOST_LISTED: Final = 10
 
 READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
 NO_DUE: Final = DUES.encode(Due())
+
+
+def gone(header: Header) -> Header | None:
+    """Return what is left of the header of a run that is deleted; None: nothing, because its id does not come again.
+
+    Children and runs that went on as a new one are named after another run, and count with it.
+    """
+    if header.parent or header.continued_from or not (header.chosen or not header.incarnation):
+        return None
+    return Header("", "", Raw(b"null"), header.started_at, incarnation=max(1, header.incarnation))
+
+
+def effect_key(namespace: str, tenant: str, run_id: str, incarnation: int, step_id: str) -> str:
+    """Return the idempotency key of a step: no two steps of any two runs have the same.
+
+    It is ``run:step`` in the default namespace and tenant, for the first run of that id. Everything else is
+    ``:namespace:tenant:run:incarnation:step``. Colons are escaped in all but the step, which comes last.
+
+    Args:
+        namespace: Where the run lies.
+        tenant: Whose it is.
+        run_id: The run.
+        incarnation: See :class:`Header`.
+        step_id: The step, with its branch's path.
+    """
+    if not incarnation:
+        return f"{run_id}:{step_id}"
+    if incarnation == 1 and namespace == tenant == "default":
+        return f"{_without_colons(run_id)}:{step_id}"
+    names = (namespace, tenant, run_id, str(incarnation))
+    return f":{':'.join(map(_without_colons, names))}:{step_id}"
+
+
+def _without_colons(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A")
 
 
 def packed_chunk(marks: Sequence[Mark]) -> bytes:
