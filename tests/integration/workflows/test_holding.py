@@ -12,6 +12,9 @@ import pytest
 
 import standfast as sf
 from standfast.errors import WouldWaitError
+from standfast.stores.protocol import Put
+from standfast.workflows.storing.records import CHUNKS, Chunk, RunKeys
+from standfast.workflows.working.claiming import marks_of
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.holding import holds
 
@@ -38,11 +41,16 @@ async def worker(url: str) -> AsyncIterator[None]:
         await process.wait()
 
 
+async def reached(engine: sf.Engine, run_id: str, status: str) -> None:
+    """Wait until a run is in a state."""
+    async with engine.space.watch(engine.space.key("life", run_id)) as watch:
+        while (await engine.get(run_id)).status != status:
+            await watch.wait(0.5)
+
+
 async def suspended(engine: sf.Engine, run_id: str) -> None:
     """Wait until a run waits."""
-    async with engine.space.watch(engine.space.key("life", run_id)) as watch:
-        while (await engine.get(run_id)).status != "suspended":
-            await watch.wait(0.5)
+    await reached(engine, run_id, "suspended")
 
 
 async def test_a_killed_worker_takes_no_lock_of_a_run_with_it(tmp_path: object) -> None:
@@ -68,3 +76,52 @@ async def test_a_killed_worker_takes_no_lock_of_a_run_with_it(tmp_path: object) 
         assert await inside.get() == ["+a", "-a", "+b", "-b"]
         async with engine.space.mutex("k").try_hold():
             pass
+
+
+async def standfast(*words: str, url: str) -> str:
+    """Run the command as an operator does; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "standfast", *words,
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "STANDFAST_STORE": url},
+    )  # fmt: skip
+    told, _ = await process.communicate()
+    assert process.returncode == 0
+    return told.decode()
+
+
+async def test_a_run_whose_lock_is_released_before_it_noticed_ends_with_the_next_worker(tmp_path: object) -> None:
+    """An operator releases the lock twice while no worker is up: the run that had it for a moment enters again."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with sf.Engine(url, workflows=[holds], drive=False) as engine:
+        inside = engine.state.workflow("holds", "inside", type=list[str])
+        async with worker(url):
+            await engine.start(holds, id="a")
+            await suspended(engine, "a")
+            second = await engine.start(holds, id="b")
+            await suspended(engine, "b")
+        for _ in range(2):
+            assert "released" in await standfast("locks", "release", "k", "--yes", url=url)
+        async with worker(url):
+            await second.signal("go")
+            assert await second.result(timeout=30) > 0
+            assert "completed" in await standfast("runs", "show", "b", url=url)
+        assert await inside.get() == ["+a", "+b", "-b"]
+
+
+async def test_a_run_that_can_record_nothing_any_more_is_shown_and_goes_on_when_it_is_retried(tmp_path: object) -> None:
+    """A worker puts it aside after a few tries; the operator finds it in the list, and lets it go on."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with sf.Engine(url, workflows=[holds], drive=False) as engine:
+        async with worker(url):
+            run = await engine.start(holds, id="a")
+            await suspended(engine, "a")
+        keys = RunKeys(engine.space, "a")
+        marks = await marks_of(engine.space, keys)
+        await engine.space.commit(Put(keys.chunk(len(marks)), CHUNKS.encode(Chunk(()))))  # as an early version did
+        await run.signal("go")
+        async with worker(url):
+            await reached(engine, "a", "quarantined")
+            assert "a" in await standfast("runs", "list", "--status", "quarantined", url=url)
+            assert "an operator" in await standfast("runs", "show", "a", url=url)
+            await standfast("runs", "retry", "a", "--yes", url=url)
+            assert await run.result(timeout=30) > 0

@@ -98,7 +98,7 @@ async def parent(ctx: sf.Context) -> str:
     return await ctx.child(one)
 
 
-WORKFLOWS: Final = [one, limited, branches, parent]
+WORKFLOWS: Final[list[Any]] = [one, limited, branches, parent]
 
 
 def opened_on(url: str, **options: Any) -> sf.Engine:
