@@ -19,7 +19,7 @@ from standfast.flows.abandoning import cancel_in_the_end
 from standfast.flows.arbiters.protocol import Stop
 from standfast.flows.calling import CHAIN
 from standfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
-from standfast.flows.following import follow, follow_memory, until_ended
+from standfast.flows.following import MemorySource, follow, follow_stored, until_ended
 from standfast.flows.informing import explain, info_of
 from standfast.flows.keying import label_of
 from standfast.flows.records import CancelRecord, Stored
@@ -116,6 +116,11 @@ class Handle:
     def is_durable(self) -> bool:
         """Whether it goes on when its server dies."""
         return self.record.durable
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this process runs it, so that it ends no later than this process does."""
+        return self._attended is not None
 
     @property
     def is_taken_on(self) -> bool:
@@ -272,15 +277,11 @@ class Handle:
         Raises:
             RequestNotFoundError: On iterating: it is not known any more.
         """
-        attended = self._attended
+        attended, is_own = self._attended, self.may_cancel or self.sees_all
         self._begin()
         if attended is None or attended.is_stored:
-            return follow(self._server.space, self.keys, after, is_own=self.may_cancel or self.sees_all)
-
-        def ended() -> RequestRecord | None:
-            return attended.record if attended.is_over else None
-
-        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel or self.sees_all)
+            return follow_stored(self._server.space, self.keys, after, is_own=is_own)
+        return follow(MemorySource(attended.memory, lambda: attended.record), after, is_own=is_own)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 
