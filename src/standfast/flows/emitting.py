@@ -42,6 +42,9 @@ TRIES: Final = 10
 PAUSE: Final = 0.05
 """Seconds after the first try to write while the store does not answer; each further pause is longer by as much."""
 
+PATIENCE: Final = 1.0
+"""Seconds for which a request that is stopped waits until its last events are written."""
+
 KEPT: Final = 86_400.0
 """Seconds for which events are kept."""
 
@@ -154,7 +157,7 @@ class Journal:
         self.last = last
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow."""
+        """Tell those who follow. What a task tells that outlives its request is not kept: the end was told."""
         record = EVENTS.encode_own(EventRecord(name, self._now(), Raw(packed_event(data))))
         self.last += 1
         self._pending.append((self._keys.event(self.last), record))
@@ -167,6 +170,15 @@ class Journal:
             await asyncio.shield(self._writing)
         if self._problem is not None:
             raise self._problem
+
+    async def close(self) -> None:
+        """Wait a moment until everything is written that was told so far, and write nothing after that.
+
+        It is for a request that is stopped: whatever becomes of its events, its end is written next.
+        """
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=PATIENCE)
+        self._problem = self._problem or RequestInterruptedError(self._keys.id)
 
     async def _write(self) -> None:
         tried = 0
