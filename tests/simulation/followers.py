@@ -53,7 +53,7 @@ HEADERS: Final = [(b"host", b"chat.example"), (b"x-user", b"ada"), (b"content-ty
 
 async def pause(chance: random.Random) -> None:
     """Do something else for a while, or not."""
-    if chance.random() < 0.5:  # noqa: PLR2004 -- half of the time
+    if chance.random() < 0.5:
         await asyncio.sleep(chance.choice(PAUSES))
 
 
@@ -65,7 +65,7 @@ class Teller:
         self._chance: Final = chance
         self.told: Final = chance.choice((0, 1, 2, 5, 20))
         self.ending: Final = chance.choice(("returns", "returns", "raises", "is cancelled"))
-        self._is_bursty: Final = chance.random() < 0.6  # noqa: PLR2004 -- most of the time
+        self._is_bursty: Final = chance.random() < 0.6
         self.has_told: Final = asyncio.Event()
         self.flow: Final = sf.Flow("support")
         for name, options in (
@@ -152,12 +152,11 @@ async def follow_by_handle(world: World) -> None:
     events: list[Event] = []
     while not events or events[-1].name != "request.ended":
         found = await world.app.find(ADA, handle.id)
-        async with contextlib.aclosing(found.events(events[-1].number if events else 0)) as following:
-            async for event in following:
-                events.append(event)
-                await pause(world.chance)
-                if world.chance.random() < 0.1:  # noqa: PLR2004 -- now and then
-                    break
+        async for event in found.events(events[-1].number if events else 0):
+            events.append(event)
+            await pause(world.chance)
+            if world.chance.random() < 0.1:
+                break
     world.teller.check(events)
 
 

@@ -137,7 +137,9 @@ def test_every_follower_is_in_a_simulation() -> None:
     """What yields asynchronously or watches records is read to its end by a program here, or says why not."""
     root = Path(standfast.__file__).parent
     files = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in APART]
-    found = {name for path in files for name in followers_in(path.relative_to(root).as_posix(), path.read_text("utf-8"))}
+    found = {
+        name for path in files for name in followers_in(path.relative_to(root).as_posix(), path.read_text("utf-8"))
+    }
 
     assert found == FOLLOWERS.keys() | OTHERS.keys()
     assert {name for names in FOLLOWERS.values() for name in names} <= OF_REQUESTS.keys() | OF_THE_REST.keys()

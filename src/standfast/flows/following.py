@@ -1,7 +1,7 @@
 """Following a request: what it tells after a number, and then as it comes, until its end. Nothing twice, no gaps.
 
-A follower keeps a cursor, the number of the last event that it has read, and looks what there is after it before it ever
-waits. So it is never too late, however slowly it reads.
+A follower keeps a cursor, the number of the last event that it has read, and looks for what comes after it before it
+waits. So it misses nothing, however slowly it reads.
 
 The end is an event too, the last one. It is not stored: its number is the one after the last that was told, and nothing
 is told after the end, so whoever asks gets the same.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from standfast.flows.emitting import Memory
     from standfast.flows.records import RequestKeys, RequestRecord
+    from standfast.flows.seeing import Sight
     from standfast.flows.viewing import View
     from standfast.scope import Scope
     from standfast.stores.protocol import Watch
@@ -67,10 +68,11 @@ class Source(Protocol):
         ...
 
 
-async def follow(source: Source, after: int = 0, *, is_own: bool = True) -> AsyncIterator[Event]:
+async def follow(source: Source, after: int = 0, sight: Sight = "own") -> AsyncIterator[Event]:
     """Yield what a request tells after an event, as it comes, and its end: the one loop behind all that follow.
 
-    Events that are gone before they were read are told as one event, whose number is that of the last of them.
+    Events that are gone before they were read are told as one event, whose number is that of the last of them. To those
+    who may see the status only, none is told but the end.
 
     Raises:
         RequestNotFoundError: The tenant has no such request.
@@ -78,6 +80,13 @@ async def follow(source: Source, after: int = 0, *, is_own: bool = True) -> Asyn
     read = 0
     while True:
         record = await source.end()  # before the events: all that was told before the end is there then
+        if sight == "status":
+            if record is not None:
+                if not after:
+                    yield Event(1, END, {"status": record.status})
+                return
+            await source.beyond(await source.last())
+            continue
         async for event in source.after(after):
             if event.number > after + 1:
                 yield Event(event.number - 1, DROPPED, {"count": event.number - 1 - after})
@@ -86,7 +95,7 @@ async def follow(source: Source, after: int = 0, *, is_own: bool = True) -> Asyn
         if record is not None:
             last = max(read, await source.last())
             if after <= last:
-                yield end_of(record, last + 1, is_own=is_own)
+                yield end_of(record, last + 1, is_own=sight == "own")
             return
         await source.beyond(after)
 
@@ -121,10 +130,10 @@ class MemorySource:
         await self._memory.beyond(number)
 
 
-async def follow_stored(scope: Scope, keys: RequestKeys, after: int = 0, *, is_own: bool = True) -> AsyncIterator[Event]:
+async def follow_stored(scope: Scope, keys: RequestKeys, after: int = 0, sight: Sight = "own") -> AsyncIterator[Event]:
     """Yield what a request tells that lies in the store, wherever it runs; see :func:`follow`."""
     async with scope.watch(keys.events, keys.record, RunKeys(scope, keys.id).life) as watch:
-        async for event in follow(StoredSource(scope, keys, watch), after, is_own=is_own):
+        async for event in follow(StoredSource(scope, keys, watch), after, sight):
             yield event
 
 
