@@ -112,6 +112,16 @@ class Stage:
 
         flow.action(name="kept", concurrency="queue", durable=True)(work)
 
+        async def tell(request: sf.Request, name: str) -> None:
+            """Tell half of it, wait for the test, and end with the other half."""
+            for number in range(int(name)):
+                if number == int(name) // 2:
+                    await self._held[name].wait()
+                request.emit(number)
+
+        flow.action(name="told")(tell)
+        flow.action(name="told_in_turn", concurrency="queue")(tell)
+
         @flow.action(concurrency="queue")
         async def nested(request: sf.Request, name: str) -> str:
             return await self.nest(request, name)

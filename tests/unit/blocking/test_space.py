@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from standfast.blocking import Space
+    from standfast.locks import StateEvent
 
 
 def test_records_are_written_and_read(space: Space) -> None:
@@ -90,6 +91,21 @@ def test_events_of_a_state_are_heard(space: Space) -> None:
     visits.increment()
 
     assert heard == read == [1, 2]
+
+
+def test_a_reader_of_a_state_ends_when_another_thread_leaves_it(space: Space) -> None:
+    """What was kept for it is read first."""
+    visits = space.state.shared("visits", type=int, initial=0)
+    events, read = visits.events(), list[StateEvent]()
+    events.__enter__()
+    reader = threading.Thread(target=lambda: read.extend(events))
+    reader.start()
+    visits.increment()
+    events.__exit__()
+    reader.join(10)
+
+    assert not reader.is_alive()
+    assert [event.value for event in read if isinstance(event, StateChanged)] == [1]
 
 
 def test_a_rate_is_limited(space: Space) -> None:
