@@ -112,15 +112,8 @@ class Stage:
 
         flow.action(name="kept", concurrency="queue", durable=True)(work)
 
-        async def tell(request: sf.Request, name: str) -> None:
-            """Tell half of it, wait for the test, and end with the other half."""
-            for number in range(int(name)):
-                if number == int(name) // 2:
-                    await self._held[name].wait()
-                request.emit(number)
-
-        flow.action(name="told")(tell)
-        flow.action(name="told_in_turn", concurrency="queue")(tell)
+        flow.action(name="told")(self._tell)
+        flow.action(name="told_in_turn", concurrency="queue")(self._tell)
 
         @flow.action(concurrency="queue")
         async def nested(request: sf.Request, name: str) -> str:
@@ -135,6 +128,13 @@ class Stage:
     async def _charge(self, name: str) -> str:
         self.calls.append(name)
         return name
+
+    async def _tell(self, request: sf.Request, name: str) -> None:
+        """Tell half of it, wait for the test, and end with the other half."""
+        for number in range(int(name)):
+            if number == int(name) // 2:
+                await self._held[name].wait()
+            request.emit(number)
 
     async def _work(self, request: sf.Request, name: str) -> str:
         self.begun.append(name)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from standfast.blocking import Space
-    from standfast.locks import StateEvent
 
 
 def test_records_are_written_and_read(space: Space) -> None:
@@ -96,7 +95,7 @@ def test_events_of_a_state_are_heard(space: Space) -> None:
 def test_a_reader_of_a_state_ends_when_another_thread_leaves_it(space: Space) -> None:
     """What was kept for it is read first."""
     visits = space.state.shared("visits", type=int, initial=0)
-    events, read = visits.events(), list[StateEvent]()
+    events, read = visits.events(), list[object]()
     events.__enter__()
     reader = threading.Thread(target=lambda: read.extend(events))
     reader.start()
