@@ -77,7 +77,9 @@ class EventStream:
         del scope
         self.was_cut_off = True
         gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(receive))
-        leaving = {gone} if self._closing is None else {gone, asyncio.ensure_future(self._closing.wait())}
+        leaving: set[asyncio.Future[Any]] = {gone}
+        if self._closing is not None:
+            leaving.add(asyncio.ensure_future(self._closing.wait()))
         try:
             await self._sent(send, {"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._send_all(send, gone, leaving)
