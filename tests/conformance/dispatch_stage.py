@@ -112,6 +112,9 @@ class Stage:
 
         flow.action(name="kept", concurrency="queue", durable=True)(work)
 
+        flow.action(name="told")(self._tell)
+        flow.action(name="told_in_turn", concurrency="queue")(self._tell)
+
         @flow.action(concurrency="queue")
         async def nested(request: sf.Request, name: str) -> str:
             return await self.nest(request, name)
@@ -125,6 +128,13 @@ class Stage:
     async def _charge(self, name: str) -> str:
         self.calls.append(name)
         return name
+
+    async def _tell(self, request: sf.Request, name: str) -> None:
+        """Tell half of it, wait for the test, and end with the other half."""
+        for number in range(int(name)):
+            if number == int(name) // 2:
+                await self._held[name].wait()
+            request.emit(number)
 
     async def _work(self, request: sf.Request, name: str) -> str:
         self.begun.append(name)

@@ -35,6 +35,27 @@ class FollowContract:
         again = await pair[1].find(ANN, handle.id)
         assert [[e.number for e in await all_of(again, after)] for after in (0, 1, 2)] == [[1, 2], [2], []]
 
+    @pytest.mark.parametrize("action", ["told", "told_in_turn"])
+    @pytest.mark.parametrize("pause", [0, 1, 50], ids=["quick", "after the first", "in the middle"])
+    @DURABLE
+    async def test_a_slow_reader_sees_all_of_a_burst_and_the_end(
+        self, pair: Pair, stage: Stage, action: str, pause: int, *, durable: bool
+    ) -> None:
+        """All of it comes, and it ends, while the reader is between two reads."""
+        stage.hold("100")
+        handle = await pair[0].dispatch(arrival(action, "100", durable=durable))
+        numbers: list[int] = []
+        async with asyncio.timeout(SOON):
+            async for event in handle.events():
+                numbers.append(event.number)
+                if len(numbers) == pause:
+                    stage.release("100")
+                    await result(handle)
+                if len(numbers) == 1 and not pause:
+                    stage.release("100")
+
+        assert (numbers, event.name) == ([*range(1, 102)], "request.ended")
+
     async def test_a_request_of_another_tenant_is_not_there(self, pair: Pair, stage: Stage) -> None:
         """Whatever is asked about it is answered as if it had never been."""
         stage.hold("a")

@@ -177,7 +177,10 @@ class StateEvents:
 
     def __next__(self) -> StateEvent:
         self._background.guard.check()
-        return call(self._background, self._events.__anext__)
+        try:
+            return call(self._background, self._events.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
 
 
 @final

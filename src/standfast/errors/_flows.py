@@ -310,3 +310,16 @@ class SessionStateError(FlowError, ValueError):
 
     def __str__(self) -> str:
         return f"the field {self.field!r} of the session {self.problem}"
+
+
+class SessionMissingError(SessionStateError):
+    """The action keeps something in a session, and the request belongs to none, so nothing of it was kept.
+
+    Send it again with a session: over HTTP in the header Standfast-Session, of a tool as standfast/session in _meta, of a
+    webhook or a schedule with session= where it is declared, from Python as session= of the arrival.
+    """
+
+    status = 422
+
+    def __str__(self) -> str:
+        return f"the field {self.field!r} cannot be kept: {self.problem}"

@@ -27,7 +27,7 @@ from standfast.flows.cancelling import CALLER
 from standfast.flows.handle import Handle
 from standfast.flows.idempotency import RacedError, Replay, resolve
 from standfast.flows.informing import explain
-from standfast.flows.ownership import SPEAKS_FOR_ITSELF, Owners
+from standfast.flows.ownership import SPEAKS_FOR_ITSELF
 from standfast.flows.policies import Batch, Debounce
 from standfast.flows.records import RequestKeys, Stored, new_request_id
 from standfast.flows.seeing import Seeing, is_own
@@ -74,7 +74,7 @@ class Admitting:
     ) -> None:
         self.server, self._workflows, self._find = server, workflows, find
         self._is_shared: Final = server.arbiter.is_shared
-        self._owners: Final = Owners(server.space, server.tenants.limits.session_kept)
+        self._owners: Final = server.owners
         self.seeing: Final = Seeing(server.space, self._owners)
         self.simple: Final = frozenset(
             each for each in flows.actions if each.is_simple and (not self._is_shared or each.policy.key == "none")
@@ -82,8 +82,7 @@ class Admitting:
 
     def has_to_claim(self, arrival: Arrival) -> bool:
         """Tell whether it has to be looked up in the store whose session it is that a request came in."""
-        speaks_for_itself = arrival.transport in SPEAKS_FOR_ITSELF
-        return speaks_for_itself and not self._owners.are_known(arrival.principal, arrival.session)
+        return self._owners.has_to_claim(arrival)
 
     async def take_on(self, task: Task, *, here: bool = False) -> Handle:
         """Take a request on, once for each idempotency key.
@@ -102,7 +101,7 @@ class Admitting:
         if task.action.limits:
             await self._check_limits(task)
         if arrival.session and self.has_to_claim(arrival):
-            await self._owners.claim(arrival.principal, arrival.session)
+            await self._owners.claim_for(arrival)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
         for tried in range(TRIES):

@@ -26,7 +26,7 @@ from standfast.flows.cancelling import CALLER
 from standfast.flows.circling import Waiter
 from standfast.flows.concluding import Concluding
 from standfast.flows.emitting import Journal
-from standfast.flows.ending import is_exit, raise_cancelling
+from standfast.flows.ending import is_cancelling, is_exit, raise_cancelling
 from standfast.flows.handle import Handle
 from standfast.flows.keying import label_of
 from standfast.flows.knowing import NOTHING
@@ -298,6 +298,8 @@ class Attended(Concluding, eq=False):
             value = await calls.run(task.action, inputs, address=task.address)
             packed = task.action.write(value)[0]
         except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            if is_cancelling(problem) and self._journal is not None:
+                await self._journal.close()
             raise_cancelling(problem)
             self._exit = problem if is_exit(problem) else None
             await self._fail(problem)

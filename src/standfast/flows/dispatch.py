@@ -223,15 +223,17 @@ class Dispatcher:
 
         Those are the requests that it has sent, those of its sessions, and those whose run it shares because a policy
         has put its own with them. A principal with the role ``"operator"`` or ``"viewer"`` may see all
-        requests of its tenant; an operator may cancel them as well.
+        requests of its tenant; an operator may cancel them as well. Of all others of its tenant it sees the status and
+        since when, such as of the one that has the key that its own was refused for: nothing else is told of them, and
+        their result is refused.
 
         Raises:
-            RequestNotFoundError: There is none, or not any more, or it is not the principal's to see; which of these is
-                not told.
+            RequestNotFoundError: The tenant has none, or not any more.
         """
         server = self._serving()
         handle = await self._handle(server, principal.tenant, request_id)
-        handle.may_cancel = await self._admitting().seeing.may_cancel(principal, handle)
+        sight = await self._admitting().seeing.sight(principal, handle)
+        handle.may_cancel, handle.sees_contents = sight == "own", sight != "status"
         handle.is_operators, handle.sees_all = OPERATOR in principal.roles, sees_all(principal)
         handle.asker = asker_of(principal, handle.record.user)
         return handle

@@ -29,7 +29,7 @@ from standfast.errors import (
 from standfast.flows.call import Call, Input, name_of
 from standfast.flows.calling import Calls
 from standfast.flows.emitting import Journal, last_number
-from standfast.flows.ending import raise_cancelling
+from standfast.flows.ending import is_cancelling, raise_cancelling
 from standfast.flows.newest import in_order
 from standfast.flows.outcomes import DeposedError, Outcomes
 from standfast.flows.policies import Batch, Debounce
@@ -201,6 +201,8 @@ class Performing:
         except (KeyboardInterrupt, Unload):
             raise  # nothing that the action did; its run is taken up again
         except BaseException as problem:  # noqa: BLE001 -- whatever the action raises is how it ended
+            if is_cancelling(problem):
+                await journal.close()
             raise_cancelling(problem)
             return await self._fail(journal, began, problem)
         await journal.flush()

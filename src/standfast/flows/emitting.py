@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -41,6 +42,9 @@ TRIES: Final = 10
 PAUSE: Final = 0.05
 """Seconds after the first try to write while the store does not answer; each further pause is longer by as much."""
 
+PATIENCE: Final = 1.0
+"""Seconds for which a request that is stopped waits until its last events are written."""
+
 KEPT: Final = 86_400.0
 """Seconds for which events are kept."""
 
@@ -64,24 +68,33 @@ class Memory:
 
     Attributes:
         last: The number of the latest event.
+        is_closed: The request has ended; nothing is told any more.
     """
 
-    __slots__ = ("_events", "_told", "_waiting", "last")
+    __slots__ = ("_events", "_told", "_waiting", "is_closed", "last")
 
     def __init__(self) -> None:
         self._events: deque[Event] | None = None  # most requests tell nothing
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: Final[list[asyncio.Future[None]]] = []
         self.last = self._told = 0
+        self.is_closed = False
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow."""
+        """Tell those who follow. What a task tells that outlives its request is not kept: the end was told."""
         packed = packed_event(data)
+        if self.is_closed:
+            return
         if self._events is None:
             self._events = deque(maxlen=REMEMBERED)
         self.last += 1
         self._told += len(packed) + EVENT
         self._events.append(Event(self.last, name, PLAIN.unpack(packed)))
-        self.rouse()
+        self._wake()
+
+    def close(self) -> None:
+        """Note that the request has ended."""
+        self.is_closed = True
+        self._wake()
 
     @property
     def weight(self) -> int:
@@ -89,21 +102,26 @@ class Memory:
         return 0 if self._events is None else self._told * len(self._events) // self.last
 
     def after(self, number: int) -> list[Event]:
-        """Return what was told after an event."""
-        return [event for event in self._events or () if event.number > number]
+        """Return what was told after an event, as far as it is kept."""
+        if self._events is None or number >= self.last:
+            return []
+        forgotten = self.last - len(self._events)
+        return list(islice(self._events, max(0, number - forgotten), None))
 
-    def rouse(self) -> None:
-        """Wake those who wait for news."""
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
+    async def beyond(self, number: int) -> None:
+        """Wait until something was told after an event, or the request has ended."""
+        while self.last <= number and not self.is_closed:
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(told)
+            try:
+                await told
+            finally:
+                self._waiting.remove(told)
+
+    def _wake(self) -> None:
+        for each in self._waiting:
             if not each.done():
                 each.set_result(None)
-
-    async def news(self) -> None:
-        """Wait until something is told, or the request has ended."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(told)
-        await told
 
     async def flush(self) -> None:
         """There is nothing to write."""
@@ -139,7 +157,7 @@ class Journal:
         self.last = last
 
     def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
-        """Tell those who follow."""
+        """Tell those who follow. What a task tells that outlives its request is not kept: the end was told."""
         record = EVENTS.encode_own(EventRecord(name, self._now(), Raw(packed_event(data))))
         self.last += 1
         self._pending.append((self._keys.event(self.last), record))
@@ -152,6 +170,15 @@ class Journal:
             await asyncio.shield(self._writing)
         if self._problem is not None:
             raise self._problem
+
+    async def close(self) -> None:
+        """Wait a moment until everything is written that was told so far, and write nothing after that.
+
+        It is for a request that is stopped: whatever becomes of its events, its end is written next.
+        """
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=PATIENCE)
+        self._problem = self._problem or RequestInterruptedError(self._keys.id)
 
     async def _write(self) -> None:
         tried = 0

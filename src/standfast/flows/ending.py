@@ -48,10 +48,16 @@ def raise_cancelling(problem: BaseException) -> None:
     """Raise what an action has raised if that is a cancellation: as it is, or in place of a group of nothing else."""
     if isinstance(problem, _CANCELLING):
         raise problem
+    if is_cancelling(problem):
+        raise asyncio.CancelledError from problem
+
+
+def is_cancelling(problem: BaseException) -> bool:
+    """Return True if what an action has raised is a cancellation, after which it can be awaited what is left to do."""
     if isinstance(problem, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", problem)
-        if group.subgroup(_is_something_else) is None:
-            raise asyncio.CancelledError from problem
+        return group.subgroup(_is_something_else) is None
+    return isinstance(problem, asyncio.CancelledError)
 
 
 def _is_something_else(problem: BaseException) -> bool:

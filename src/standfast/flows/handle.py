@@ -19,11 +19,11 @@ from standfast.flows.abandoning import cancel_in_the_end
 from standfast.flows.arbiters.protocol import Stop
 from standfast.flows.calling import CHAIN
 from standfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
-from standfast.flows.following import follow, follow_memory, until_ended
-from standfast.flows.informing import explain, info_of
+from standfast.flows.following import MemorySource, follow, follow_stored, until_ended
+from standfast.flows.informing import explain, info_of, status_of
 from standfast.flows.keying import label_of
 from standfast.flows.records import CancelRecord, Stored
-from standfast.flows.seeing import OPERATOR, is_shared
+from standfast.flows.seeing import OPERATOR, VIEWER, is_shared
 from standfast.flows.spots import sole_spots_of
 from standfast.flows.viewing import look, problem_of, settle
 from standfast.workflows.starting.sending import cancel as cancel_run
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from standfast.flows.attending import Attended
     from standfast.flows.records import RequestKeys, RequestRecord
     from standfast.flows.request import Event, Explanation, RequestInfo, Status
+    from standfast.flows.seeing import Sight
     from standfast.flows.serving import Server
 
 
@@ -55,6 +56,7 @@ class Handle:
         explanation: Why it waits, if it did when this handle was made.
         may_cancel: Whether it is the asker's own; if not, another user has sent it, and the asker follows it only.
         sees_all: Whether the asker is told who has sent it although it is not its own.
+        sees_contents: Whether the asker is told more than how it is and since when.
         is_operators: Whether the asker may cancel it also if others share its run.
         asker: Who that is, if it is not whoever sent it.
     """
@@ -73,6 +75,7 @@ class Handle:
         "is_replay",
         "may_cancel",
         "sees_all",
+        "sees_contents",
     )
 
     def __init__(
@@ -96,6 +99,7 @@ class Handle:
         self.is_replay: Final = is_replay
         self.may_cancel = may_cancel
         self.is_operators = self.sees_all = False
+        self.sees_contents = True
         self.asker = ""
         self.explanation: Final = explanation
 
@@ -116,6 +120,11 @@ class Handle:
     def is_durable(self) -> bool:
         """Whether it goes on when its server dies."""
         return self.record.durable
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this process runs it, so that it ends no later than this process does."""
+        return self._attended is not None
 
     @property
     def is_taken_on(self) -> bool:
@@ -156,6 +165,7 @@ class Handle:
             QueueTimeoutError: Its turn did not come in time.
             WaitsForItselfError: Whoever asks holds the key that it waits for, or the only room at a limit.
             ResultTimeoutError: It had not ended in time.
+            ForbiddenError: It is of another user, and only its status is shown.
         """
         record = await self._end(timeout)
         if self._attended is not None and self._attended.value is not None:
@@ -177,6 +187,8 @@ class Handle:
 
     async def _end(self, timeout: Duration | None) -> RequestRecord:
         """Return how it ended; raise if it has no result."""
+        if not self.sees_contents:
+            raise ForbiddenError("the result of a request that another user has sent", (OPERATOR, VIEWER))
         self._check_chain()
         try:
             record = await (self._ended() if timeout is None else self._ended_within(timeout))
@@ -258,6 +270,8 @@ class Handle:
                 await settle(self._server.space, self.keys, view)
             self._known = Stored(self.keys, view.record)
         record = self.record
+        if not self.sees_contents:
+            return status_of(self.id, record)
         explanation = await explain(self._server, self.id, record) if record.status == "waiting" else None
         info = info_of(self.id, record, explanation)
         if self.may_cancel or self.sees_all:
@@ -267,20 +281,19 @@ class Handle:
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Return what it has told after an event, then what it tells, and its end: ``async for event in ...``.
 
+        If only its status is shown, that is all: one event, when it has ended.
+
         Whoever was cut off asks again with the number of the last event that it has seen: none is missing or doubled.
 
         Raises:
             RequestNotFoundError: On iterating: it is not known any more.
         """
-        attended = self._attended
+        attended, space = self._attended, self._server.space
+        sight: Sight = "own" if self.may_cancel or self.sees_all else "contents" if self.sees_contents else "status"
         self._begin()
         if attended is None or attended.is_stored:
-            return follow(self._server.space, self.keys, after, is_own=self.may_cancel or self.sees_all)
-
-        def ended() -> RequestRecord | None:
-            return attended.record if attended.is_over else None
-
-        return follow_memory(attended.memory, after, ended, is_own=self.may_cancel or self.sees_all)
+            return follow_stored(space, self.keys, after, sight)
+        return follow(MemorySource(attended.memory, lambda: attended.record), after, sight)
 
     # --- stopping it ---------------------------------------------------------------------------------------------
 

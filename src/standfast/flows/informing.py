@@ -49,6 +49,20 @@ def info_of(request_id: str, record: RequestRecord, explanation: Explanation | N
     )
 
 
+def status_of(request_id: str, record: RequestRecord) -> RequestInfo:
+    """Return how a request is, and since when, for those of its tenant who may see no more."""
+    return RequestInfo(
+        id=request_id,
+        flow="",
+        action="",
+        status=record.status,
+        transport="",
+        received_at=record.received_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+    )
+
+
 def _type_of(problem: StandfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
     return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
 

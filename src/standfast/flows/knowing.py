@@ -114,6 +114,8 @@ class KnownHere(Struct, eq=False):
         """What it tells, if it has no record."""
         if self._memory is None:
             self._memory = Memory()
+            if self.is_over:
+                self._memory.close()
         return self._memory
 
     @property
@@ -195,4 +197,4 @@ class KnownHere(Struct, eq=False):
         if self._over is not None and not self._over.done():
             self._over.set_result(self.record)
         if self._memory is not None:
-            self._memory.rouse()
+            self._memory.close()

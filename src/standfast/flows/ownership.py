@@ -1,4 +1,7 @@
-"""Whose conversation a session is: the first who uses it has it, and no other user of the tenant gets in.
+"""Whose conversation a session is: who makes it has it, and no other user of the tenant gets in.
+
+That is a user, a webhook or a schedule. What the application itself declared, a webhook or a schedule, may speak in any
+session of its tenant; a session that it makes is its own, unless it acts for a user by name.
 
 An id of a session is no credential. It is checked against who asks before a place is taken in its line, so that a
 stranger can neither read a conversation nor keep its owner waiting.
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct
@@ -21,13 +25,18 @@ from standfast.flows.records import SESSION_KEPT, session_key
 from standfast.stores.protocol import Decision, Put
 
 if TYPE_CHECKING:
-    from standfast.flows.arrival import Principal
+    from collections.abc import Callable, Mapping
+
+    from standfast.flows.arrival import Arrival, Principal
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Record, Snapshot
 
 SPEAKS_FOR_ITSELF: Final = frozenset({"http", "chat", "mcp"})
 """The transports whose principal is who talks. What comes by others is said on behalf of many."""
+
+ENDPOINTS: Final = frozenset({"webhook", "schedule"})
+"""The transports of what the application declared, and no user sends."""
 
 REMEMBERED: Final = 10_000
 """How many owners a process remembers."""
@@ -41,13 +50,37 @@ RENEWED: Final = 0.1
 """After which part of their time what is kept of a session is written anew, if it is used."""
 
 
-class OwnerRecord(Struct, frozen=True):
-    """Who has a session. It is kept for a while after the last use, and so is the session's state."""
+class OwnerRecord(Struct, frozen=True, omit_defaults=True):
+    """Who has a session. It is kept for a while after the last use, and so is the session's state.
+
+    Attributes:
+        user: The user; empty: whoever knows the id. Of an endpoint its name, such as ``"webhook:github"``.
+        is_endpoint: It is no user's.
+    """
 
     user: str
+    is_endpoint: bool = False
+
+    def is_usable_by(self, principal: Principal) -> bool:
+        """Return True if a user may use the session. Of one whose owner has no name, the id is all there is to know."""
+        return not self.is_endpoint and self.user in ("", principal.user)
 
 
 OWNERS: Final[Codec[OwnerRecord]] = Codec(OwnerRecord, what="the owner of a session")
+
+
+def is_of_endpoint(transport: str, user: str) -> bool:
+    """Return True if a webhook or a schedule has sent a request by itself, and not for a user by name."""
+    return transport in ENDPOINTS and (not user or user.startswith(f"{transport}:"))
+
+
+def _maker_of(arrival: Arrival) -> OwnerRecord:
+    """Return whose session it is that a webhook or a schedule makes."""
+    if not is_of_endpoint(arrival.transport, arrival.user):
+        return OwnerRecord(arrival.user)
+    facts: Mapping[str, str] = arrival.metadata.get(arrival.transport, {})
+    name = facts.get("name") or facts.get("id") or ""
+    return OwnerRecord(f"{arrival.transport}:{name}", is_endpoint=True)
 
 
 def new_session() -> str:
@@ -86,59 +119,83 @@ class Owners:
 
     def __init__(self, scope: Scope, kept: float = SESSION_KEPT) -> None:
         self._scope, self._kept = scope, kept
-        self._known: Final[OrderedDict[tuple[str, str], tuple[str, float]]] = OrderedDict()
+        self._known: Final[OrderedDict[tuple[str, str], tuple[OwnerRecord, float]]] = OrderedDict()
 
     def are_known(self, principal: Principal, session: str) -> bool:
         """Tell, without asking the store, that a session is somebody's to use."""
-        known = self._known.get((principal.tenant, session))
-        if known is None or known[0] not in ("", principal.user):
-            return False
-        return asyncio.get_running_loop().time() < known[1]
+        known = self._remembered(principal.tenant, session)
+        return known is not None and known.is_usable_by(principal)
+
+    def has_to_claim(self, arrival: Arrival) -> bool:
+        """Tell whether it has to be looked up in the store whose session it is that a request came in."""
+        if arrival.transport in SPEAKS_FOR_ITSELF:
+            return not self.are_known(arrival.principal, arrival.session)
+        return arrival.transport in ENDPOINTS and self._remembered(arrival.tenant, arrival.session) is None
+
+    def _remembered(self, tenant: str, session: str) -> OwnerRecord | None:
+        known = self._known.get((tenant, session))
+        return None if known is None or asyncio.get_running_loop().time() >= known[1] else known[0]
 
     async def check(self, principal: Principal, session: str) -> None:
         """Refuse somebody who is not the owner of a session. One that nobody has is everybody's.
 
         Raises:
-            ForbiddenError: Another user of the tenant has it.
+            ForbiddenError: Another user of the tenant has it, or a webhook or a schedule.
         """
-        key = self._key(principal, session)
+        key = self._key(principal.tenant, session)
         found = (await self._scope.read(key)).get(key)
         if found is not None:
-            _compare(OWNERS.decode(found.value).user, principal)
+            _compare(OWNERS.decode(found.value), principal)
 
     async def has(self, principal: Principal, session: str) -> bool:
         """Tell whether a session is somebody's to use. One that nobody has is nobody's."""
         if self.are_known(principal, session):
             return True
-        key = self._key(principal, session)
+        key = self._key(principal.tenant, session)
         found = (await self._scope.read(key)).get(key)
-        return found is not None and OWNERS.decode(found.value).user in ("", principal.user)
+        return found is not None and OWNERS.decode(found.value).is_usable_by(principal)
 
-    async def claim(self, principal: Principal, session: str) -> None:
-        """Make somebody the owner of a session that has none; refuse if it has another.
+    async def claim_for(self, arrival: Arrival) -> None:
+        """Make whoever sends a request the owner of its session, if that has none; refuse a user if it has another.
 
         Raises:
-            ForbiddenError: Another user of the tenant has it.
+            ForbiddenError: Another user of the tenant has it, or a webhook or a schedule.
         """
-        key, state = self._key(principal, session), session_key(self._scope, principal.tenant, session)
+        if arrival.transport in SPEAKS_FOR_ITSELF:
+            await self.claim(arrival.principal, arrival.session)
+        elif arrival.transport in ENDPOINTS:
+            await self._claim(arrival.tenant, arrival.session, _maker_of(arrival), lambda _: True)
 
-        def decide(seen: Snapshot) -> Decision[str]:
+    async def claim(self, principal: Principal, session: str) -> None:
+        """Make a user the owner of a session that has none; refuse if it has another.
+
+        Raises:
+            ForbiddenError: Another user of the tenant has it, or a webhook or a schedule.
+        """
+        is_usable = methodcaller("is_usable_by", principal)
+        _compare(await self._claim(principal.tenant, session, OwnerRecord(principal.user), is_usable), principal)
+
+    async def _claim(
+        self, tenant: str, session: str, new: OwnerRecord, may_use: Callable[[OwnerRecord], bool]
+    ) -> OwnerRecord:
+        """Return who has a session then. It is kept longer if whoever asks may use it."""
+        key, state = self._key(tenant, session), session_key(self._scope, tenant, session)
+
+        def decide(seen: Snapshot) -> Decision[OwnerRecord]:
             found = seen.get(key)
             if found is None:
-                record = OWNERS.encode_own(OwnerRecord(principal.user))
-                return Decision(principal.user, (Put(key, record, expires_at=later(seen.at, self._kept)),))
-            owner = OWNERS.decode(found.value).user
-            if owner not in ("", principal.user) or not self._is_to_be_renewed(found, seen):
+                return Decision(new, (Put(key, OWNERS.encode_own(new), expires_at=later(seen.at, self._kept)),))
+            owner = OWNERS.decode(found.value)
+            if not may_use(owner) or not self._is_to_be_renewed(found, seen):
                 return Decision(owner)
             there = [each for each in (found, seen.get(state)) if each is not None]
             return Decision(owner, tuple([self._renewed(each, seen) for each in there]))
 
         owner = (await self._scope.update([key, state], decide)).answer
-        _compare(owner, principal)
-        until = asyncio.get_running_loop().time() + self._kept * RENEWED
-        self._known[principal.tenant, session] = owner, until
+        self._known[tenant, session] = owner, asyncio.get_running_loop().time() + self._kept * RENEWED
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+        return owner
 
     def _is_to_be_renewed(self, record: Record, seen: Snapshot) -> bool:
         return record.expires_at is None or record.expires_at < later(seen.at, self._kept * (1 - RENEWED))
@@ -146,11 +203,11 @@ class Owners:
     def _renewed(self, record: Record, seen: Snapshot) -> Put:
         return Put(record.key, record.value, record.version, expires_at=later(seen.at, self._kept))
 
-    def _key(self, principal: Principal, session: str) -> RecordKey:
-        return self._scope.key("owner", principal.tenant, session)
+    def _key(self, tenant: str, session: str) -> RecordKey:
+        return self._scope.key("owner", tenant, session)
 
 
-def _compare(owner: str, principal: Principal) -> None:
-    """Compare the owner with who asks. Of a session whose owner has no name, the id is all there is to know."""
-    if owner not in ("", principal.user):
-        raise ForbiddenError("this session of another user")
+def _compare(owner: OwnerRecord, principal: Principal) -> None:
+    """Refuse a user who is not the owner."""
+    if not owner.is_usable_by(principal):
+        raise ForbiddenError(f"this session of {'an endpoint' if owner.is_endpoint else 'another user'}")

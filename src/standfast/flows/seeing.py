@@ -1,17 +1,19 @@
 """Who may see a request: who sent it, who has its session, who shares its run, operators and viewers of the tenant.
 
-An id is no credential: it is shown in refusals, and gets into logs. To everybody else a request is absent.
+What a webhook or a schedule has sent by itself is no user's, unless a user has its session. An id is no credential: it
+is shown in refusals, so that a refused caller can follow the request that has the key, and gets into logs. Others of
+the tenant see how a request is and since when, and nothing of what is in it. To other tenants it is absent.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from standfast.clock import later
-from standfast.errors import RequestNotFoundError
+from standfast.flows.ownership import is_of_endpoint
 from standfast.stores.protocol import Decision, Put
 from standfast.workflows.storing.records import ITEMS, RunKeys
 
@@ -39,6 +41,10 @@ SHARED_FOR: Final = 31 * 86_400.0
 """Seconds for which it is kept who shares a run: longer than any request takes, and is kept."""
 
 
+Sight: TypeAlias = Literal["own", "contents", "status"]
+"""What a principal may do with a request: all, follow it, or see how it is."""
+
+
 class _By(Struct):
     """Who has sent a request of a burst."""
 
@@ -57,18 +63,18 @@ class Seeing:
     def __init__(self, scope: Scope, owners: Owners) -> None:
         self._scope, self._owners = scope, owners
 
-    async def may_cancel(self, principal: Principal, handle: Handle) -> bool:
-        """Tell whether a request is the principal's to cancel; if not, it may only follow it: as a viewer, or sharing.
-
-        Raises:
-            RequestNotFoundError: It is nothing to the principal.
-        """
+    async def sight(self, principal: Principal, handle: Handle) -> Sight:
+        """Return what a principal of the request's tenant may see of it, and do with it."""
         record = handle.record
-        if is_own(principal, record) or (record.session and await self._owners.has(principal, record.session)):
-            return True
-        if not sees_all(principal) and not await self._shares(principal, handle):
-            raise RequestNotFoundError(handle.id)
-        return False
+        if OPERATOR in principal.roles or (
+            is_own(principal, record) and not is_of_endpoint(record.transport, record.user)
+        ):
+            return "own"
+        if record.session and await self._owners.has(principal, record.session):
+            return "own"
+        if sees_all(principal) or await self._shares(principal, handle):
+            return "contents"
+        return "status"
 
     async def share(self, principal: Principal, handle: Handle) -> None:
         """Note that a principal shares the run of a request: from now on it may follow it by its id."""

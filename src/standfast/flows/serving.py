@@ -12,6 +12,7 @@ from standfast.errors import StandfastError
 from standfast.flows.attending import Attended
 from standfast.flows.knowing import Brief
 from standfast.flows.limiting import Limiting
+from standfast.flows.ownership import Owners
 from standfast.flows.records import CANCELS, CancelRecord, RequestKeys
 from standfast.flows.remembering import Remembering
 from standfast.flows.tenants import TenantLimits, Tenants
@@ -52,6 +53,7 @@ class Server:
         now: Returns the store's time, as near as this process can tell without asking.
         limits: Those of actions.
         tenants: What each tenant has, and may have.
+        owners: Who has which session.
         requests: Those that run here, by their ids.
         is_closing: Nothing more is tried again.
     """
@@ -66,6 +68,7 @@ class Server:
         self.engine, self.arbiter, self.chains = engine, arbiter, chains
         self.space: Final[Space] = engine.space
         self.tenants: Final = Tenants(engine.space, tenants)
+        self.owners: Final = Owners(engine.space, tenants.session_kept)
         self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
         self._host: Final = engine.host
         self._keeper: Final = lines_of(self.space).keeper

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, cast, final
 from msgspec import Struct
 
 from standfast.codec import JsonValue
-from standfast.errors import EncodeError, SessionStateError
+from standfast.errors import EncodeError, SessionMissingError, SessionStateError
 from standfast.workflows.storing.values import PLAIN
 
 State: TypeAlias = dict[str, JsonValue]
@@ -207,7 +207,7 @@ class Session:
 
     def _stage(self, operation: Operation) -> None:
         if not self.id:
-            raise SessionStateError(operation.field, "cannot be kept: the request belongs to no session")
+            raise SessionMissingError(operation.field, "the request belongs to no session; send Standfast-Session")
         self._operations.append(operation)
 
     async def _seen(self) -> State:

@@ -59,6 +59,8 @@ async def take_on(server: Server, action: Action[..., Any], asked: Start, lines:
         FlowError: The policy of the action refuses it, or its inputs do not fit any more.
     """
     task = _task(action, asked)
+    if task.arrival.session and server.owners.has_to_claim(task.arrival):
+        await server.owners.claim_for(task.arrival)
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
     at = server.now()
     first = keys.first(task.record(at, "waiting", durable=True), at)

@@ -15,6 +15,7 @@ from standfast.errors import (
     RequestInterruptedError,
     RequestNotFoundError,
     RequestSupersededError,
+    SessionMissingError,
     StepInterruptedError,
     TooManyRequestsError,
     WaitsForItselfError,
@@ -59,6 +60,8 @@ _TELLING: Final = (
 )
 """The errors that say themselves how a request ended."""
 
+
+_MISSING: Final = name_of(SessionMissingError)
 
 QUARANTINED: Final = "it ended the servers that ran it, and waits for an operator to retry or cancel it"
 """Why a request does not go on whose run is quarantined."""
@@ -234,7 +237,7 @@ def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> Requ
 def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOWN) -> StandfastError:
     """Return the exception that tells a caller why a request has no result."""
     cause = None if record.failure is None else restore(record.failure, known)
-    if isinstance(cause, _TELLING) and _is_told(record):
+    if isinstance(cause, SessionMissingError) or (isinstance(cause, _TELLING) and _is_told(record)):
         return cause
     match record.status:
         case "cancelled":
@@ -259,4 +262,6 @@ def shown_problem(record: RequestRecord) -> str:
     """Return in words why a request has no result. What an action said in its exception is not for strangers."""
     if record.failure is None or record.reason:
         return record.reason
+    if record.failure.type == _MISSING:
+        return record.failure.message
     return f"the action raised {record.failure.type.rpartition('.')[2]}"

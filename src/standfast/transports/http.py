@@ -17,7 +17,7 @@ from standfast.transports.headers import headers_of
 from standfast.transports.problems import problem_response
 from standfast.transports.results import GONE, Result, refusal, result_within, told, watched
 from standfast.transports.showing import as_json, shown_handle, shown_info
-from standfast.transports.sse import EventStream, written
+from standfast.transports.sse import EventStream, closed, written
 from standfast.transports.visitors import who_asks
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Calling:
         """Send the events as they come; the last of them has the result."""
 
         async def send_events(scope: Scope, receive: Receive, send: Send) -> None:
-            stream = EventStream(_all(handle.events()), self._limits, self._closing, told(handle))
+            closing = None if handle.runs_here else self._closing
+            stream = EventStream(_all(handle.events()), self._limits, closing, told(handle))
             try:
                 await stream(scope, receive, send)
             finally:
@@ -156,25 +157,24 @@ class Following:
             if (await handle.info()).has_ended:
                 first = await anext(events, None)
                 # There is nothing more to come: with 204 a browser stops asking.
-                return Response(None, 204) if first is None else self._sent(_after(first, events))
+                return Response(None, 204) if first is None else self._sent(handle, _all(events, first))
         except StandfastError as problem:
             return problem_response(problem)
-        return self._sent(_all(events))
+        return self._sent(handle, _all(events))
 
-    def _sent(self, chunks: AsyncIterator[bytes]) -> EventStream:
-        return EventStream(chunks, self._limits, self._closing)
+    def _sent(self, handle: Handle, chunks: AsyncGenerator[bytes]) -> EventStream:
+        return EventStream(chunks, self._limits, None if handle.runs_here else self._closing)
 
     async def _found(self, scope: Scope) -> Handle:
         return await self._dispatching.find(scope[PRINCIPAL], scope["path_params"]["id"])
 
 
-async def _after(first: Event, events: AsyncIterator[Event]) -> AsyncGenerator[bytes]:
-    yield written(first)
-    async for event in events:
-        yield written(event)
-
-
-async def _all(events: AsyncIterator[Event]) -> AsyncGenerator[bytes]:
-    with contextlib.suppress(StandfastError):  # the caller comes back with the number of the last one
+async def _all(events: AsyncIterator[Event], first: Event | None = None) -> AsyncGenerator[bytes]:
+    if first is not None:
+        yield written(first)
+    try:
         async for event in events:
             yield written(event)
+    except StandfastError as problem:
+        reason = str(problem) if isinstance(problem, FlowError) else "the store does not answer now"
+        yield closed(reason)

@@ -31,6 +31,11 @@ class Handle(Protocol):
         ...
 
     @property
+    def runs_here(self) -> bool:
+        """True if this process runs it: it ends, and says so, before the process does."""
+        ...
+
+    @property
     def is_taken_on(self) -> bool:
         """False while it is not certain that it is: it is run when its result is asked for, or was refused then."""
         ...

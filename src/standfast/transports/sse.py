@@ -1,4 +1,7 @@
-"""Events of a request as a stream: numbered, so that whoever was cut off goes on without loss."""
+"""Events of a request as a stream: numbered, so that a caller that was cut off goes on without loss.
+
+A stream that ends before its request does says so: its last event is ``stream.closed``, which has no number.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -23,10 +26,18 @@ HEADERS: Final = (
     (b"x-accel-buffering", b"no"),  # nginx would keep events back until its buffer is full
 )
 
+CLOSING: Final = "this server is closing"
+NEXT: Final = "Connect again with the id of the last event as Last-Event-ID: what came after it is sent then."
+
 
 def written(event: Event) -> bytes:
     """Return an event as the stream has it. JSON has no line breaks in it, so one line is enough for the data."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, _line(event.name), msgspec.json.encode(event.data))
+
+
+def closed(reason: str) -> bytes:
+    """Return what a caller is told whose stream ends before its request does."""
+    return b"event: stream.closed\ndata: %s\n\n" % msgspec.json.encode({"reason": reason, "next": NEXT})
 
 
 def _line(text: str) -> bytes:
@@ -41,7 +52,8 @@ class EventStream:
         chunks: What to send.
         limits: After how long a silence something is sent, so that nobody in between hangs up; and how long a caller
             may take to read.
-        closing: Set when the application closes: callers are let go, and come back with the last number they saw.
+        closing: Set when the application closes: callers are told so and let go, and come back with the last number
+            that they saw. None: the stream ends by itself before that, with its request.
         headers: What to send besides the usual.
 
     Attributes:
@@ -50,9 +62,9 @@ class EventStream:
 
     def __init__(
         self,
-        chunks: AsyncIterator[bytes],
+        chunks: AsyncGenerator[bytes],
         limits: AppLimits,
-        closing: asyncio.Event,
+        closing: asyncio.Event | None,
         headers: dict[str, str] | None = None,
     ) -> None:
         self._chunks, self._limits, self._closing = chunks, limits, closing
@@ -64,13 +76,13 @@ class EventStream:
         """Send the stream."""
         del scope
         self.was_cut_off = True
-        leaving: set[asyncio.Future[Any]] = {
-            asyncio.ensure_future(_gone(receive)),
-            asyncio.ensure_future(self._closing.wait()),
-        }
+        gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(receive))
+        leaving: set[asyncio.Future[Any]] = {gone}
+        if self._closing is not None:
+            leaving.add(asyncio.ensure_future(self._closing.wait()))
         try:
             await self._sent(send, {"type": "http.response.start", "status": 200, "headers": self._headers})
-            await self._send_all(send, leaving)
+            await self._send_all(send, gone, leaving)
         except TimeoutError:
             if not self.is_slow:
                 raise
@@ -79,25 +91,29 @@ class EventStream:
                 each.cancel()
             await asyncio.gather(*leaving, return_exceptions=True)
 
-    async def _send_all(self, send: Send, leaving: set[asyncio.Future[Any]]) -> None:
+    async def _send_all(self, send: Send, gone: asyncio.Future[Any], leaving: set[asyncio.Future[Any]]) -> None:
         chunk, heartbeat = asyncio.ensure_future(anext(self._chunks, None)), self._limits.heartbeat
         try:
             while True:
                 await asyncio.wait({chunk, *leaving}, timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
-                if any(each.done() for each in leaving):
-                    self.was_cut_off = not self._closing.is_set()
+                if gone.done():
                     break
-                if not chunk.done():
-                    await self._sent(send, _piece(HEARTBEAT))
-                    continue
-                if (data := chunk.result()) is None:
+                if chunk.done():
+                    if (data := chunk.result()) is None:
+                        self.was_cut_off = False
+                        break
+                    await self._sent(send, _piece(data))
+                    chunk = asyncio.ensure_future(anext(self._chunks, None))
+                elif any(each.done() for each in leaving):
                     self.was_cut_off = False
+                    await self._sent(send, _piece(closed(CLOSING)))
                     break
-                await self._sent(send, _piece(data))
-                chunk = asyncio.ensure_future(anext(self._chunks, None))
+                else:
+                    await self._sent(send, _piece(HEARTBEAT))
         finally:
             chunk.cancel()
             await asyncio.gather(chunk, return_exceptions=True)
+            await self._chunks.aclose()
             with contextlib.suppress(OSError):  # some servers say so when the caller is gone
                 await self._sent(send, {"type": "http.response.body", "body": b"", "more_body": False})
 

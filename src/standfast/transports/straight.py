@@ -105,8 +105,8 @@ class Straight:
 
     async def _dispatched(self, action: Action[..., Any], arrival: Arrival, receive: Receive) -> Result | ASGIApp:
         handle = await self._dispatching.dispatch(arrival, here=True)
-        work = Begun(handle.packed())
         try:
+            work = Begun(handle.packed())
             packed = work.value if work.is_done else await watched(work, action, handle, receive)
         except StandfastError as problem:
             return refusal(problem, handle)

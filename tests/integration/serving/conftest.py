@@ -25,10 +25,10 @@ class Servers:
         self._url, self.ledger = url, ledger
         self._programs: Final[list[Program]] = []
 
-    def start(self, *options: str, seconds: float = 0.01) -> tuple[Program, str]:
+    def start(self, *options: str, seconds: float = 0.01, app: str = DESK) -> tuple[Program, str]:
         """Start one; return it and its address when it serves."""
         os.environ |= {"STANDFAST_TEST_LEDGER": str(self.ledger), "STANDFAST_TEST_SECONDS": str(seconds)}
-        program = Program(self._url, "serve", DESK, "--app-dir", str(ROOT), "--port", "0", *options)
+        program = Program(self._url, "serve", app, "--app-dir", str(ROOT), "--port", "0", *options)
         self._programs.append(program)
         said = program.hear()
         found = re.search(r"at (http://\S+) \(process", said)

@@ -11,7 +11,6 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.integration.serving import conftest
 from tests.integration.serving.crowd import PATIENCE
 from tests.unit.transports.mcp.clients import speaking
 
@@ -44,10 +43,9 @@ class Balancer(httpx2.AsyncBaseTransport):
 
 
 @pytest.fixture
-def addresses(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def addresses(servers: Servers) -> list[str]:
     """Two servers of tools."""
-    monkeypatch.setattr(conftest, "DESK", "tests.integration.serving.tool_desk:app")
-    return [servers.start()[1] for _ in range(2)]
+    return [servers.start(app="tests.integration.serving.tool_desk:app")[1] for _ in range(2)]
 
 
 @contextlib.asynccontextmanager

@@ -92,6 +92,21 @@ def test_events_of_a_state_are_heard(space: Space) -> None:
     assert heard == read == [1, 2]
 
 
+def test_a_reader_of_a_state_ends_when_another_thread_leaves_it(space: Space) -> None:
+    """What was kept for it is read first."""
+    visits = space.state.shared("visits", type=int, initial=0)
+    events, read = visits.events(), list[object]()
+    events.__enter__()
+    reader = threading.Thread(target=lambda: read.extend(events))
+    reader.start()
+    visits.increment()
+    events.__exit__()
+    reader.join(10)
+
+    assert not reader.is_alive()
+    assert [event.value for event in read if isinstance(event, StateChanged)] == [1]
+
+
 def test_a_rate_is_limited(space: Space) -> None:
     """The limiter of a space lets through what it should."""
     mails = space.rate_limiter("mails", interval="1 hour", capacity=2)

@@ -10,7 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import ForbiddenError, InvalidArrivalError
-from standfast.flows.ownership import REMEMBERED, Owners, checked_session, is_made_here, new_session
+from standfast.flows.ownership import REMEMBERED, OwnerRecord, Owners, checked_session, is_made_here, new_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,7 +75,7 @@ async def test_what_is_known_is_known_without_asking(owners: Owners) -> None:
 async def test_only_so_many_owners_are_remembered(owners: Owners) -> None:
     """The oldest are asked for again."""
     for number in range(REMEMBERED):
-        owners._known["acme", f"s-{number}"] = "ada", 0.0
+        owners._known["acme", f"s-{number}"] = OwnerRecord("ada"), 0.0
     await owners.claim(ADA, "the last")
     assert len(owners._known) == REMEMBERED
 

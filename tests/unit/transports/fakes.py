@@ -65,6 +65,7 @@ class FakeHandle:
     explanation: Explanation | None = None
     position: int | None = None
     is_taken_on = True
+    runs_here = False
 
     def __init__(self, request_id: str, arrival: Arrival, *, is_new: bool = True) -> None:
         self.id, self.arrival, self.is_new, self.is_replay = request_id, arrival, is_new, not is_new

@@ -44,6 +44,17 @@ async def ship(request: sf.Request, parcel: dict[str, str]) -> str:
     return parcel["to"]
 
 
+def receiver(delivery: sf.webhooks.Delivery) -> str:
+    """Return the session of a delivery."""
+    return str(delivery.payload["to"])
+
+
+@shop.action
+async def note(request: sf.Request, text: str) -> None:
+    """Keep something in the session."""
+    request.session.append("notes", text)
+
+
 @shop.action
 async def fail(request: sf.Request) -> None:
     """Fail."""
@@ -152,10 +163,26 @@ async def test_a_taken_key_names_who_has_it(url: str, arbiter: str) -> None:
     assert status == "cancelled"
 
 
+@pytest.mark.parametrize("prefer", ["", "respond-async, wait=10"])
+async def test_a_call_without_the_session_that_it_needs_is_told_what_to_send(url: str, prefer: str) -> None:
+    """422 in words, with the header; and the same where it is looked up. With a session, it is kept."""
+    headers = {"Prefer": prefer} if prefer else {}
+    async with served(url) as client:
+        refused = await client.post("/flows/shop/note", json={"text": "a"}, headers=headers)
+        shown = (await client.get(f"/requests/{refused.json()['requestId']}")).json()
+        taken = await client.post("/flows/shop/note", json={"text": "a"}, headers=headers | {"Standfast-Session": "s"})
+    told = refused.json()
+    assert (refused.status_code, told["type"]) == (422, "urn:standfast:session-missing")
+    assert "Standfast-Session" in told["detail"]
+    assert "Standfast-Session" in told["next"]
+    assert (shown["status"], shown["errorStatus"], "Standfast-Session" in shown["error"]) == ("failed", 422, True)
+    assert taken.status_code == 200
+
+
 async def test_a_webhook_is_run_once(url: str) -> None:
     """However often it is delivered: accepted, then duplicate."""
     seen.clear()
-    webhook = sf.Webhook("parcels", Unsigned(), to=ship)
+    webhook = sf.Webhook("parcels", Unsigned(), to=ship, session=receiver)
     async with served(url, webhooks=[webhook]) as client:
         answers = [
             await client.post("/webhooks/parcels", json={"to": "Bob"}, headers={"webhook-id": "1"}) for _ in range(3)
@@ -255,7 +282,7 @@ def _ways(routes: list[BaseRoute], above: str = "") -> list[tuple[str, str]]:
 async def test_every_way_into_an_application_needs_credentials(url: str) -> None:
     """HTTP, WebSockets, streams, pages and tools: whatever there is, by whatever it is asked for."""
     tokens = sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")})
-    chats, hooks = [sf.Chat(shop)], [sf.Webhook("parcels", Unsigned(), to=ship)]
+    chats, hooks = [sf.Chat(shop)], [sf.Webhook("parcels", Unsigned(), to=ship, session=receiver)]
     async with sf.App(url, flows=[shop], chats=chats, tools=[shop], webhooks=hooks, authenticate=tokens) as app:
         ways = _ways(app.routes)
         assert {kind for kind, _ in ways} == {"http", "websocket"}
@@ -285,8 +312,13 @@ async def _status(app: ASGIApp, kind: str, path: str, method: str) -> int:
 @pytest.mark.parametrize(
     "options",
     [
-        {"webhooks": [sf.Webhook("a", Unsigned(), to=ship), sf.Webhook("a", Unsigned(), to=ship)]},
-        {"flows": [], "webhooks": [sf.Webhook("a", Unsigned(), to=ship)]},
+        {
+            "webhooks": [
+                sf.Webhook("a", Unsigned(), to=ship, session=receiver),
+                sf.Webhook("a", Unsigned(), to=ship, session=receiver),
+            ]
+        },
+        {"flows": [], "webhooks": [sf.Webhook("a", Unsigned(), to=ship, session=receiver)]},
         {"arbiter": "nobody"},
         {"flows": shop},
         *({name: 7} for name in ("webhooks", "chats", "tools", "schedules", "authenticate", "limits", "hosts")),

@@ -309,8 +309,33 @@ async def test_streams_end_when_the_application_closes() -> None:
     async with Call(app.app, "GET", "/requests/r1/events") as call:
         await call.started()
         app.closing.set()
+        told = await call.piece()
+        assert told.startswith("event: stream.closed\ndata: ")
+        assert "this server is closing" in told
         assert await call.piece() == ""
         await call.task
+
+
+async def test_a_stream_of_a_request_that_runs_here_ends_with_it_when_the_application_closes() -> None:
+    """Nobody else knows how it ended, so its caller is told before the server goes."""
+    app = Served()
+    app.dispatching.answers_at_once = False
+    async with app.client() as client:
+        await client.post(POST, json={})
+    handle = app.dispatching.handles["r1"]
+    handle.runs_here = True
+    async with Call(app.app, "GET", "/requests/r1/events") as call:
+        await call.started()
+        app.closing.set()
+        await handle.tell("last")
+        await handle.end()
+        told = ""
+        while piece := await call.piece():
+            told += piece
+        await call.task
+    assert "last" in told
+    assert "request.ended" in told
+    assert "stream.closed" not in told
 
 
 async def test_the_events_of_a_call_can_be_its_answer() -> None:
@@ -352,6 +377,7 @@ async def test_a_request_whose_stream_ends_because_the_application_closes_goes_o
     async with Call(app.app, "POST", ECHO, {"accept": "text/event-stream"}) as call:
         assert await call.started() == 200
         app.closing.set()
+        assert "stream.closed" in await call.piece()
         assert await call.piece() == ""
         await call.task
     assert app.dispatching.handles["r1"].cancelled_for == []

@@ -18,7 +18,7 @@ from standfast.transports.sse import EventStream
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from starlette.requests import HTTPConnection
 
@@ -124,7 +124,7 @@ async def test_nothing_is_read_ahead_for_whoever_does_not_read() -> None:
     """What it has not taken stays where it is kept; in the end it is let go, and told apart from one who has left."""
     taken: list[int] = []
 
-    async def chunks() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncGenerator[bytes]:
         for number in range(100):
             taken.append(number)
             yield b"x"

@@ -60,10 +60,11 @@ StateEvent: TypeAlias = StateChanged[Any] | StateConflict | StateExhausted | Sta
 class StateEvents:
     """A reader of a state's events: enter it to begin, iterate over it, leave it to end.
 
-    It keeps up to ``limit`` events that were not read yet, then drops the oldest and says how many.
+    It keeps up to ``limit`` events that were not read yet, then drops the oldest and says how many. Once it was left,
+    also by another task, the iteration ends after what was kept.
     """
 
-    __slots__ = ("_backlog", "_bell", "_dropped", "_limit", "_listeners")
+    __slots__ = ("_backlog", "_bell", "_dropped", "_has_left", "_limit", "_listeners")
 
     def __init__(self, listeners: Listeners, limit: int) -> None:
         self._listeners: Final = listeners
@@ -71,19 +72,25 @@ class StateEvents:
         self._backlog: Final[deque[StateEvent]] = deque()
         self._bell: Final = asyncio.Event()
         self._dropped = 0
+        self._has_left = False
 
     async def __aenter__(self) -> Self:
         self._listeners.add(self._take)
+        self._has_left = False
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._listeners.discard(self._take)
+        self._has_left = True
+        self._bell.set()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> StateEvent:
         while not self._backlog:
+            if self._has_left:
+                raise StopAsyncIteration
             self._bell.clear()
             await self._bell.wait()
         if self._dropped:

@@ -20,7 +20,7 @@ from standfast.transports.chat.serving import Serving
 from standfast.transports.chat.sockets import ROOM, Talk
 from standfast.transports.problems import problem_response
 from standfast.transports.showing import as_json
-from standfast.transports.sse import EventStream
+from standfast.transports.sse import EventStream, closed
 
 if TYPE_CHECKING:
     import asyncio
@@ -151,7 +151,8 @@ async def _written(feed: Feed, hello: dict[str, str]) -> AsyncGenerator[bytes]:
     while True:
         try:
             body, cursor = await feed.next()
-        except ForbiddenError:  # the answer has begun: all that can be done is to end it
+        except ForbiddenError as problem:  # the answer has begun: all that can be done is to end it, and say why
+            yield closed(str(problem))
             return
         number = f"id: {cursor}\n".encode() if cursor else b""
         yield b"%sevent: %s\ndata: %s\n\n" % (number, body["type"].encode(), as_json(body))

@@ -68,7 +68,9 @@ class Webhook:
         to: Where deliveries go.
         inputs: Makes what the action is called with, by name, from a delivery. By default an action with one
             parameter is called with the payload.
-        session: Says which session a delivery belongs to; by default none.
+        session: Says which session a delivery belongs to; by default none, so that the actions must have a policy with
+            another key. A session that a delivery makes is this webhook's, and no user gets in; unless ``principal``
+            names a user, who has it then.
         principal: For whom the action runs, or a function that says so.
         event_time: Says when the event happened, in seconds since 1970 or as RFC 3339 writes it; None if that is not
             known. With it an old one that comes late does not replace a newer one in a debounced burst.
@@ -102,6 +104,8 @@ class Webhook:
         self._to: Final = self._checked(to)
         self._inputs, self._session, self._event_time = inputs, session, event_time
         self._principal: Final = principal or Principal(user=f"webhook:{name}")
+        for action in self.actions:
+            self._check_key(action)
         self.max_body: Final = max_body
         self.body_time: Final = None if body_time is None else seconds(body_time, what="body_time", minimum=0.001)
         self._names: Final = {} if inputs else {each: self._only_parameter(each) for each in self.actions}
@@ -143,6 +147,17 @@ class Webhook:
                 problem = f"{action.where} forgets deliveries before their signatures are stale; make its"
                 raise InvalidFlowError(self.where, f"{problem} idempotency_window at least {REMEMBERED:g} seconds")
         return dict(to) if isinstance(to, Mapping) else to
+
+    def _check_key(self, action: Action[..., Any]) -> None:
+        """Refuse a declaration in which no delivery has a key, so that the policy of the action would do nothing."""
+        key, policy = action.policy.key, type(action.policy).__name__
+        if key == "session" and self._session is None:
+            problem = f"{action.where} is {policy} by session, and deliveries belong to none; say which with"
+            todo = f'session=lambda delivery: ..., or give the action a key of another kind: sf.{policy}(key="tenant")'
+            raise InvalidFlowError(self.where, f"{problem} {todo}")
+        if key == "user" and isinstance(self._principal, Principal) and not self._principal.user:
+            problem = f"{action.where} is {policy} by user, and its principal has no user; name one"
+            raise InvalidFlowError(self.where, f'{problem}, or give the action another key: sf.{policy}(key="tenant")')
 
     def _only_parameter(self, action: Action[..., Any]) -> str:
         names = list(action.input_schema().get("properties", {}))

@@ -89,13 +89,13 @@ class Endings:
                 future.set_result(life)
 
     async def _hear(self) -> None:
-        root = self._scope.key("life")
+        root, time, due = self._scope.key("life"), asyncio.get_running_loop().time, float("-inf")
         try:
             async with self._scope.watch(root) as watch:
-                await self._look_at(list(self._waiting))  # what was written before this was heard
                 while True:
-                    hint = await watch.wait(LOOK_EVERY)
-                    if hint is None or not hint.complete:
+                    hint = None if time() >= due else await watch.wait(due - time())
+                    if hint is None or not hint.complete:  # also while others end all the time: a hint may be lost
+                        due = time() + LOOK_EVERY
                         await self._look_at(list(self._waiting))
                     elif told := [run_id for key in hint.about if self._is_news_of(run_id := key.parts[-1])]:
                         await self._look_at(told)

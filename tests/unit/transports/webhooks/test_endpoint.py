@@ -6,11 +6,13 @@ import asyncio
 import base64
 import hmac
 import json
+from contextlib import nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import standfast as sf
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
 from standfast.errors import (
     ArbiterUnavailableError,
@@ -347,3 +349,31 @@ async def test_a_large_delivery_is_read_beside_the_loop() -> None:
     app = served(max_body=20_000_000)
     assert (await deliver(app, body)).status_code == 202
     assert (await deliver(served(), body)).status_code == 413
+
+
+@pytest.mark.parametrize("policy", [sf.Queue(), sf.Reject(), sf.Debounce("1s"), sf.Restart(), sf.Join(), sf.Latest()])
+def test_a_webhook_whose_deliveries_have_no_key_is_refused_where_it_is_declared(policy: Any) -> None:
+    """The policy of its action would do nothing; the error says what to write."""
+    flow, name = sf.Flow("letters"), type(policy).__name__
+
+    @flow.action(concurrency=policy)
+    async def take(request: sf.Request, letter: str) -> None:
+        del request, letter
+
+    with pytest.raises(InvalidFlowError, match=f'session=lambda delivery: .*sf.{name}\\(key="tenant"\\)'):
+        Webhook("letters", Unsigned(), take)
+    Webhook("letters", Unsigned(), take, session=lambda delivery: delivery.id)
+
+
+@pytest.mark.parametrize(("user", "is_taken"), [("", False), ("shop", True)])
+def test_a_webhook_of_nobody_is_refused_where_users_collide(user: str, *, is_taken: bool) -> None:
+    """Unless its principal has a name, which it has if none is given."""
+    flow = sf.Flow("letters")
+
+    @flow.action(concurrency=sf.Queue(key="user"))
+    async def take(request: sf.Request, letter: str) -> None:
+        del request, letter
+
+    Webhook("letters", Unsigned(), take)
+    with nullcontext() if is_taken else pytest.raises(InvalidFlowError, match="by user"):
+        Webhook("letters", Unsigned(), take, principal=sf.Principal("acme", user))
