@@ -123,7 +123,7 @@ async def test_everything_about_a_run_is_shown(engine: sf.Engine, ask: Ask) -> N
     assert "result:   3" in text.stdout
     assert re.search(r"0 {2}\+\d+ ms +step +add {2}3", text.stdout)
     found = json.loads(data.stdout)
-    assert found.keys() == {"run", "history", "more", "holds", "queues", "children"}
+    assert found.keys() == {"run", "history", "more", "holds", "queues", "children", "lock"}
     assert (found["run"]["result"], found["history"][0]["id"]) == (3, "add")
 
 

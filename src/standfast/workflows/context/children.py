@@ -97,7 +97,7 @@ def _start_of(
         parent_step=operation,
         root=header.root or activation.keys.id,
         depth=header.depth + 1,
-        drive=(workflow.name, workflow.version) in activation.host.workflows,
+        drive=activation.host.has_room() and (workflow.name, workflow.version) in activation.host.workflows,
     )
 
 
