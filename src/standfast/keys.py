@@ -178,6 +178,11 @@ def _register(family: KeyFamily) -> KeyFamily:
     return known
 
 
+def find_family(name: str) -> KeyFamily | None:
+    """Return the family that this process has declared by that name; None: there is none."""
+    return _families.get(name)
+
+
 def _declaration(family: KeyFamily) -> tuple[object, ...]:
     return family.place, family.modes, family.alone, family.after
 

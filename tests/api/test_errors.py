@@ -84,6 +84,7 @@ NEVER_LEAVE = {"MovedError", "RideRefusedError"}
 NEVER_LEAVE |= {"NotSentError", "ReplyLostError"}  # of the Redis store: what became of a request
 NEVER_LEAVE |= {"JoinsError", "RacedError", "BringingRefusedError"}  # of dispatching: another request was faster
 NEVER_LEAVE |= {"DeposedError"}  # of durable requests: another worker drives the run
+NEVER_LEAVE |= {"DrivenError"}  # of run locks: a worker drives the run
 NEVER_LEAVE |= {"CancelledTransactionError", "ConditionError", "TurnedAwayError"}  # of the DynamoDB store
 
 

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from standfast.cli.targets import Target
 from standfast.errors import StandfastError
-from standfast.keys import KeyFamily
+from standfast.keys import KeyFamily, find_family
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ MOST_COMPLETED = 200
 def key_of(words: Sequence[str], family: str | None) -> Key | str:
     """Return the key that is meant. A family need not be declared by a program: its name and parts are enough."""
     if family is not None:
-        return KeyFamily(family)(*words)
+        return (find_family(family) or KeyFamily(family))(*words)
     if len(words) != 1:
         raise click.UsageError("Name one key; several words are the parts of a key with --family NAME.")
     return words[0]

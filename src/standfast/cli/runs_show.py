@@ -14,6 +14,7 @@ from standfast.cli.runs_target import carried_out, run_argument, talking
 from standfast.cli.targets import Target, target_options
 from standfast.errors import RunNotFoundError
 from standfast.locks.explaining.explanation import length, moment, one_line
+from standfast.locks.runs.run_line import RunLockInfo
 from standfast.workflows.operating.information import HistoryEntry, RunInfo
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Shown(Struct, frozen=True):
     holds: list[Place]
     queues: list[Place]
     children: list[RunInfo]
+    lock: RunLockInfo | None
 
 
 @click.command("show")
@@ -68,7 +70,8 @@ async def _read(target: Target, run_id: str) -> Shown:
     async with talking(target) as engine:
         run, history = await engine.get(run_id), await engine.history(run_id)
         holds, queues = await _places(engine.space, run_id)
-        return Shown(run, history, holds, queues, await _children(engine, history))
+        lock = await engine.space.run_locks.get(run.workflow, run_id)
+        return Shown(run, history, holds, queues, await _children(engine, history), lock)
 
 
 async def _places(space: sf.Space, run_id: str) -> tuple[list[Place], list[Place]]:
@@ -110,6 +113,7 @@ def _data(told: Shown, limit: int) -> dict[str, Any]:
         "holds": told.holds,
         "queues": told.queues,
         "children": [as_data(child) for child in told.children],
+        "lock": told.lock,
     }
 
 
@@ -119,6 +123,8 @@ def _lines(told: Shown, limit: int) -> Iterator[str]:
     yield f"workflow: {one_line(name)}"
     yield f"started:  {moment(run.started_at)}, last changed {length(run.seconds)} later"
     yield f"taken up: {'once' if run.claims == 1 else f'{run.claims} times'}, {_owner(run)}"
+    if told.lock is not None and not told.lock.worker:
+        yield f"run lock: held by {one_line(told.lock.holder)} until {moment(told.lock.expires_at)}"
     for title, value in (("input:   ", run.input), ("progress:", run.progress), ("result:  ", run.result)):
         if value is not None:
             yield f"{title} {shown(value)}"

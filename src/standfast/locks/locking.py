@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from standfast.locks.driving.hold import OnLost
     from standfast.locks.driving.lines import Lines
     from standfast.locks.driving.records import Site
+    from standfast.locks.driving.requests import Along
     from standfast.locks.explaining.explanation import Explanation
     from standfast.locks.options import HoldOptions
 
@@ -39,7 +40,15 @@ class DurableLock:
         self._address: Final = address_of(key)
 
     def _holding(
-        self, options: HoldOptions, *, mode: str = "", weight: int = 1, waits: bool = True, depth: int = 2
+        self,
+        options: HoldOptions,
+        *,
+        mode: str = "",
+        weight: int = 1,
+        waits: bool = True,
+        depth: int = 2,
+        along: Along | None = None,
+        on_leave: Along | None = None,
     ) -> Holding:
         """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
         unknown = options.keys() - KNOWN
@@ -60,6 +69,8 @@ class DurableLock:
             optional_seconds(given.get("timeout"), what="timeout"),
             optional_seconds(given.get("max_hold"), what="max_hold", minimum=0.001),
             check_text(given.get("note"), "note", LONGEST_NOTE),
+            along,
+            on_leave=on_leave,
         )
         return Holding(self._lines, wish, _on_lost(given.get("on_lost", "cancel")))
 

@@ -48,8 +48,13 @@ class Client(ABC):
 
     @property
     @abstractmethod
+    def drives(self) -> bool:
+        """Whether this engine drives runs."""
+
+    @property
+    @abstractmethod
     def has_room(self) -> bool:
-        """Whether this engine drives runs, and can take up one more."""
+        """Whether this engine drives runs, and should drive one more that is started here."""
 
     @property
     def space(self) -> Space:
@@ -170,7 +175,7 @@ class Client(ABC):
         if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
             raise InvalidWorkflowError(repr(workflow)[:100], "this is no workflow; declare it with @sf.workflow")
         known = self.host.workflows
-        if (workflow.name, workflow.version) not in known and self.has_room:
+        if (workflow.name, workflow.version) not in known and self.drives:
             raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in known})))
         return workflow
 

@@ -209,9 +209,14 @@ class Engine(Overseer):
         return host
 
     @property
+    def drives(self) -> bool:
+        """Whether this engine drives runs."""
+        return self._worker is not None
+
+    @property
     def has_room(self) -> bool:
-        """Whether this engine drives runs, and can take up one more."""
-        return self._worker is not None and len(self.host.loaded) < self._options[0]
+        """Whether this engine drives runs, and should drive one more that is started here."""
+        return self._worker is not None and self._worker.has_room()
 
     @property
     def worker(self) -> Worker | None:

@@ -276,11 +276,24 @@ async def changing_2(ctx: sf.Context) -> str:
     return "new"
 
 
+@sf.step
+async def where() -> int:
+    """Take 10 to 50 ms; return which process did."""
+    await asyncio.sleep(random.uniform(0.01, 0.05))
+    return os.getpid()
+
+
+@sf.workflow
+async def spread(ctx: sf.Context) -> list[int]:
+    """Take four steps; return which processes did."""
+    return [await ctx.step(where) for _ in range(4)]
+
+
 WORKFLOWS = {
     f"{each.name}{each.version}": each
     for each in (
         in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
-        naps, queued, waits_at_the_gate, kills_its_worker, changing_1, changing_2,
+        naps, queued, waits_at_the_gate, kills_its_worker, changing_1, changing_2, spread,
     )
 }  # fmt: skip
 SHAPES = (

@@ -62,6 +62,7 @@ LEFT_OUT = {
     "RunLease.known_at": "for the lock itself",
     "RunLease.lose": "for the lock itself",
     "RunLease.presence": "for the lock itself",
+    "Engine.drives": "for the engine itself",
     "Engine.has_room": "for the engine itself",
     "Engine.host": "for the engine itself",
     "Engine.worker": "for the engine itself",

@@ -123,8 +123,18 @@ async def test_everything_about_a_run_is_shown(engine: sf.Engine, ask: Ask) -> N
     assert "result:   3" in text.stdout
     assert re.search(r"0 {2}\+\d+ ms +step +add {2}3", text.stdout)
     found = json.loads(data.stdout)
-    assert found.keys() == {"run", "history", "more", "holds", "queues", "children"}
+    assert found.keys() == {"run", "history", "more", "holds", "queues", "children", "lock"}
     assert (found["run"]["result"], found["history"][0]["id"]) == (3, "add")
+
+
+async def test_a_run_lock_is_shown_with_its_holder(engine: sf.Engine, ask: Ask) -> None:
+    """With the run that it holds, and among the locks, by the family that the library itself has declared."""
+    await ended(await engine.start(adds, 1, 2, id="a"))
+    assert await engine.space.run_locks.try_acquire("adds", "a", holder="repair crew") is not None
+    run, lock = await ask("runs", "show", "a"), await ask("locks", "explain", "--family", "standfast.run", "adds", "a")
+
+    assert "run lock: held by repair crew until " in run.stdout
+    assert "repair crew" in lock.stdout
 
 
 async def test_a_failure_is_shown_with_its_place_and_without_secrets(engine: sf.Engine, ask: Ask) -> None:

@@ -66,6 +66,7 @@ class Wish(Struct, frozen=True):
         waits: Whether to wait for it.
         timeout: For how many seconds at most.
         along: What to commit together with the answer, see :class:`~standfast.locks.driving.requests.Along`.
+        on_leave: What to commit together with leaving the line again.
         may_circle: Whether its owner may hold something that another one waits for who is in its way here.
         on_waiting: Called when it has to wait, with how many are in front of it, and whether it is back: it had a
             place before, and has lost it.
@@ -92,6 +93,7 @@ class Wish(Struct, frozen=True):
     keeps_age: bool = False
     entry_id: str = ""
     permits: int | None = None
+    on_leave: Along | None = None
 
 
 @final
@@ -134,7 +136,7 @@ async def _acquire_at_once(lines: Lines, wish: Wish) -> Place:
 
 async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
     """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
-    leave = Leave(place.entry.id, place.turn.holder.slot)
+    leave = Leave(place.entry.id, place.turn.holder.slot, along=wish.on_leave)
     try:
         left = (await place.line.driver.do(leave, wish.site)).answer
     except StandfastError as problem:
@@ -281,7 +283,7 @@ class _Attempt:
         return outcome
 
     def _withdraw(self, presence: Presence | None) -> None:
-        leave = Leave(self._id, ticket=self._ticket)
+        leave = Leave(self._id, ticket=self._ticket, along=self._wish.on_leave)
         leaving = _leave_for_certain(self._lines, self._line, leave, presence, self._wish)
         self._withdrawal = leaving if self._marker is None else self._lines.own(self._unmark(leaving, self._marker))
 

@@ -27,6 +27,7 @@ from standfast.locks.driving.records import HEADS
 from standfast.locks.driving.requests import Enter, Leave, Left, Renew
 from standfast.locks.locking import DurableLock
 from standfast.locks.options import check_lease
+from standfast.locks.runs.claim import ClaimGuard, DrivenError
 from standfast.locks.runs.run_lease import RELEASED, RUN_LOCK, SLOT, RunLease
 
 if TYPE_CHECKING:
@@ -39,21 +40,25 @@ if TYPE_CHECKING:
     from standfast.locks.driving.lines import Lines
     from standfast.locks.driving.local_line import LocalLine
     from standfast.locks.options import HoldOptions
+    from standfast.locks.runs.claim import RunClaim
+    from standfast.stores.protocol import Snapshot
 
 RUNS: Final = KeyFamily("standfast.run")
 
 
 class RunLockInfo(Struct, frozen=True):
-    """Who drives a run.
+    """Who drives a run: the holder of its run lock, or a worker of an engine.
 
     Attributes:
         workflow: The workflow's name.
         run_id: The run.
         holder: Who holds it, for people.
         since: Since when, by the store's time.
-        expires_at: When its lease ends by the store's time, unless it is renewed before.
-        fence: The fence of its lease.
+        expires_at: When its lease ends by the store's time, unless it is renewed before. A worker has one lease for
+            all its runs.
+        fence: The fence of its lease. Those of workers and those of run locks are counted apart.
         backend: The kind of store that says so.
+        worker: The presence of the worker that drives it, as in ``RunInfo.owner``; empty: a run lock holds it.
     """
 
     workflow: str
@@ -63,17 +68,19 @@ class RunLockInfo(Struct, frozen=True):
     expires_at: Instant
     fence: int
     backend: str
+    worker: str = ""
 
 
 @final
 class RunLine(DurableLock):
     """The line of one run."""
 
-    __slots__ = ("names",)
+    __slots__ = ("_claim", "names")
 
     def __init__(self, lines: Lines, workflow: str, run_id: str, lease: float) -> None:
         super().__init__(lines, RUNS(workflow, run_id), RUN_LOCK, lease)
         self.names: Final = (workflow, run_id)
+        self._claim: Final = ClaimGuard(lines.scope, workflow, run_id)
 
     def _line(self) -> LocalLine:
         self._lines.guard.check()
@@ -87,17 +94,30 @@ class RunLine(DurableLock):
     # --- taking it -----------------------------------------------------------------------------------------------
 
     async def acquire(self, token: str | None, holder: str, lease: Duration | None) -> RunLease | None:
-        """Take it for a while, if it is free or has that token."""
+        """Take it for a while, if it is free or has that token, and no worker drives the run."""
         line, length = self._line(), self._length(lease)
         entry = Entry(token or new_id(), holder, Until(Instant(0)), Instant(0))
-        enter = Enter(entry, waits=False, lease=length)
+        enter = Enter(entry, waits=False, lease=length, along=self._claim.on_enter)
         try:
-            answered = await self._enter(line, enter, length)
-            return self._granted(line, answered, length)
+            while True:
+                try:
+                    answered = await self._enter(line, enter, length)
+                except DrivenError as driven:
+                    if not await self.is_void(driven):
+                        return None
+                else:
+                    return self._granted(line, answered, length)
         except BaseException:
             if token is None:
                 self._lines.own(self._withdraw(line, entry.id, length))
             raise
+
+    async def is_void(self, driven: DrivenError) -> bool:
+        """Return True if the worker that drives the run is gone; then the next request takes the run from it."""
+        if await self._presence_end(driven.owner):
+            return False
+        self._claim.void.add(driven.owner)
+        return True
 
     async def _enter(self, line: LocalLine, enter: Enter, length: float) -> Answered:
         answered = await self._ask(line, enter, enter.entry.id, length)
@@ -135,7 +155,7 @@ class RunLine(DurableLock):
         pause, end = 0.0, later(self._lines.clock.elapsed(), length)
         while not self._lines.is_closing and self._lines.clock.elapsed() < end:
             try:
-                await line.driver.ask(Leave(token, SLOT), RUN_LOCK)
+                await line.driver.ask(self._leave(token), RUN_LOCK)
             except StoreError:
                 pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
@@ -152,7 +172,7 @@ class RunLine(DurableLock):
         answered = await self._ask(line, Renew(token, length, SLOT), token, length)
         answer, sight = answered.answer, answered.sight
         if not isinstance(answer, Granted):
-            return _not_renewed(sight.line.holders, token)
+            return await self._not_renewed(sight.line.holders, token)
         expires_at = _end_of(answer.holder)
         if ours is not None:
             ours.extend(sight.asked_at, length, expires_at)
@@ -165,7 +185,13 @@ class RunLine(DurableLock):
         """Return what is to be said to whoever has lost the lease with that token."""
         sight = await self._line().look()
         alive = [holder for holder in sight.line.holders if await self._expiry(holder, sight.at) is not None]
-        return _not_renewed(alive, token)
+        return await self._not_renewed(alive, token)
+
+    async def _not_renewed(self, holders: Sequence[Holder], token: str) -> Renewal:
+        taken_by = tuple(holder.entry.owner for holder in holders if holder.entry.id != token)
+        if not holders and (driven := await self.get()) is not None:
+            return Renewal(renewed=False, free=False, taken_by=(driven.holder,))
+        return Renewal(renewed=False, free=not holders, taken_by=taken_by)
 
     async def release(self, token: str) -> bool:
         """Give up the lease with that token."""
@@ -173,29 +199,47 @@ class RunLine(DurableLock):
         known = line.holds.get(token)
         if isinstance(known, RunLease):
             known.end(RELEASED)
-        left = (await line.driver.ask(Leave(token, SLOT), RUN_LOCK)).answer
+        left = (await line.driver.ask(self._leave(token), RUN_LOCK)).answer
         return isinstance(left, Left) and left.was_holding
+
+    def _leave(self, token: str) -> Leave:
+        return Leave(token, SLOT, along=self._claim.on_leave)
 
     # --- for the length of a block -------------------------------------------------------------------------------
 
     def holding(self, options: HoldOptions) -> Holding:
         """Return what holds it for the length of a block."""
-        return self._holding(options, waits=False, depth=3)
+        claim = self._claim
+        return self._holding(options, waits=False, depth=3, along=claim.on_enter, on_leave=claim.on_leave)
 
-    async def held(self, refusal: WouldWaitError | ReentryError) -> RunHeldError:
+    async def held(self, refusal: WouldWaitError | ReentryError | DrivenError) -> RunHeldError:
         """Return the error that says who holds it."""
         info = await self.get()
         if info is not None:
             return RunHeldError(*self.names, info.holder, info.expires_at)
+        if isinstance(refusal, DrivenError):
+            return RunHeldError(*self.names, refusal.owner, None)
         holders = refusal.holders if isinstance(refusal, WouldWaitError) else ("this task",)
         return RunHeldError(*self.names, ", ".join(holders), None)
 
     # --- looking at it -------------------------------------------------------------------------------------------
 
     async def get(self) -> RunLockInfo | None:
-        """Return who holds it; None: nobody."""
+        """Return who holds it, or which worker drives the run; None: nobody."""
         keys = self._line().driver.keys
-        seen = await self._lines.scope.read(keys.head, keys.grant(SLOT))
+        seen = await self._lines.scope.read(keys.head, keys.grant(SLOT), self._claim.life)
+        claim = self._claim.claim_in(seen.get(self._claim.life))
+        if claim is not None and claim.owner:
+            return await self._driver(claim)
+        return await self._lease_in(seen)
+
+    async def leased(self) -> RunLockInfo | None:
+        """Return who holds the lock; None: nobody, or a lease that is over."""
+        keys = self._line().driver.keys
+        return await self._lease_in(await self._lines.scope.read(keys.head, keys.grant(SLOT)))
+
+    async def _lease_in(self, seen: Snapshot) -> RunLockInfo | None:
+        keys = self._line().driver.keys
         head, grant = seen.get(keys.head), seen.get(keys.grant(SLOT))
         if head is None or grant is None:
             return None
@@ -203,8 +247,25 @@ class RunLine(DurableLock):
         expires_at = await self._expiry(holder, seen.at)
         if expires_at is None:
             return None
-        backend = self._lines.scope.store.capabilities.backend
-        return RunLockInfo(*self.names, holder.entry.owner, holder.granted_at, expires_at, grant.version, backend)
+        return RunLockInfo(*self.names, holder.entry.owner, holder.granted_at, expires_at, grant.version, self._backend)
+
+    async def _driver(self, claim: RunClaim) -> RunLockInfo | None:
+        """Return the worker that drives the run; None: it is gone."""
+        scope, own = self._lines.scope, self._claim.own(claim.owner)
+        presence = self._line().driver.keys.presence(claim.owner)
+        seen = await scope.read(own, presence)
+        record = seen.get(presence)
+        described = None if record is None else PRESENCES.decode(record.value)
+        if record is None or described is None or scope.store.is_severed(described.lifeline):
+            return None
+        holder = f"{described.host}/{described.process}/worker {claim.owner}"
+        expires_at = record.expires_at or Instant(0)
+        fence = seen.version(own)
+        return RunLockInfo(*self.names, holder, claim.changed_at, expires_at, fence, self._backend, claim.owner)
+
+    @property
+    def _backend(self) -> str:
+        return self._lines.scope.store.capabilities.backend
 
     async def _expiry(self, holder: Holder, at: Instant) -> Instant | None:
         """Return when a holder's lease ends; None: it is over."""
@@ -223,11 +284,6 @@ class RunLine(DurableLock):
         if record is None or scope.store.is_severed(PRESENCES.decode(record.value).lifeline):
             return Instant(0)
         return record.expires_at or Instant(0)
-
-
-def _not_renewed(holders: Sequence[Holder], token: str) -> Renewal:
-    taken_by = tuple(holder.entry.owner for holder in holders if holder.entry.id != token)
-    return Renewal(renewed=False, free=not holders, taken_by=taken_by)
 
 
 def _end_of(holder: Holder) -> Instant:

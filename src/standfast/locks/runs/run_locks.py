@@ -3,6 +3,9 @@
 A run lock is a line like every other, one for each workflow and run, in which nobody waits. It is taken with a lease
 that its holder renews (:meth:`RunLocks.try_acquire`), or held for the length of a block and renewed by itself
 (:meth:`RunLocks.hold`); the two exclude each other.
+
+The runs of an engine are included: while a worker drives a run its lock is refused, and while the lock is held no
+worker drives the run (:mod:`standfast.locks.runs.claim`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Unpack, final
 from standfast.errors import InvalidLockArgumentError, ReentryError, WouldWaitError
 from standfast.locks.driving.owners import owner_of_task
 from standfast.locks.options import LONGEST_OWNER, check_text
+from standfast.locks.runs.claim import DrivenError
 from standfast.locks.runs.run_line import RunLine
 
 if TYPE_CHECKING:
@@ -58,6 +62,8 @@ class RunLocks:
     ) -> RunLease | None:
         """Lease a run if it is free, or its lease is over; answer at once. None: another activation holds it.
 
+        So does a worker of an engine that drives the run, until it has suspended it or has died.
+
         Args:
             workflow: The workflow's name.
             run_id: The run.
@@ -88,7 +94,7 @@ class RunLocks:
         return await self._run(workflow, run_id).release(_token(token))
 
     async def get(self, workflow: str, run_id: str) -> RunLockInfo | None:
-        """Return who holds a run; None: nobody."""
+        """Return who holds a run, or which worker drives it; None: nobody."""
         return await self._run(workflow, run_id).get()
 
     def hold(self, workflow: str, run_id: str, **options: Unpack[HoldOptions]) -> RunHolding:
@@ -99,7 +105,7 @@ class RunLocks:
         on in the background, and the lease ends it at the latest; what the block did stays done.
 
         Raises:
-            RunHeldError: On entering: another activation holds the run.
+            RunHeldError: On entering: another activation holds the run, or a worker drives it.
             LeaseLostError: On leaving: it was lost while the block ran; the block has been cancelled.
             StoreError: On entering: the store does not answer. Nothing is held.
         """
@@ -123,10 +129,14 @@ class RunHolding:
         self._run, self._holding = run, holding
 
     async def __aenter__(self) -> Hold:
-        try:
-            return await self._holding.__aenter__()
-        except (WouldWaitError, ReentryError) as refusal:
-            raise await self._run.held(refusal) from None
+        while True:
+            try:
+                return await self._holding.__aenter__()
+            except (WouldWaitError, ReentryError) as refusal:
+                raise await self._run.held(refusal) from None
+            except DrivenError as driven:
+                if not await self._run.is_void(driven):
+                    raise await self._run.held(driven) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

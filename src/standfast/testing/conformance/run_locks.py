@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from standfast.testing.conformance.runs.driven import DrivenRunCases
 from standfast.testing.conformance.runs.holding import FencingCases, HoldingCases, InspectionCases
 from standfast.testing.conformance.runs.leasing import LapsingCases, LeasingCases, TokenCases
 
 
-class RunLockConformance(LeasingCases, TokenCases, LapsingCases, FencingCases, InspectionCases, HoldingCases):
+class RunLockConformance(
+    LeasingCases, TokenCases, LapsingCases, FencingCases, InspectionCases, HoldingCases, DrivenRunCases
+):
     """The promises of run locks as tests: subclass it and provide a ``store`` fixture.
 
     A store that passes :class:`~standfast.testing.conformance.StoreConformance` passes it too. It takes the same

@@ -98,7 +98,7 @@ def _start_of(
         root=header.root or activation.keys.id,
         depth=header.depth + 1,
         incarnation=header.incarnation,
-        drive=(workflow.name, workflow.version) in activation.host.workflows,
+        drive=activation.host.has_room() and (workflow.name, workflow.version) in activation.host.workflows,
     )
 
 

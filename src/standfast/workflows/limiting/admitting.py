@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import structs
 
+from standfast.clock import later
 from standfast.locks.driving.leaving_together import Departure, leaving_as_well
 from standfast.locks.driving.requests import Along, Leave, Left
 from standfast.stores.protocol import Delete, Put
@@ -30,10 +31,15 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.locks.driving.requests import Answer
+    from standfast.locks.runs.run_line import RunLockInfo
     from standfast.stores.protocol import Change, Snapshot, Wake
     from standfast.workflows.limiting.arriving import Place
     from standfast.workflows.limiting.waiting import Ending
     from standfast.workflows.running.host import Attendance, Host
+
+
+LOOK_AGAIN: Final = 5.0
+"""Seconds after which a run that waits for its run lock is looked at again at the latest."""
 
 
 class MovedError(Exception):
@@ -44,10 +50,13 @@ class _GotTurnError(Exception):
     """It was to wait no longer, and has its turn now."""
 
 
-async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: int) -> tuple[Claim, Life] | None:
+async def admit(
+    host: Host, keys: RunKeys, header: Header, life: Life, version: int, lease: RunLockInfo | None
+) -> tuple[Claim, Life] | None:
     """Claim a run that has no place in some of its lines yet, if it can have them now. Otherwise it goes on waiting.
 
-    One that is cancelled or has waited too long ends here, without having run.
+    One that is cancelled or has waited too long ends here, without having run. One that is leased takes its places and
+    waits for its run lock.
     """
     if life.collects and life.cancel is None and life.until is not None and life.until > host.now():
         return None
@@ -55,7 +64,7 @@ async def admit(host: Host, keys: RunKeys, header: Header, life: Life, version: 
     if ending is not None and await end_unstarted(host, keys.id, header, life, version, ending):
         return None
     worker = await host.attend()
-    admission = _Admission(host, keys, header, life, version, worker)
+    admission = _Admission(host, keys, header, life, version, worker, lease)
     try:
         return await admission.claim()
     except MovedError:
@@ -75,6 +84,19 @@ def taken(life: Life, presence: str, at: Instant) -> Life:
         until=None,
         waits_for="",
         collects=False,
+        leased=False,
+        lease_awaited=False,
+    )
+
+
+def awaiting_lease(life: Life, lease: RunLockInfo, at: Instant) -> Life:
+    """Return the life of a run that could be driven but for its run lock; its release makes the run ready.
+
+    It is looked at again when the lease ends, and before that now and then: its holder may die or be evicted.
+    """
+    until = min(lease.expires_at, later(at, LOOK_AGAIN))
+    return structs.replace(
+        life, until=until, waits_for=f"its run lock, held by {lease.holder:.200}", lease_awaited=True
     )
 
 
@@ -98,9 +120,19 @@ def _gone(seen: Snapshot, key: RecordKey) -> list[Change]:
 class _Admission:
     """One try to claim a run that waits."""
 
-    def __init__(self, host: Host, keys: RunKeys, header: Header, life: Life, version: int, worker: Attendance) -> None:
+    def __init__(
+        self,
+        host: Host,
+        keys: RunKeys,
+        header: Header,
+        life: Life,
+        version: int,
+        worker: Attendance,
+        lease: RunLockInfo | None,
+    ) -> None:
         self._host, self._keys, self._header, self._before, self._version = host, keys, header, life, version
-        self._worker = worker
+        self._worker, self._lease = worker, lease
+        self._leased = None if lease is None else awaiting_lease(life, lease, host.now())
         self._own: Final = keys.own(worker.presence)
         self._after = life
 
@@ -113,6 +145,8 @@ class _Admission:
         place, versions = arrival.place, answered.sight.versions
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
             await make_room(self._host, self._keys.id, place.standing, place.waiting.ticket)
+        if self._leased is not None and self._after.lease_awaited:
+            self._host.emit_moved(self._keys.id, self._after, 0, life.changed_at, lines)
         if not self._after.owner:
             return None
         right = Claim(self._own, versions[self._own], self._worker.presence, versions[self._keys.life])
@@ -121,7 +155,8 @@ class _Admission:
     def _named(self) -> list[RecordKey]:
         keys, life = self._keys, self._before
         begins = self._header.begins_at
-        timers = [keys.timer(at) for at in {life.until, begins} if at is not None]
+        leased_until = None if self._leased is None else self._leased.until
+        timers = [keys.timer(at) for at in {life.until, begins, leased_until} if at is not None]
         return [keys.life, keys.ready, self._own, self._worker.guard.key, *timers]
 
     def _write(self, place: Place, seen: Snapshot) -> list[Change]:
@@ -136,8 +171,21 @@ class _Admission:
             self._after = structs.replace(admitted, until=begins, waits_for="the time of its start")
             put = Put(keys.timer(begins), NO_DUE, seen.version(keys.timer(begins)))
             return [put, *self._rewritten(seen), *_gone(seen, keys.ready)]
+        if self._leased is not None:
+            return self._await_lease(self._leased, seen)
         self._after = taken(admitted, worker.presence, seen.at)
         return taking(keys, worker, life, self._after, seen)
+
+    def _await_lease(self, leased: Life, seen: Snapshot) -> list[Change]:
+        """Take the places, and be driven when the run lock is free."""
+        keys, before = self._keys, self._before
+        self._after = admitted_life(leased, len(self._header.lines))
+        changes = [*self._rewritten(seen), *_gone(seen, keys.ready)]
+        if leased.until is not None and leased.until != before.until:
+            timer = keys.timer(leased.until)
+            changes += [] if before.until is None else _gone(seen, keys.timer(before.until))
+            changes.append(Put(timer, NO_DUE, seen.version(timer)))
+        return changes
 
     def _wait(self, place: InLine, seen: Snapshot) -> list[Change]:
         """Go on waiting: whoever grants the place makes the run ready again."""

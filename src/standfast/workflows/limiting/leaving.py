@@ -191,7 +191,7 @@ class _Next:
         return tuple(taking(run, worker, life, after, seen)), (run.ready,)
 
     def _can_take(self, life: Life, header: Header, seen: Snapshot) -> bool:
-        is_waiting = life.status == "pending" and not life.owner and life.cancel is None
+        is_waiting = life.status == "pending" and not life.owner and not life.leased and life.cancel is None
         has_no_history = not life.claims and not header.forked_from
         is_last = life.admitted == len(header.lines) - 1 and header.lines[-1].address == self._standing.address
         is_due = header.begins_at is None or header.begins_at <= seen.at

@@ -113,7 +113,7 @@ def info_of(run_id: str, header: Header, life: Life, progress: bytes | None = No
         PLAIN.unpack(header.input),
         life.owner,
         life.waits_for,
-        life.until,
+        None if life.lease_awaited else life.until,  # that is when it is looked at again
         PLAIN.unpack(life.result) if life.result else None,
         life.failure,
         life.cancel,

@@ -18,21 +18,33 @@ MOST: Final = 32
 
 @final
 class Threads:
-    """A few threads that run plain functions, each when one is free."""
+    """A few threads that run plain functions, each when one is free.
+
+    Attributes:
+        queued: How many functions wait for a thread.
+    """
 
     def __init__(self, most: int = MOST) -> None:
         self._free: Final[list[Lane]] = []
         self._all: Final[list[Lane]] = []
         self._permits: Final = asyncio.Semaphore(most)
+        self.queued = 0
 
     async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
         """Run a function in a thread, in the caller's context. A cancelled caller does not wait for its end."""
-        async with self._permits:
+        self.queued += 1
+        try:
+            await self._permits.acquire()
+        finally:
+            self.queued -= 1
+        try:
             lane = self._free.pop() if self._free else self._another()
             work = functools.partial(contextvars.copy_context().run, functools.partial(called, function, args, kwargs))
             future = lane.start(work)
             future.add_done_callback(functools.partial(self._ended, lane))
             return await asyncio.shield(future)
+        finally:
+            self._permits.release()
 
     @property
     def busy(self) -> int:

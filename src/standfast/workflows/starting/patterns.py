@@ -160,7 +160,7 @@ class Batched(Generic[T, R]):
 
 async def _send(engine: Client, plan: Plan, key: str, packed: bytes) -> Run[Any]:
     host, workflow = engine.host, plan.workflow
-    if engine.has_room and (workflow.name, workflow.version) not in host.workflows:
+    if engine.drives and (workflow.name, workflow.version) not in host.workflows:
         raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in host.workflows})))
     done = await collect(host, plan, checked_name("key", key), packed)
     return Run(engine, done.run_id, workflow, is_new=done.is_new)

@@ -119,6 +119,8 @@ class Life(Struct, frozen=True, omit_defaults=True):
         continues: It went on as a new run, which has the result.
         leaving: It has ended and still has to leave lines.
         purging: It has ended, and its records are being deleted: it does not come back.
+        leased: A run lock has been taken since a worker last drove it; see :mod:`standfast.locks.runs.claim`.
+        lease_awaited: A worker has found it leased, and is to be told of the release.
     """
 
     status: Status
@@ -140,6 +142,8 @@ class Life(Struct, frozen=True, omit_defaults=True):
     continues: bool = False
     leaving: bool = False
     purging: bool = False
+    leased: bool = False
+    lease_awaited: bool = False
 
     @property
     def has_ended(self) -> bool:

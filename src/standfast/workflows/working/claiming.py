@@ -17,8 +17,9 @@ from standfast.events import RunQuarantined, WorkerDied
 from standfast.locks.driving.presence import PRESENCES
 from standfast.locks.driving.removing import remove
 from standfast.locks.driving.setback import end_of
+from standfast.locks.runs.run_line import RunLine
 from standfast.stores.protocol import Check, Conflict, Delete, Put
-from standfast.workflows.limiting.admitting import admit
+from standfast.workflows.limiting.admitting import admit, awaiting_lease
 from standfast.workflows.running.activation import Activation
 from standfast.workflows.running.journal import Claim
 from standfast.workflows.storing.committing import commit_over
@@ -26,6 +27,7 @@ from standfast.workflows.storing.records import (
     CHUNKS,
     HEADERS,
     LIVES,
+    NO_DUE,
     OWNERSHIPS,
     READY,
     WORKERS,
@@ -38,6 +40,7 @@ from standfast.workflows.storing.records import (
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
+    from standfast.locks.runs.run_line import RunLockInfo
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit, Record, Snapshot
     from standfast.workflows.running.host import Host
@@ -98,9 +101,36 @@ async def _claim_in_turn(
     if begins is not None and begins == life.until and begins > seen.at and life.cancel is None:
         await _forget(host.space, seen, keys.ready)  # whatever the news is, its time has not come
         return None
+    lease = await _lease_of(host, keys, life) if life.leased else None
     if life.admitted < len(header.lines):
-        return await admit(host, keys, header, life, record.version)
+        return await admit(host, keys, header, life, record.version, lease)
+    if lease is not None:
+        await _await_lease(host, keys, life, seen, lease)
+        return None
     return await _claim(host, keys, life, record, seen)
+
+
+async def _lease_of(host: Host, keys: RunKeys, life: Life) -> RunLockInfo | None:
+    """Return who holds the run's lock; None: its lease is over, and a claim that finds the life unchanged may go on."""
+    return await RunLine(host.lines, life.workflow, keys.id, host.space.lease).leased()
+
+
+async def _await_lease(host: Host, keys: RunKeys, life: Life, seen: Snapshot, lease: RunLockInfo) -> None:
+    """Leave a run to the holder of its lock: note that it is to be told of the release, and look again later."""
+    if life.lease_awaited and life.until is not None and life.until > seen.at:
+        await _forget(host.space, seen, keys.ready)
+        return
+    waiting = awaiting_lease(life, lease, seen.at)
+    over: dict[RecordKey, bytes | None] = {} if life.until is None else {keys.timer(life.until): None}
+    if waiting.until is not None:
+        over[keys.timer(waiting.until)] = NO_DUE
+    changes: list[Change] = [Put(keys.life, LIVES.encode_own(waiting), seen.version(keys.life))]
+    if seen.version(keys.ready):
+        changes.append(Delete(keys.ready, seen.version(keys.ready)))
+    if isinstance(await commit_over(host.space, changes, over), Conflict):
+        host.look_again(keys.id)  # it may have been released meanwhile
+        return
+    host.emit_moved(keys.id, waiting, 0, life.changed_at)
 
 
 async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Snapshot) -> tuple[Claim, Life] | None:
@@ -115,6 +145,8 @@ async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Sn
         changed_at=seen.at,
         until=None,
         waits_for="",
+        leased=False,
+        lease_awaited=False,
     )
     changes: list[Change] = [
         worker.guard,

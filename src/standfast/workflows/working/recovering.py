@@ -32,9 +32,10 @@ class Looked(Struct, frozen=True):
 
     Attributes:
         run_id: The run.
-        how: ``taken``: this engine drives it now. ``held``: another one does. ``told``: this engine drives none, so the
-            others were told. ``left``: its code is not here, does not fit, or it is quarantined. ``waiting``: nothing
-            is due. ``ended``: it has ended. ``failed``: it could not be looked at; see ``problem``.
+        how: ``taken``: this engine drives it now. ``held``: another one does, or a run lock holds it. ``told``: this
+            engine drives none, so the others were told. ``left``: its code is not here, does not fit, or it is
+            quarantined. ``waiting``: nothing is due. ``ended``: it has ended. ``failed``: it could not be looked at;
+            see ``problem``.
         problem: What went wrong, in words.
     """
 
@@ -87,6 +88,8 @@ async def _outcome(host: Host, run_id: str) -> How:
         return "ended"
     if life.owner:
         return "taken" if host.worker is not None and life.owner == host.worker.presence else "held"
+    if life.lease_awaited:
+        return "held"
     is_here = (life.workflow, life.version) in host.workflows
     return "waiting" if is_here and not is_due and life.status != "quarantined" else "left"
 

@@ -6,7 +6,10 @@ Hints tell what is ready; the timer index tells what is due; now and then it loo
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
+from zlib import crc32
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StandfastError
@@ -15,12 +18,13 @@ from standfast.stores.protocol import Delete
 from standfast.workflows.running.control import Unload
 from standfast.workflows.running.driving import drive, is_resting, release, suspend
 from standfast.workflows.storing.records import DUES, LIVES, RunKeys
+from standfast.workflows.working.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
 from standfast.workflows.working.claiming import bury, claim, find_dead, workers_of
 from standfast.workflows.working.looking_after import look_after
 from standfast.workflows.working.paging import PAGE, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Record, Watch
@@ -42,6 +46,9 @@ HELD_UP: Final = 0.5
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
 
+AHEAD: Final = 4
+"""How many times the runs that are claimed at a time a worker knows of."""
+
 LAST: Final = 1.0
 """Seconds that are waited for what is left to do when every run is handed back."""
 
@@ -57,18 +64,22 @@ class Worker:
         self._news: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
-        self._ready: Final[dict[str, None]] = {}
+        self._ready: Final[OrderedDict[str, None]] = OrderedDict()
+        self._capacity, self._ended, self._took = Capacity(), 0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._met_at = self._set_at = asyncio.get_running_loop().time()
+        self._peak = 0
+        self._has_more, self._was_lucky = False, True
         self._claiming: Final[dict[str, asyncio.Task[Any]]] = {}
         self._next_due: Instant | None = Instant(0)
         self._lifelines: dict[str, str] = {}
         self._met, self._problem = False, ""
-        self._looked_at = -1e9
-        self._probed_at = -1e9
+        self._looked_at = self._probed_at = self._sought_at = -1e9
         self.is_stopping = self._resting = False
         self._hurried: Final = asyncio.Event()
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
         host.poke, host.take, host.look_again = self._news.set, self.take, self._hear_ready
-        host.has_room = self._has_room
+        host.has_room = self.has_room
 
     async def start(self) -> None:
         """Begin to hear hints and to look."""
@@ -96,10 +107,75 @@ class Worker:
             self._own(self._safely(release(activation, "a worker")))
             return
         self._host.loaded[activation.keys.id] = activation
-        self._own(drive(activation))
+        began = asyncio.get_running_loop().time()
+        self._own(drive(activation)).add_done_callback(lambda _: self._count_ended(began))
 
-    def _has_room(self) -> bool:
-        return len(self._host.loaded) < self._most_loaded and not self.is_stopping
+    def _count_ended(self, began: float) -> None:
+        self._ended += 1
+        self._took += asyncio.get_running_loop().time() - began
+
+    def has_room(self) -> bool:
+        """Return True if a run that is started here should be driven here; else any worker claims it."""
+        if self.is_stopping or len(self._host.loaded) >= self._most_loaded:
+            return False
+        return not self._lifelines or self._active() < max(self._capacity.runs, STARTED)
+
+    # --- how many ------------------------------------------------------------------------------------------------
+
+    def _active(self) -> int:
+        """Return how many runs are worked on, or about to be: those that wait for something are not."""
+        return len(self._host.loaded) - len(self._host.idle) + len(self._claiming)
+
+    def _room(self) -> int:
+        return min(self._capacity.runs - self._active(), self._most_loaded - len(self._host.loaded))
+
+    def _watch_load(self) -> None:
+        """More runs could be claimed than there is capacity for: look in a while whether it may be more."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._set_timer(loop)
+            self._set_at, self._ended, self._took, self._peak = loop.time(), 0, 0.0, self._active()
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        seconds = grow_after(len(self._lifelines), loop.time() - self._met_at)
+        self._timer = loop.call_later(seconds, self._look_at_load, loop.time() + seconds)
+
+    def _look_at_load(self, due: float) -> None:
+        self._timer, loop = None, asyncio.get_running_loop()
+        now, waiting, queued = loop.time(), len(self._ready) + self._has_more, self._host.threads.queued
+        load = Load(self._peak, waiting, now - self._set_at, self._ended, self._took, now - due, queued)
+        capacity = next_capacity(self._capacity, load, self._most_loaded)
+        if capacity is None:
+            self._set_timer(loop)
+        else:
+            self._capacity = capacity
+            if waiting:
+                self._watch_load()
+        self._news.set()
+
+    def _meet(self, others: set[str]) -> None:
+        """Leave others their share: a worker that was not there before has nothing yet."""
+        if not others:
+            return
+        host, self._capacity = self._host, Capacity()
+        self._met_at = asyncio.get_running_loop().time()
+        if self._timer is not None:  # from now on both take more at the same time
+            self._timer.cancel()
+            self._timer = None
+        active = [each for each in host.loaded.values() if each not in host.idle and not each.is_stopping]
+        number = surplus(len(active), len(self._lifelines) + 1)
+        with_one_branch = [
+            each for each in reversed(active) if len(each.branches) <= 1
+        ]  # no other is held up by a step
+        for each in with_one_branch[:number]:
+            self._own(self._safely(self._give_away(each)))
+
+    async def _give_away(self, activation: Activation) -> None:
+        """Hand a run back for others to claim, when the step that it takes has ended."""
+        activation.stop()
+        await asyncio.wait({activation.over})
+        if activation.ended is None and not activation.is_deposed and not activation.is_handed_back:
+            await release(activation, "a worker")
 
     def begin(self, work: Awaitable[object]) -> None:
         """Do something beside the runs; should the store fail, it is given up."""
@@ -191,12 +267,14 @@ class Worker:
         rest = LOOK_EVERY
         if self._lifelines and host.space.store.capabilities.sees_process_death:
             rest = PROBE_EVERY
+        if self._has_more and self._room() > 0:
+            rest = min(rest, PROBE_EVERY)
         if host.dirty:
             rest = min(rest, FLUSH_AFTER)
         if host.idle:
             rest = min(rest, max(0.01, self._linger))
         now = host.now()
-        for instant in (host.next_alarm(), self._next_due):
+        for instant in (host.next_alarm(), self._next_due if self._room() > 0 else None):
             if instant is not None:
                 rest = min(rest, max(0.0, seconds_between(now, instant)))
         return max(rest, 0.001)
@@ -219,9 +297,12 @@ class Worker:
             self._probed_at = loop.time()
             if any(host.space.store.is_severed(lifeline) for lifeline in self._lifelines.values()):
                 await self.bury_the_dead()
-        if self._next_due is not None and self._next_due <= host.now():
+        is_short = len(self._ready) < self._capacity.runs
+        if self._next_due is not None and self._next_due <= host.now() and is_short:
             await self._take_due()
-        await self._take_ready()
+        if self._has_more and is_short and self._room() > 0:
+            await self._look_for_ready()
+        self._take_ready()
 
     def _write_what_lies_about(self) -> None:
         for activation in tuple(self._host.dirty):
@@ -234,17 +315,26 @@ class Worker:
         except (StandfastError, Unload):
             return
 
-    async def _take_ready(self) -> None:
-        room = self._most_loaded - len(self._host.loaded)
-        some = [run_id for run_id in self._ready if run_id not in self._claiming][: max(0, room)]
-        for run_id in some:
-            del self._ready[run_id]
-        await self._take_all(some)
+    def _take_ready(self) -> None:
+        wanted = room(self._capacity, self._active(), len(self._ready), len(self._lifelines) + 1)
+        number = min(wanted, self._room())
+        if number > 0:
+            some = islice((run_id for run_id in self._ready if run_id not in self._claiming), AHEAD * number)
+            for run_id in self._in_own_order(list(some))[:number]:
+                del self._ready[run_id]
+                self._take(run_id)
+        self._peak = max(self._peak, self._active())
+        if self._ready or self._has_more:
+            self._watch_load()
 
-    async def _take_all(self, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            if run_id not in self._claiming and not self.is_stopping:
-                self._begin_taking(run_id)
+    def _in_own_order(self, run_ids: list[str]) -> list[str]:
+        """Return runs in an order in which no other worker has them, so that not all claim the same one first."""
+        name = self._host.worker.presence.encode() if self._lifelines and self._host.worker is not None else b""
+        return sorted(run_ids, key=lambda each: crc32(each.encode(), crc32(name))) if name else run_ids
+
+    def _take(self, run_id: str) -> None:
+        if run_id not in self._claiming and not self.is_stopping:
+            self._begin_taking(run_id)
 
     def _begin_taking(self, run_id: str) -> asyncio.Task[Any]:
         task = self._own(self._take_one(run_id))
@@ -264,6 +354,7 @@ class Worker:
                 loaded.poke()
                 return
             activation = await claim(self._host, run_id)
+            self._was_lucky = self._was_lucky or activation is not None
             if activation is not None:
                 if self.is_stopping:
                     await release(activation, "a worker")
@@ -280,8 +371,8 @@ class Worker:
 
     async def _look_around(self) -> None:
         space = self._host.space
-        async for record in matching(space, *space.key("ready").within(), self._is_for_here, limit=self._most_loaded):
-            self._hear_ready(record.key.parts[-1])
+        self._was_lucky = True
+        await self._look_for_ready()
         for activation in [
             each for each in self._host.loaded.values() if each.news.is_waiting and not each.news.is_looking
         ]:
@@ -294,6 +385,17 @@ class Worker:
         self._next_due = Instant(0)
         await self.bury_the_dead()
 
+    async def _look_for_ready(self) -> None:
+        """Look for runs that can go on: about as many as are soon claimed, so that it costs what it brings."""
+        if not self._was_lucky and asyncio.get_running_loop().time() - self._sought_at < PROBE_EVERY:
+            return  # nothing of what was found the last time could be claimed yet
+        space, number, most = self._host.space, 0, max(PAGE, AHEAD * self._capacity.runs)
+        self._was_lucky, self._sought_at = False, asyncio.get_running_loop().time()
+        async for record in matching(space, *space.key("ready").within(), self._is_for_here, limit=most):
+            number += 1
+            self._hear_ready(record.key.parts[-1])
+        self._has_more = number >= most
+
     def _is_for_here(self, record: Record) -> bool:
         """Tell whether the code of a run may be here; those that wait for other code must not be in the others' way."""
         return not self._host.is_left_alone(record.key.parts[-1])
@@ -303,47 +405,55 @@ class Worker:
         host = self._host
         workers = await workers_of(host.space)
         own = "" if host.worker is None else host.worker.presence
+        known = set(self._lifelines)
         dead, self._lifelines = await find_dead(host.space, [name for name in workers if name != own])
         for name in dead:
             await bury(host, name, workers[name])
+        self._meet(self._lifelines.keys() - known)
 
     async def _take_due(self) -> None:
         space, host = self._host.space, self._host
-        room = self._most_loaded - len(host.loaded)
         start, end = space.key("timer").within()
         self._next_due = None
-        while room > 0:
+        while len(self._ready) < max(PAGE, AHEAD * self._capacity.runs):
             page = await space.scan(start, end, limit=PAGE)
             host.saw(page.at)
-            for record in page.records.values():
-                at = Instant(int(record.key.parts[-2]))
-                if at > page.at:
-                    heard = self._next_due  # meanwhile, of what has just been put on the index
-                    self._next_due = at if heard is None else min(at, heard)
-                    return
-                if self._is_for_here(record):
-                    await self._safely(self._due(record, at))
-                    room -= self._is_for_here(record)
+            due = {record: Instant(int(record.key.parts[-2])) for record in page.records.values()}
+            await self._sort_due({record: at for record, at in due.items() if at <= page.at and self._is_new(record)})
+            if (later := min((at for at in due.values() if at > page.at), default=None)) is not None:
+                heard = self._next_due  # meanwhile, of what has just been put on the index
+                self._next_due = later if heard is None else min(later, heard)
+                return
             if page.more is None:
                 return
             start = page.more  # also past those that stay: of workflows that are not here
+        self._next_due = Instant(0)  # there is more, and it is looked at when these are claimed
 
-    async def _due(self, record: Record, at: Instant) -> None:
+    def _is_new(self, record: Record) -> bool:
         name = record.key.parts[-1]
-        if name.startswith("@") and self.on_schedule is not None:
-            self._own(self._safely(self.on_schedule(name[1:], at, record)))
-            return
-        keys = RunKeys(self._host.space, name)
-        seen = await self._host.space.read(keys.life)
-        life = seen.get(keys.life)
+        return name not in self._ready and name not in self._claiming and self._is_for_here(record)
+
+    async def _sort_due(self, due: dict[Record, Instant]) -> None:
+        """Find out what is due: runs to claim, lines to look after, schedules, and what earlier waits left behind."""
+        space, page = self._host.space, self._host.space.at_most(100)
+        for schedule in [record for record in due if record.key.parts[-1].startswith("@")]:
+            at = due.pop(schedule)
+            if self.on_schedule is not None:
+                self._own(self._safely(self.on_schedule(schedule.key.parts[-1][1:], at, schedule)))
+        records = list(due)
+        for first in range(0, len(records), page):
+            some = {record: RunKeys(space, record.key.parts[-1]) for record in records[first : first + page]}
+            seen = await space.read(*(keys.life for keys in some.values()))
+            for record, keys in some.items():
+                await self._safely(self._due(record, due[record], keys, seen.get(keys.life)))
+
+    async def _due(self, record: Record, at: Instant, keys: RunKeys, life: Record | None) -> None:
         if life is None or LIVES.decode(life.value).until != at:
             await self._host.space.commit(Delete(record.key, record.version))  # left behind by an earlier wait
         elif DUES.decode(record.value).look_at:
             await look_after(self._host, keys, life, record)
-        elif not self._host.has_code_of(name, LIVES.decode(life.value)):
-            return
-        else:
-            await self._take_all([name])
+        elif self._host.has_code_of(keys.id, LIVES.decode(life.value)):
+            self._ready[keys.id] = None
 
     # --- the end -------------------------------------------------------------------------------------------------
 
