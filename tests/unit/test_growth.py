@@ -242,7 +242,7 @@ def _scope(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
 
 
 def _token(text: str) -> object:
-    from starlette.requests import HTTPConnection  # noqa: PLC0415 -- an extra
+    from starlette.requests import HTTPConnection  # noqa: PLC0415 -- an extra, needed only here
 
     tokens = BearerTokens({token_digest("t"): Principal("acme", "ann")}, failures=1_000_000)
     return tokens(HTTPConnection(_scope([(b"authorization", text.encode("latin-1", "replace"))])))
