@@ -56,6 +56,7 @@ from standfast.events._stores import (
     SlowCommit,
     StoreEvent,
     StoreNotDurable,
+    StoreNotEncrypted,
     Swept,
 )
 from standfast.events._workflows import (
@@ -119,6 +120,7 @@ __all__ = [
     "StepRetried",
     "StoreEvent",
     "StoreNotDurable",
+    "StoreNotEncrypted",
     "Swept",
     "TickFired",
     "TickSkipped",
