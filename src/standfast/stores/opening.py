@@ -59,6 +59,7 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
 _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "busy": (),
     "network": ("refuse", "allow"),
+    "others": ("refuse", "allow"),
     "commits": ("auto", "loop", "thread"),
     "hints": ("machine", "process"),
 }
