@@ -19,7 +19,7 @@ _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have 
 # never heard of stays one.
 _HARMLESS: Final = frozenset(
     {"application_name", "busy_timeout", "charset", "connect_timeout", "create", "database", "db", "mode", "network"}
-    | {"region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}
+    | {"others", "region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}
 )
 _PLAIN_USER: Final = re.compile(r"[\w.%+-]*")
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]*\]|[^:,\[\]]*)(?::[0-9]*)?"
