@@ -30,7 +30,7 @@ SWITCH, MORE, FULL = b"\xfe", b"\x01", b"\x01\x04"
 class Thief:
     """A server that asks for the password in one way, and keeps all that it is sent."""
 
-    def __init__(self, plugin: str, *wishes: bytes) -> None:
+    def __init__(self, plugin: str, wishes: list[bytes]) -> None:
         self._plugin, self._wishes = plugin.encode(), wishes
         self.heard = self.longest = b""
         self._open, self._over = 0, asyncio.Event()
@@ -65,16 +65,16 @@ class Thief:
             await self._over.wait()
 
 
-CLEAR = {
-    "in the clear": ("mysql_native_password", SWITCH + b"mysql_clear_password\0"),
-    "in the clear, from the first": ("mysql_clear_password", SWITCH + b"mysql_clear_password\0"),
-    "in a dialog": ("mysql_native_password", SWITCH + b"dialog\0\x04Password: "),
+CLEAR: Final[dict[str, tuple[str, list[bytes]]]] = {
+    "in the clear": ("mysql_native_password", [SWITCH + b"mysql_clear_password\0"]),
+    "in the clear, from the first": ("mysql_clear_password", [SWITCH + b"mysql_clear_password\0"]),
+    "in a dialog": ("mysql_native_password", [SWITCH + b"dialog\0\x04Password: "]),
 }
-WITH_A_KEY = {
-    "with a key of its own": ("caching_sha2_password", FULL),
-    "after a switch": ("mysql_native_password", SWITCH + b"caching_sha2_password\0" + SALT + b"\0", FULL),
-    "with a key that it sends": ("sha256_password", MORE + PUBLIC),
-    "with a key after a switch": ("mysql_native_password", SWITCH + b"sha256_password\0" + SALT),
+WITH_A_KEY: Final[dict[str, tuple[str, list[bytes]]]] = {
+    "with a key of its own": ("caching_sha2_password", [FULL]),
+    "after a switch": ("mysql_native_password", [SWITCH + b"caching_sha2_password\0" + SALT + b"\0", FULL]),
+    "with a key that it sends": ("sha256_password", [MORE + PUBLIC]),
+    "with a key after a switch": ("mysql_native_password", [SWITCH + b"sha256_password\0" + SALT]),
 }
 
 

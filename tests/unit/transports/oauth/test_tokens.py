@@ -135,7 +135,7 @@ async def test_what_a_token_says_is_who_asks() -> None:
 @pytest.mark.parametrize("claim", ["scope", "scp"])
 async def test_a_scope_is_a_role_by_its_prefix_only(claim: str) -> None:
     """Whatever the authorization server means by a bare one, and whichever claim the scopes are in."""
-    known = {"scope": None} | {claim: "tools admin operator viewer standfast:viewer desk/admin"}
+    known: dict[str, Any] = {"scope": None} | {claim: "tools admin operator viewer standfast:viewer desk/admin"}
     assert (await principal_of(token(**known), roles=claim)).roles == {"viewer"}
     assert (await principal_of(token(**known), scope_prefix="desk/")).roles == {"admin"}
 
