@@ -118,6 +118,7 @@ lock: ## compile the pins anew, to the newest versions
 	@$(COMPILE) --upgrade pyproject.toml --output-file requirements/run.txt
 	@$(COMPILE) --upgrade pyproject.toml --extra serve --constraint requirements/run.txt --output-file requirements/demo.txt
 	@$(COMPILE) --upgrade pyproject.toml --group test --constraint requirements/demo.txt --output-file requirements/test.txt
+	@$(COMPILE) --upgrade pyproject.toml --all-extras --constraint requirements/test.txt --output-file requirements/extras.txt
 	@$(COMPILE) --upgrade pyproject.toml --group dev --constraint requirements/test.txt --output-file requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml --group docs --constraint requirements/test.txt --output-file requirements/docs.txt
 	@$(COMPILE) --upgrade --no-deps requirements/services.in --output-file requirements/services.txt

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast, final, overload
 
 import msgspec
@@ -53,6 +55,8 @@ _ROOM_DEPTH: Final = 20
 _ROOM_KEYS: Final = 1_000
 
 _PREFIX: Final = f"{FORMAT}:".encode()
+_NUMBER: Final = re.compile(rb"([1-9][0-9]{0,5}):")
+_QUOTE: Final = re.compile(r"'|unknown field `")
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -221,7 +225,7 @@ class Codec(Generic[T]):
             raise DecodeError(f"{self.what} has more than {self.max_keys:,} keys")
 
     def _refuse_format(self, data: bytes) -> None:
-        found = re.match(rb"([1-9][0-9]{0,5}):", data)
+        found = _NUMBER.match(data)
         if found and int(found[1]) > FORMAT:
             raise FormatTooNewError(self.what, int(found[1]), FORMAT)
         if data.startswith(b"sealed"):
@@ -236,17 +240,20 @@ PLAIN: Final[Codec[JsonValue]] = Codec(Any)
 # --- limits -------------------------------------------------------------------------------------------------------
 
 _AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_AS_STEPS: Final = bytes.maketrans(b"[]", b"\x01\xff")
+_PEELED: Final = 8
 
 
 def _depth(brackets: bytes) -> int:
     """Return how deeply brackets nest, or more than is allowed if they do not match."""
-    if b"[" * (MAX_DEPTH + 1) in brackets:
-        return MAX_DEPTH + 1
-    depth = 0
-    while brackets and depth <= MAX_DEPTH:  # each round peels off the innermost level
+    peeled = 0
+    while brackets and peeled < _PEELED:  # each round peels off the innermost level; most JSON has few
         brackets = brackets.replace(b"[]", b"")
-        depth += 1
-    return depth
+        peeled += 1
+    if not brackets:
+        return peeled
+    levels = list(accumulate(array("b", brackets.translate(_AS_STEPS))))
+    return peeled + max(levels) if levels[-1] == 0 <= min(levels) else MAX_DEPTH + 1
 
 
 def _outside_strings(body: bytes, marks: bytes) -> bytes:
@@ -321,4 +328,4 @@ def _words(error: Exception) -> str:
         return "a text in it holds half of a surrogate pair, which is not text"
     if isinstance(error, UnicodeDecodeError):
         return "a text in it is not UTF-8"
-    return re.split(r"'|unknown field `", str(error), maxsplit=1)[0].strip()
+    return _QUOTE.split(str(error), maxsplit=1)[0].strip()

@@ -40,7 +40,7 @@ _UNITS: Final = {
 _UNEVEN_UNITS: Final = {"mo", "month", "months", "y", "year", "years"}
 
 # Each class of characters ends where the next begins, so matching takes one pass whatever the text.
-_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([A-Za-z]+)\s*)?", re.ASCII)
 
 
 def seconds(
@@ -136,7 +136,7 @@ def _parse(text: str) -> float | str:
         if text.strip().startswith("-"):
             return "it is negative"
         return "it is not a number followed by a unit" if text.strip() else "it is empty"
-    number, unit = match[1], match[2].lower()
+    number, unit = match[1], (match[2] or "").lower()
     if unit in _UNITS:
         return float(number) * _UNITS[unit]
     if unit in _UNEVEN_UNITS:

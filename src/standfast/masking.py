@@ -19,7 +19,7 @@ _FILES: Final = frozenset({"file", "memory", "sqlite"})  # their addresses have 
 # never heard of stays one.
 _HARMLESS: Final = frozenset(
     {"application_name", "busy_timeout", "charset", "connect_timeout", "create", "database", "db", "mode", "network"}
-    | {"region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}
+    | {"others", "region", "replicaset", "schema", "ssl", "sslmode", "table", "timeout", "tls"}
 )
 _PLAIN_USER: Final = re.compile(r"[\w.%+-]*")
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]*\]|[^:,\[\]]*)(?::[0-9]*)?"
@@ -27,7 +27,13 @@ _HOSTS: Final = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][\w.-]{0,40}", re.ASCII)
 _PLAIN_VALUE: Final = re.compile(r"[\w.,:/-]{0,64}", re.ASCII)
 _URL_IN_TEXT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s'\"<>]+")
-_USER_IN_TEXT: Final = re.compile(r"[^\s'\"/@]{0,100}:[^\s'\"@]{1,100}@")
+_GAP: Final = re.compile(r"[\s'\"]")
+_CREDENTIALS: Final = re.compile(r"[@=]")
+_BEFORE_QUERY: Final = re.compile(r"[?#]")
+_PATH: Final = re.compile(r"[/?#]")
+_UNFIT: Final = re.compile(r"[/\s]")
+_PAIRS: Final = re.compile(r"[&;]")
+_MARKS: Final = re.compile(r"[/:@]")
 _PAIR_IN_TEXT: Final = re.compile(
     r"((?:password|passwd|passphrase|pwd|secret|token|api_?key|credentials?)[\w-]{0,40}[\"']?\s{0,3}[=:]\s{0,3})"
     r"(\"[^\"]*\"?|'[^']*'?|[^\s,;&]+)",
@@ -43,10 +49,9 @@ def mask_url(url: str) -> str:
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        masked = MASK if re.search(r"[@=]", url) else url
+        masked = MASK if _CREDENTIALS.search(url) else url
     elif scheme.lower() in _FILES:
-        path = re.sub(r".*:[^/]*@", f"{MASK}@", rest, flags=re.DOTALL)  # a server's address with the wrong scheme
-        masked = f"{scheme}://{_mask_query(path, marks='?')}"
+        masked = f"{scheme}://{_mask_query(_mask_server(rest), marks='?')}"
     else:
         masked = f"{scheme}://{_mask_user(rest)}"
     return masked if len(masked) <= _MAX_SHOWN else f"{masked[:_MAX_SHOWN]}..."
@@ -58,7 +63,8 @@ def mask_text(text: str) -> str:
     if "://" in text:
         text = _URL_IN_TEXT.sub(lambda match: mask_url(match[0]), text)
     if "@" in text:
-        text = _USER_IN_TEXT.sub(f"{MASK}@", text)
+        *before, last = text.split("@")
+        text = "@".join([*map(_mask_password, before), last])
     return _PAIR_IN_TEXT.sub(rf"\1{MASK}", text)
 
 
@@ -76,28 +82,47 @@ def mask_message(text: str) -> str:
     return MASK
 
 
+def _mask_password(text: str) -> str:
+    """Mask the name and password at the end of what stands before an ``@``, if there is a password."""
+    start = max((gap.end() for gap in _GAP.finditer(text)), default=0)
+    colon = text.find(":", start)
+    if colon < 0 or colon == len(text) - 1:
+        return text
+    return text[: max(start, text.rfind("/", start, colon) + 1)] + MASK
+
+
+def _mask_server(path: str) -> str:
+    """Mask what looks like a name and password in the path of a file: a server's address with the wrong scheme."""
+    end, has_colon = 0, False
+    for mark in _MARKS.finditer(path):
+        if mark[0] == "@":
+            end = mark.end() if has_colon else end
+        else:
+            has_colon = mark[0] == ":" or (has_colon and mark[0] != "/")
+    return f"{MASK}@{path[end:]}" if end else path
+
+
 def _mask_user(rest: str) -> str:
     """Mask what follows the scheme. A raw ``@``, ``/`` or ``?`` in a password must not let its end slip out."""
     user, at, tail = rest.rpartition("@")
-    if at and re.search(r"[?#]", user):
+    if at and _BEFORE_QUERY.search(user):
         return MASK  # the @ ends a password or stands in a query: what follows it may be a host or a secret
     if at:
         name, _, password = user.partition(":")  # without a password, the name is the secret: a token
-        shown = f"{name}:{MASK}" if password and _PLAIN_USER.fullmatch(name) and not re.search(r"[/\s]", user) else MASK
+        shown = f"{name}:{MASK}" if password and _PLAIN_USER.fullmatch(name) and not _UNFIT.search(user) else MASK
         return f"{shown}@{_mask_query(tail, marks='?#')}"
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    authority = _PATH.split(rest, maxsplit=1)[0]
     if _HOSTS.fullmatch(authority):
         return _mask_query(rest, marks="?#")
     return f"{authority.partition(':')[0]}:{MASK}"  # user:password with the host forgotten
 
 
 def _mask_query(text: str, *, marks: str) -> str:
-    found = re.search(f"[{marks}]", text)
-    if found is None:
+    at = min((place for place in map(text.find, marks) if place >= 0), default=None)
+    if at is None:
         return text
-    path, query = text[: found.start()], text[found.end() :]
-    shown = MASK if found[0] == "#" else "&".join(map(_mask_pair, re.split("[&;]", query)))
-    return f"{path}{found[0]}{shown}"
+    shown = MASK if text[at] == "#" else "&".join(map(_mask_pair, _PAIRS.split(text[at + 1 :])))
+    return text[: at + 1] + shown
 
 
 def _mask_pair(pair: str) -> str:

@@ -93,6 +93,38 @@ def test_the_same_tree_gives_the_same_bytes(built: Path, tmp_path: Path) -> None
 def test_the_bill_of_materials_lists_every_dependency_with_its_hashes() -> None:
     """What a release is made of is what is pinned for run time."""
     shown = json.loads(subprocess.check_output([sys.executable, ROOT / "tools" / "sbom.py"], text=True))
-    pinned = dict(re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements" / "run.txt").read_text()))
-    assert {each["name"]: each["version"] for each in shown["components"]} == pinned
+    listed = {each["name"]: each["version"] for each in shown["components"] if each["scope"] == "required"}
+    assert listed == pins("run")
     assert all(each["externalReferences"][0]["hashes"] for each in shown["components"])
+
+
+def test_the_bill_of_materials_has_everything_that_faces_the_network() -> None:
+    """Servers, parsers and drivers are extras: each is listed, with what it needs, in the version that is tested."""
+    shown = json.loads(subprocess.check_output([sys.executable, ROOT / "tools" / "sbom.py"], text=True))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {(each["name"], fact["value"]) for each in shown["components"] for fact in each["properties"]}
+    asked = {
+        (re.split(r"[^\w.-]", each)[0], extra)
+        for extra, needed in project["optional-dependencies"].items()
+        for each in needed
+    }
+    listed = {each["name"]: each["version"] for each in shown["components"]}
+
+    assert named == asked
+    assert listed.items() <= pins("test").items()
+    assert {
+        "uvicorn",
+        "starlette",
+        "httptools",
+        "websockets",
+        "mcp",
+        "h11",
+        "anyio",
+        "asyncpg",
+        "hiredis",
+    } <= listed.keys()
+
+
+def pins(name: str) -> dict[str, str]:
+    """Return the versions that a file of requirements pins."""
+    return dict(re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements" / f"{name}.txt").read_text()))

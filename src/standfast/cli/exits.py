@@ -38,6 +38,8 @@ NOT_FOUND: Final = 127
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended the command."""
 
+_ROLE: Final = re.compile(r":\w+:`[~!]?(?:[\w.]*\.)?(\w+)`")
+
 
 def end(message: str, code: int = FAILED, advice: str = "") -> NoReturn:
     """End the command with a message on stderr and an exit code; no traceback."""
@@ -55,5 +57,5 @@ def fail(problem: StandfastError, code: int = FAILED) -> NoReturn:
 def advice_of(problem: StandfastError) -> str:
     """Return what the documentation of an error says, which is what to do next, without its markup."""
     words = " ".join((inspect.getdoc(type(problem)) or "").split())
-    words = re.sub(r":\w+:`[~!]?(?:[\w.]*\.)?(\w+)`", r"\1", words)
+    words = _ROLE.sub(r"\1", words)
     return words.replace("``", "")

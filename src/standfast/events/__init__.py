@@ -56,6 +56,7 @@ from standfast.events._stores import (
     SlowCommit,
     StoreEvent,
     StoreNotDurable,
+    StoreNotEncrypted,
     Swept,
 )
 from standfast.events._workflows import (
@@ -121,6 +122,7 @@ __all__ = [
     "StepRetried",
     "StoreEvent",
     "StoreNotDurable",
+    "StoreNotEncrypted",
     "Swept",
     "TickFired",
     "TickSkipped",

@@ -37,6 +37,17 @@ class StoreNotDurable(StoreEvent, frozen=True, kw_only=True):
     problem: str
 
 
+class StoreNotEncrypted(StoreEvent, frozen=True, kw_only=True):
+    """Everything that goes to a server on another machine, passwords included, can be read on the way.
+
+    Add ``?tls=true`` to its URL, or pass a TLS context with ``sf.Credentials``. ``hosts`` says where it is.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    hosts: tuple[str, ...]
+
+
 class OutcomeUnknown(StoreEvent, frozen=True, kw_only=True):
     """The reply to a commit was lost: it may or may not have been written."""
 

@@ -190,13 +190,17 @@ class Action(Generic[P, R]):
         args, kwargs = self.arguments(*(each.packed for each in inputs))
         return self.function(request, *args, **kwargs)
 
+    def is_for(self, roles: frozenset[str]) -> bool:
+        """Return True if principals with such roles may call it."""
+        return not self.roles or not self.roles.isdisjoint(roles)
+
     def check_roles(self, roles: frozenset[str]) -> None:
         """Refuse a principal who has none of the roles that the action needs.
 
         Raises:
             ForbiddenError: It has none.
         """
-        if self.roles and self.roles.isdisjoint(roles):
+        if not self.is_for(roles):
             raise ForbiddenError(self.where, tuple(sorted(self.roles)))
 
     def schedule(

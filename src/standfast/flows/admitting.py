@@ -125,13 +125,13 @@ class Admitting:
         """Take a request on with its idempotency key, unless its tenant has too many of them."""
         if claim.version:
             return await self._begin(task)
-        census, tenant, is_there = self.server.tenants.idempotency, task.arrival.tenant, False
-        await census.enter(tenant)
+        census, who, is_there = self.server.tenants.idempotency, (task.arrival.tenant, task.arrival.user), False
+        await census.enter(*who)
         try:
             handle = await self._begin(task)
             is_there = True
         finally:
-            census.settle(tenant, is_there=is_there)
+            census.settle(*who, is_there=is_there)
         return handle
 
     async def _check_limits(self, task: Task) -> None:
@@ -170,15 +170,15 @@ class Admitting:
 
     async def _counted(self, task: Task, begin: Callable[[Task], Awaitable[Handle]]) -> Handle:
         """Take a durable request on, unless its tenant has too many of them that have not ended."""
-        census, tenant = self.server.tenants.durable, task.arrival.tenant
-        await self.server.tenants.quarantine.check(tenant)
-        await census.enter(tenant)
+        census, who = self.server.tenants.durable, (task.arrival.tenant, task.arrival.sharer)
+        await self.server.tenants.quarantine.check(*who)
+        await census.enter(*who)
         is_new = False
         try:
             handle = await begin(task)
             is_new = handle.is_new
         finally:
-            census.settle(tenant, is_there=is_new)
+            census.settle(*who, is_there=is_new)
         return handle
 
     async def _joining(self, task: Task, request_id: str) -> Handle:

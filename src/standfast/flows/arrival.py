@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from standfast.errors import InvalidArrivalError
+from standfast.flows.shares import sharer_of
 
 Address: TypeAlias = tuple[str, ...]
 """Where the line of a key lies; see :mod:`standfast.flows.keying`."""
@@ -128,3 +129,8 @@ class Arrival(Struct, frozen=True, kw_only=True):
     def user(self) -> str:
         """The principal's user; empty if nobody is known by name."""
         return self.principal.user
+
+    @property
+    def sharer(self) -> str:
+        """As whom it is counted within its tenant."""
+        return sharer_of(self.principal.user, self.transport)

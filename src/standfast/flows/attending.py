@@ -252,9 +252,13 @@ class Attended(Concluding, eq=False):
     async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
         return await update_while_alive(self._server, self.id, beside)
 
+    @property
+    def _sharer(self) -> str:
+        return self._task.arrival.sharer
+
     def _wait_for_turn(self, position: int) -> None:
         """Wait, unless one that waits for this request would have to go on first."""
-        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
+        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant, self._sharer)
         chain, wants = self._task.arrival.chain, self.address
         if chain and wants is not None:
             waiter = Waiter(self.id, wants, label_of(wants), chain, self._task.is_called, self._refuse_to_wait)
@@ -267,13 +271,13 @@ class Attended(Concluding, eq=False):
         self.stop(str(problem))
 
     def _wait(self, position: int) -> None:
-        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant)
+        self._is_waiting = self._is_waiting or self._server.tenants.wait(self.tenant, self._sharer)
         self._enter(position)
 
     def _wait_no_longer(self) -> None:
         self._is_waiting = False
         self._server.limits.circles.go_on(self.id)
-        self._server.tenants.waits_no_longer(self.tenant)
+        self._server.tenants.waits_no_longer(self.tenant, self._sharer)
 
     def _note(self, record: RequestRecord) -> None:
         self._record, self._may_be_written = record, True

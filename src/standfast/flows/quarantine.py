@@ -7,12 +7,14 @@ and then now and then, beside the requests. A limit that is reached is counted a
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import TooManyQuarantinedError
 from standfast.flows.call import tags_of
 from standfast.flows.counting import result_of
+from standfast.flows.records import REQUESTS, RequestKeys
+from standfast.flows.shares import is_spent, sharer_of
 from standfast.stores.protocol import Delete
 from standfast.workflows.storing.records import LIVES, RunKeys, quarantined_with
 
@@ -41,10 +43,10 @@ REMEMBERED: Final = 10_000
 class _Known:
     """What is known of one tenant."""
 
-    __slots__ = ("at", "counting", "number")
+    __slots__ = ("at", "counting", "numbers")
 
     def __init__(self) -> None:
-        self.number, self.at = 0, float("-inf")
+        self.numbers, self.at = Counter[str](), float("-inf")
         self.counting: asyncio.Task[None] | None = None
 
 
@@ -62,8 +64,8 @@ class Quarantine:
         self._tenants: Final[OrderedDict[str, _Known]] = OrderedDict()
         self._counting: Final[set[asyncio.Task[None]]] = set()
 
-    async def check(self, tenant: str) -> None:
-        """Refuse a durable request of a tenant that has so many in quarantine.
+    async def check(self, tenant: str, sharer: str = "") -> None:
+        """Refuse a durable request of a tenant that has so many in quarantine, or of a user with a share of them.
 
         Raises:
             TooManyQuarantinedError: It has.
@@ -72,13 +74,19 @@ class Quarantine:
         if most is None:
             return
         known = self._of(tenant)
-        is_full, age = known.number >= most, asyncio.get_running_loop().time() - known.at
+        is_full, age = (
+            is_spent(known.numbers[sharer], most - known.numbers.total()),
+            asyncio.get_running_loop().time() - known.at,
+        )
         if age >= (AGAIN if is_full else EVERY):
             counting = known.counting or self._begin_to_count(tenant, known, most)
             if is_full or age == float("inf"):
                 await result_of(counting)
-        if known.number >= most:
+        own, total = known.numbers[sharer], known.numbers.total()
+        if total >= most:
             raise TooManyQuarantinedError("durable requests of the tenant", most, SAID)
+        if is_spent(own, most - total):
+            raise TooManyQuarantinedError("durable requests of this user", own, SAID)
 
     def _of(self, tenant: str) -> _Known:
         known = self._tenants.get(tenant)
@@ -103,27 +111,30 @@ class Quarantine:
         return counting
 
     async def _count(self, tenant: str, known: _Known, most: int) -> None:
-        found, (start, end) = 0, quarantined_with(self._scope, tags_of(tenant)[0]).within()
+        found, (start, end) = Counter[str](), quarantined_with(self._scope, tags_of(tenant)[0]).within()
         while True:
             page = await self._scope.scan(start, end, limit=self._scope.at_most(PAGE))
-            found += await self._count_lives(page.records)
-            if page.more is None or found >= most:
+            found += await self._count_lives(tenant, page.records)
+            if page.more is None or found.total() >= most:
                 break
             start = page.more
-        known.number, known.at = found, asyncio.get_running_loop().time()
+        known.numbers, known.at = found, asyncio.get_running_loop().time()
 
-    async def _count_lives(self, listed: Mapping[RecordKey, Record]) -> int:
-        """Count those that are quarantined still, and forget that the others were."""
-        lives = {key: RunKeys(self._scope, key.parts[-1]).life for key in listed}
-        if not lives:
-            return 0
-        seen, found = await self._scope.read(*lives.values()), 0
-        for key, life in lives.items():
-            record = seen.get(life)
-            if record is not None and LIVES.decode(record.value).status == "quarantined":
-                found += 1
-            else:
+    async def _count_lives(self, tenant: str, listed: Mapping[RecordKey, Record]) -> Counter[str]:
+        """Count those that are quarantined still by who sent them, and forget that the others were."""
+        found = Counter[str]()
+        for key in listed:
+            life, sent = (
+                RunKeys(self._scope, key.parts[-1]).life,
+                RequestKeys(self._scope, tenant, key.parts[-1]).record,
+            )
+            seen = await self._scope.read(life, sent)
+            record, request = seen.get(life), seen.get(sent)
+            if record is None or LIVES.decode(record.value).status != "quarantined":
                 await self._scope.commit(Delete(key, listed[key].version))
+                continue
+            sender = None if request is None else REQUESTS.decode(request.value)
+            found[sharer_of(sender.user, sender.transport) if sender else ""] += 1
         return found
 
     async def aclose(self) -> None:

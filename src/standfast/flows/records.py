@@ -14,6 +14,7 @@ from standfast.clock import Instant, later
 from standfast.codec import Codec
 from standfast.flows.arrival import Address
 from standfast.flows.request import ENDED, Status
+from standfast.flows.shares import sharer_of
 from standfast.ids import new_id
 from standfast.stores.protocol import Put
 from standfast.workflows.storing.failures import Failure
@@ -132,10 +133,17 @@ class OnceRecord(Struct, frozen=True, omit_defaults=True):
     result: Raw
 
 
+class UnfinishedRecord(Struct, frozen=True, omit_defaults=True):
+    """A durable request has not ended; ``sharer`` says as whose it is counted."""
+
+    sharer: str = ""
+
+
 REQUESTS: Final[Codec[RequestRecord]] = Codec(RequestRecord, what="a request")
 EVENTS: Final[Codec[EventRecord]] = Codec(EventRecord, what="an event")
 SESSIONS: Final[Codec[SessionRecord]] = Codec(SessionRecord, what="the state of a session")
 CANCELS: Final[Codec[CancelRecord]] = Codec(CancelRecord, what="a cancellation")
+UNFINISHED: Final[Codec[UnfinishedRecord]] = Codec(UnfinishedRecord, what="the mark of an unfinished request")
 ONCES: Final[Codec[OnceRecord]] = Codec(OnceRecord, what="the result of a call")
 
 
@@ -178,7 +186,8 @@ class RequestKeys:
 
     def first(self, record: RequestRecord, at: Instant) -> tuple[Put, Put]:
         """Return what is written when a durable request is taken on, besides its run."""
-        unfinished = Put(self.unfinished, NOTHING, expires_at=later(at, UNFINISHED_FOR))
+        sharer = UNFINISHED.encode_own(UnfinishedRecord(sharer_of(record.user, record.transport)))
+        unfinished = Put(self.unfinished, sharer, expires_at=later(at, UNFINISHED_FOR))
         return Put(self.record, REQUESTS.encode_own(record)), unfinished
 
     @property

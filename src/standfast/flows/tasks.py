@@ -104,6 +104,7 @@ class Task(Struct, frozen=True, kw_only=True):
             beside=beside,
             on_waiting=on_waiting,
             on_stop=on_stop,
+            sharer=self.arrival.sharer,
         )
 
 

@@ -1,5 +1,8 @@
 """What one tenant may have at most, so that none gets in the way of others. The rest is refused, and told the limit.
 
+Users share what their tenant may have, see :mod:`standfast.flows.shares`: who has some gets one more only while as many
+are left to the others.
+
 What waits is counted in each process. What lies in the store is counted over all of them: a process reads how many
 there are when it first serves a tenant, adds what it takes on itself, and counts again, beside the requests, after a
 tenth of what was left. So ten processes keep to a limit but for one request each, and more of them pass it by at most
@@ -18,7 +21,8 @@ from standfast.errors import TooManyRequestsError
 from standfast.flows.counting import result_of
 from standfast.flows.options import checked_count
 from standfast.flows.quarantine import Quarantine
-from standfast.flows.records import SESSION_KEPT, idempotency_of, unfinished_of
+from standfast.flows.records import SESSION_KEPT, UNFINISHED, idempotency_of, unfinished_of
+from standfast.flows.shares import Counts, is_spent
 from standfast.flows.values import Value
 from standfast.locks.driving.removing import remove
 from standfast.workflows.storing.records import LIVES, RunKeys
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.scope import Scope
+    from standfast.stores.protocol import Record
 
 MOST: Final = 10_000_000
 PAGE: Final = 500
@@ -101,62 +106,64 @@ class Tenants:
 
     def __init__(self, scope: Scope, limits: TenantLimits) -> None:
         self.limits: Final = limits
-        self._waiting: Final[dict[str, int]] = {}
+        self._waiting: Final[dict[str, Counts]] = {}
         self._scope: Final = scope
         self.durable: Final = Census(
-            "unfinished durable requests of the tenant", limits.durable, self._count_durable, self._count_unended
+            "unfinished durable requests", limits.durable, self._count_durable, self._count_unended
         )
         self.idempotency: Final = Census(
-            "idempotency keys of the tenant", limits.idempotency, self._count_idempotency, self._count_idempotency
+            "idempotency keys", limits.idempotency, self._count_idempotency, self._count_idempotency
         )
         self.quarantine: Final = Quarantine(scope, limits.quarantined)
 
     # --- those who wait --------------------------------------------------------------------------------------------
 
-    def wait(self, tenant: str) -> Literal[True]:
+    def wait(self, tenant: str, sharer: str) -> Literal[True]:
         """Count a request that waits from now on, and say so.
 
         Raises:
-            TooManyRequestsError: As many of the tenant wait as may.
+            TooManyRequestsError: As many of the tenant wait as may, or of the user its share of them.
         """
-        waiting = self._waiting.get(tenant, 0)
-        if waiting >= self.limits.waiting:
+        waiting = self._waiting.get(tenant) or self._waiting.setdefault(tenant, Counts())
+        own, left = waiting.of(sharer), self.limits.waiting - waiting.total
+        if left <= 0:
             raise TooManyRequestsError("waiting requests of the tenant", self.limits.waiting, AGAIN)
-        self._waiting[tenant] = waiting + 1
+        if is_spent(own, left):
+            raise TooManyRequestsError("waiting requests of this user", own, AGAIN)
+        waiting.add(sharer)
         return True
 
-    def waits_no_longer(self, tenant: str) -> None:
+    def waits_no_longer(self, tenant: str, sharer: str) -> None:
         """Count a request no longer."""
-        self._waiting[tenant] -= 1
-        if not self._waiting[tenant]:
+        waiting = self._waiting[tenant]
+        waiting.add(sharer, -1)
+        if not waiting.total:
             del self._waiting[tenant]
 
     # --- what lies in the store ------------------------------------------------------------------------------------
 
-    async def _count_durable(self, tenant: str) -> int:
-        return await count(self._scope, unfinished_of(self._scope, tenant), self.limits.durable)
+    async def _count_durable(self, tenant: str) -> Counts:
+        return await count(self._scope, unfinished_of(self._scope, tenant), self.limits.durable, _sharer_of)
 
-    async def _count_idempotency(self, tenant: str) -> int:
-        return await count(self._scope, idempotency_of(self._scope, tenant), self.limits.idempotency)
+    async def _count_idempotency(self, tenant: str) -> Counts:
+        return await count(self._scope, idempotency_of(self._scope, tenant), self.limits.idempotency, _user_of)
 
-    async def _count_unended(self, tenant: str) -> int:
+    async def _count_unended(self, tenant: str) -> Counts:
         """Count durable requests one by one, and forget those whose runs have ended without telling."""
-        found, (start, end) = 0, unfinished_of(self._scope, tenant).within()
+        found, (start, end) = Counts(), unfinished_of(self._scope, tenant).within()
         while True:
             page = await self._scope.scan(start, end, limit=self._scope.at_most(PAGE))
-            for key in page.records:
-                if await self._has_ended(key.parts[-1]):
+            lives = {key: RunKeys(self._scope, key.parts[-1]).life for key in page.records}
+            seen = await self._scope.read(*lives.values()) if lives else None
+            for key, record in page.records.items():
+                life = None if seen is None else seen.get(lives[key])
+                if life is None or LIVES.decode(life.value).has_ended:
                     await remove(self._scope.store, key)
                 else:
-                    found += 1
-            if page.more is None or found >= self.limits.durable:
+                    found.add(_sharer_of(record))
+            if page.more is None or found.total >= self.limits.durable:
                 return found
             start = page.more
-
-    async def _has_ended(self, run_id: str) -> bool:
-        key = RunKeys(self._scope, run_id).life
-        record = (await self._scope.read(key)).get(key)
-        return record is None or LIVES.decode(record.value).has_ended
 
     async def aclose(self) -> None:
         """Stop counting."""
@@ -165,16 +172,25 @@ class Tenants:
         await self.quarantine.aclose()
 
 
-async def count(scope: Scope, root: RecordKey, most: int) -> int:
-    """Count the records under a key, up to a number."""
-    found, (start, end) = 0, root.within()
-    while found < most:
-        page = await scope.scan(start, end, limit=min(PAGE, most - found))
-        found += len(page.records)
+async def count(scope: Scope, root: RecordKey, most: int, whose: Callable[[Record], str]) -> Counts:
+    """Count the records under a key by whose they are, up to a number."""
+    found, (start, end) = Counts(), root.within()
+    while found.total < most:
+        page = await scope.scan(start, end, limit=min(PAGE, most - found.total))
+        for record in page.records.values():
+            found.add(whose(record))
         if page.more is None:
             break
         start = page.more
     return found
+
+
+def _sharer_of(unfinished: Record) -> str:
+    return UNFINISHED.decode(unfinished.value).sharer
+
+
+def _user_of(idempotency: Record) -> str:
+    return idempotency.key.parts[-2]
 
 
 @final
@@ -183,10 +199,19 @@ class _Known:
 
     __slots__ = ("added", "at", "coming", "counted", "counting")
 
-    def __init__(self) -> None:
-        self.counted = self.added = self.coming = 0
+    def __init__(self, counted: Counts | None = None) -> None:
+        self.counted, self.added, self.coming = counted or Counts(), Counts(), Counts()
         self.at = float("-inf")
         self.counting: asyncio.Task[None] | None = None
+
+    def of(self, sharer: str) -> int:
+        """Return how many one has."""
+        return self.counted.of(sharer) + self.added.of(sharer) + self.coming.of(sharer)
+
+    @property
+    def total(self) -> int:
+        """How many all have."""
+        return self.counted.total + self.added.total + self.coming.total
 
 
 @final
@@ -194,7 +219,7 @@ class Census:
     """How much of something each tenant has, as far as one process knows.
 
     Args:
-        what: What is counted, for people.
+        what: What is counted, for people: ``"idempotency keys"``.
         most: How many there may be.
         look: Counts them in the store, quickly.
         look_closer: Counts them one by one, where it seems that there are too many.
@@ -204,37 +229,37 @@ class Census:
         self,
         what: str,
         most: int,
-        look: Callable[[str], Awaitable[int]],
-        look_closer: Callable[[str], Awaitable[int]],
+        look: Callable[[str], Awaitable[Counts]],
+        look_closer: Callable[[str], Awaitable[Counts]],
     ) -> None:
         self._what, self._most, self._look, self._look_closer = what, most, look, look_closer
         self._tenants: Final[OrderedDict[str, _Known]] = OrderedDict()
 
-    async def enter(self, tenant: str) -> None:
+    async def enter(self, tenant: str, sharer: str) -> None:
         """Count one more.
 
         Raises:
-            TooManyRequestsError: As many are there as may be.
+            TooManyRequestsError: As many are there as may be, or the user has its share of them.
         """
         known = self._tenants.get(tenant)
         if known is None:
             known = await self._first(tenant)
-        if self._is_full(known):
-            await self._check(tenant, known)
-        known.coming += 1
+        if self._is_full(known, sharer):
+            await self._check(tenant, sharer, known)
+        known.coming.add(sharer)
 
-    def settle(self, tenant: str, *, is_there: bool) -> None:
+    def settle(self, tenant: str, sharer: str, *, is_there: bool) -> None:
         """Hear whether one that was counted is in the store by now, or was not taken on after all."""
         known = self._tenants.get(tenant)
-        if known is None or not known.coming:
+        if known is None or not known.coming.of(sharer):
             return
-        known.coming -= 1
-        known.added += is_there
-        if known.added * SHARE >= self._most - known.counted and known.counting is None:
+        known.coming.add(sharer, -1)
+        known.added.add(sharer, int(is_there))
+        if known.added.total * SHARE >= self._most - known.counted.total and known.counting is None:
             self._begin_to_count(known, partial(self._look, tenant))  # if it fails, what was counted here still counts
 
-    def _is_full(self, known: _Known) -> bool:
-        return known.counted + known.added + known.coming >= self._most
+    def _is_full(self, known: _Known, sharer: str) -> bool:
+        return is_spent(known.of(sharer), self._most - known.total)
 
     async def _first(self, tenant: str) -> _Known:
         known = _Known()
@@ -243,16 +268,18 @@ class Census:
             self._tenants.popitem(last=False)
         return self._tenants.setdefault(tenant, known)
 
-    async def _check(self, tenant: str, known: _Known) -> None:
+    async def _check(self, tenant: str, sharer: str, known: _Known) -> None:
         """Refuse one too many. However many come at a time, they are counted once for all of them."""
         if known.counting is not None:
             await result_of(known.counting)
-        if self._is_full(known) and asyncio.get_running_loop().time() - known.at >= AGAIN:
+        if self._is_full(known, sharer) and asyncio.get_running_loop().time() - known.at >= AGAIN:
             await result_of(known.counting or self._begin_to_count(known, partial(self._look_closer, tenant)))
-        if self._is_full(known):
-            raise TooManyRequestsError(self._what, self._most, AGAIN)
+        if known.total >= self._most:
+            raise TooManyRequestsError(f"{self._what} of the tenant", self._most, AGAIN)
+        if self._is_full(known, sharer):
+            raise TooManyRequestsError(f"{self._what} of this user", known.of(sharer), AGAIN)
 
-    def _begin_to_count(self, known: _Known, look: Callable[[], Awaitable[int]]) -> asyncio.Task[None]:
+    def _begin_to_count(self, known: _Known, look: Callable[[], Awaitable[Counts]]) -> asyncio.Task[None]:
         """Count in a task of its own: two counts at a time would each take off what came here before them."""
 
         def is_over(task: asyncio.Task[None]) -> None:
@@ -264,11 +291,11 @@ class Census:
         counting.add_done_callback(is_over)
         return counting
 
-    async def _count(self, known: _Known, look: Callable[[], Awaitable[int]]) -> None:
+    async def _count(self, known: _Known, look: Callable[[], Awaitable[Counts]]) -> None:
         """Take over what the store says; what came here while it was asked may be in it or not, and counts besides."""
-        before = known.added
+        before = known.added.copy()
         known.counted = await look()
-        known.added -= before
+        known.added.take_off(before)
         known.at = asyncio.get_running_loop().time()
 
     async def aclose(self) -> None:

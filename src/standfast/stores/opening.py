@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
 from standfast.errors import InvalidUrlError, MissingExtraError, StandfastError
-from standfast.events import Hooks
+from standfast.events import Hooks, StoreNotEncrypted
 from standfast.stores.credentials import NO_CREDENTIALS
 from standfast.stores.memory import open_memory
 from standfast.stores.remote.addresses import Address
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from standfast.stores.grouped import GroupedStore
     from standfast.stores.protocol import Store
     from standfast.stores.sealing.keyring import Keyring
+
+_log: Final = logging.getLogger("standfast.stores")
 
 EXAMPLES: Final[Mapping[str, str]] = {
     "sqlite": "sqlite:///standfast.db",
@@ -56,6 +59,7 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
 _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "busy": (),
     "network": ("refuse", "allow"),
+    "others": ("refuse", "allow"),
     "commits": ("auto", "loop", "thread"),
     "hints": ("machine", "process"),
 }
@@ -112,6 +116,9 @@ async def _open_server(url: str, scheme: str, clock: Clock, hooks: Hooks, creden
         raise MissingExtraError(scheme, f"standfast[{extra}]") from problem
     address = Address(url, credentials)
     store: GroupedStore = await module.open_address(address, hooks=hooks)
+    if address.exposed:
+        hooks.emit(StoreNotEncrypted(at=SYSTEM_CLOCK.wall(), store=address.name, hosts=address.exposed))
+        _log.warning("%s is on another machine and is used without TLS; add ?tls=true to its URL", address.name)
     return store
 
 

@@ -12,6 +12,7 @@ from standfast.errors import AuthenticationError, FlowError, WrongHostError, Wro
 from standfast.transports.authentication import identify
 from standfast.transports.headers import SECURITY, raw_headers
 from standfast.transports.loopback import host_of, is_from_here
+from standfast.transports.places import who_is
 from standfast.transports.problems import problem_response
 from standfast.transports.results import Result
 
@@ -83,7 +84,8 @@ class Gate:
                 answer = _Answer(send)
                 await self._app({**scope, PRINCIPAL: principal}, receive, answer)
                 return
-            told = await straight.answer(action, principal, headers, receive)
+            who = who_is(principal, (scope.get("client") or ("",))[0])
+            told = await straight.answer(action, principal, who, headers, receive)
             if not isinstance(told, Result):
                 await told(scope, receive, _Answer(send))
                 return

@@ -48,10 +48,10 @@ class Calling:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one call. Whether there is room for its stream is known before anything is done."""
-        is_stream = _is_stream(scope)
+        is_stream, who = _is_stream(scope), who_asks(scope)
         try:
-            with self._streams.of(who_asks(scope)) if is_stream else _NO_STREAM:
-                with self._open:
+            with self._streams.of(who) if is_stream else _NO_STREAM:
+                with self._open.of(who[0], who):
                     answer = await self._answer(scope, receive, is_stream=is_stream)
                 await answer(scope, receive, send)
         except TooManyRequestsError as problem:

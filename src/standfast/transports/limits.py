@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NoReturn, final
+from typing import TYPE_CHECKING, Final, final
 
 from standfast.durations import seconds
-from standfast.errors import InvalidFlowError, TooManyRequestsError
+from standfast.errors import InvalidFlowError
+from standfast.flows.shares import Shares
 from standfast.flows.tenants import TenantLimits
 from standfast.transports.places import Places
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from standfast.durations import Duration
-
-SAID: Final = 1.0
-"""After how many seconds somebody who came too many may try again."""
 
 
 @final
@@ -25,8 +21,12 @@ class AppLimits:
     Args:
         body: Bytes of one body.
         body_time: How long a body may take to arrive.
-        requests: How many calls and deliveries are open at the same time, those that wait for their turn included.
-        streams: How many streams of events and WebSockets are open at the same time.
+        requests: How many calls are open at the same time, those that wait for their turn included. Tenants and their
+            users share them: a tenant gets no more while as many are left to others, nor does a user of what its
+            tenant may still get. So a tenant that is alone has half of them, and its only user a third.
+        deliveries: How many deliveries of webhooks are open at the same time, shared in the same way by webhooks and
+            the addresses that they come from.
+        streams: How many streams of events and WebSockets are open at the same time, shared as requests are.
         wait: How long a caller waits at most that asked for it with ``Prefer: wait=``.
         heartbeat: How often a stream is told that it is still alive.
         user_streams: How many of those one user may have open; a user without a name is told apart by the address.
@@ -35,7 +35,10 @@ class AppLimits:
         tenants: What each tenant may have at most.
     """
 
-    __slots__ = ("body", "body_time", "heartbeat", "patience", "requests", "streams", "tenants", "user_streams", "wait")
+    __slots__ = (
+        *("body", "body_time", "deliveries", "heartbeat", "patience", "requests", "streams", "tenants"),
+        *("user_streams", "wait"),
+    )
 
     def __init__(  # noqa: PLR0913 -- all of them by name, and none is needed
         self,
@@ -43,6 +46,7 @@ class AppLimits:
         body: int = 1_048_576,
         body_time: Duration = "10s",
         requests: int = 1_000,
+        deliveries: int = 1_000,
         streams: int = 1_000,
         wait: Duration = "60s",
         heartbeat: Duration = "15s",
@@ -52,6 +56,7 @@ class AppLimits:
     ) -> None:
         self.body: Final = _count("body", body)
         self.requests: Final = _count("requests", requests)
+        self.deliveries: Final = _count("deliveries", deliveries)
         self.streams: Final = _count("streams", streams)
         self.body_time: Final = seconds(body_time, what="body_time", minimum=0.001)
         self.wait: Final = seconds(wait, what="wait")
@@ -62,39 +67,18 @@ class AppLimits:
 
 
 @final
-class Room:
-    """Counts what is open, and lets in no more than a number."""
-
-    __slots__ = ("_what", "most", "open")
-
-    def __init__(self, what: str, most: int) -> None:
-        self._what, self.most = what, most
-        self.open = 0
-
-    def refuse(self) -> NoReturn:
-        """Raise that there is no room."""
-        raise TooManyRequestsError(self._what, self.most, SAID)
-
-    def __enter__(self) -> None:
-        if self.open >= self.most:
-            self.refuse()
-        self.open += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.open -= 1
-
-
-@final
 class Rooms:
-    """What is open in an application, whatever it came by."""
+    """What is open in an application: calls and streams, shared by tenants and their users; and deliveries apart.
 
-    __slots__ = ("requests", "streams")
+    Deliveries have a room of their own, since a stranger can open one: it is read before it is known who has signed it.
+    """
+
+    __slots__ = ("deliveries", "requests", "streams")
 
     def __init__(self, limits: AppLimits) -> None:
-        self.requests: Final = Room("requests", limits.requests)
-        self.streams: Final = Places(Room("streams", limits.streams), "streams of this user", limits.user_streams)
+        self.requests: Final = Shares(limits.requests, "requests")
+        self.deliveries: Final = Shares(limits.deliveries, "deliveries", "this webhook", "this address")
+        self.streams: Final = Places(Shares(limits.streams, "streams"), "streams of this user", limits.user_streams)
 
 
 def _count(what: str, given: int) -> int:

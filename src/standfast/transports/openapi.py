@@ -66,6 +66,7 @@ _PROBLEM: Final = {
         "retryAfter": {"type": "number"},
         "explanation": _EXPLANATION,
         "by": _TEXT,
+        "share": _TEXT,
     },
 }
 
@@ -76,7 +77,7 @@ def describe(title: str, version: str, actions: Iterable[Action[..., Any]], *, i
     Args:
         title: What the application is called.
         version: Which version of it this is.
-        actions: Its actions.
+        actions: The actions that are shown.
         is_guarded: Whether callers need credentials.
     """
     schemas: dict[str, Any] = {"Request": _REQUEST, "Problem": _PROBLEM}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from standfast.errors import TooManyRequestsError
+from standfast.flows.shares import SAID
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from standfast.flows.arrival import Principal
-    from standfast.transports.limits import Room
+    from standfast.flows.shares import Shares
 
 Who: TypeAlias = tuple[str, str, str]
 """The tenant, the user, and the address of a user who has no name."""
-
-SAID: Final = 1.0
-"""After how many seconds somebody who has too many open may try again."""
 
 
 def who_is(principal: Principal, address: str) -> Who:
@@ -33,6 +32,11 @@ class Tally:
 
     def __init__(self) -> None:
         self._open: Final[dict[Who, int]] = {}
+
+    @property
+    def all(self) -> Counter[Who]:
+        """How many each of them has open."""
+        return Counter(self._open)
 
     def of(self, who: Who) -> int:
         """Return how many a user has open."""
@@ -55,13 +59,13 @@ class Places:
     """Counts what is open in all, and of each user.
 
     Args:
-        room: Counts all of them.
+        shares: How all of them are shared.
         what: What they are called in a refusal.
         most: How many one user may have.
     """
 
-    def __init__(self, room: Room, what: str, most: int) -> None:
-        self._room, self._what, self._most = room, what, most
+    def __init__(self, shares: Shares, what: str, most: int) -> None:
+        self._shares, self._what, self._most = shares, what, most
         self._open: Final = Tally()
 
     @contextmanager
@@ -69,9 +73,9 @@ class Places:
         """Count one of a user while it is open.
 
         Raises:
-            TooManyRequestsError: There are as many as there may be, in all or of this user.
+            TooManyRequestsError: There are as many as there may be, in all, of the tenant or of this user.
         """
         if self._open.of(who) >= self._most:
             raise TooManyRequestsError(self._what, self._most, SAID)
-        with self._room, self._open.one_more(who):
+        with self._shares.of(who[0], who), self._open.one_more(who):
             yield

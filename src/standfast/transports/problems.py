@@ -22,6 +22,7 @@ from standfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
     StoreError,
+    TooManyRequestsError,
 )
 from standfast.transports.showing import shown_instant
 from standfast.transports.spreading import spread
@@ -85,6 +86,8 @@ def _explained(error: BaseException) -> dict[str, Any]:
             told = {"key": error.key, "holder": error.holder}
         case RequestSupersededError():
             return {"by": error.by} if error.by else {}
+        case TooManyRequestsError():
+            return {"share": error.what}
         case _:
             return {}
     if error.since:

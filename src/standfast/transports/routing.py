@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from standfast.transports.gate import route_path
+from standfast.transports.gate import PRINCIPAL, route_path
 from standfast.transports.http import Calling, Following
 from standfast.transports.oauth.tokens import OAuthTokens
 from standfast.transports.openapi import describe
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from standfast.flows.action import Action
     from standfast.flows.flow import Flows
     from standfast.transports.limits import AppLimits, Rooms
     from standfast.transports.seam import Dispatching
@@ -86,12 +88,15 @@ def webhook_path(webhook: Webhook) -> str:
 
 
 def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) -> BaseRoute:
-    """Return the route of the description."""
-    made: dict[str, Any] = {}
+    """Return the route of the description. It shows callers what they may call, and not what else there is."""
+
+    @lru_cache(maxsize=64)
+    def described(visible: tuple[Action[..., Any], ...]) -> dict[str, Any]:
+        return describe(title, version, visible, is_guarded=is_guarded)
 
     async def show(scope: Scope, receive: Receive, send: Send) -> None:
-        if not made:
-            made.update(describe(title, version, flows.actions, is_guarded=is_guarded))
+        roles = scope[PRINCIPAL].roles
+        made = described(tuple(each for each in flows.actions if each.is_for(roles)))
         root = scope.get("root_path", "")
         shown = made | {"servers": [{"url": root}]} if root else made  # paths are below where it is mounted
         await Response(as_json(shown), 200, media_type=JSON)(scope, receive, send)

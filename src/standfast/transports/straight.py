@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Flows
     from standfast.transports.headers import RawHeaders
     from standfast.transports.limits import AppLimits, Rooms
+    from standfast.transports.places import Who
     from standfast.transports.seam import Dispatching, Handle
 
 UNUSUAL: Final = frozenset(
@@ -65,17 +66,22 @@ class Straight:
         return action if is_short and is_plain and not is_stream else None
 
     async def answer(
-        self, action: Action[..., Any], principal: Principal, headers: RawHeaders, receive: Receive
+        self, action: Action[..., Any], principal: Principal, who: Who, headers: RawHeaders, receive: Receive
     ) -> Result | ASGIApp:
         """Run a plain call, and return the answer to it.
+
+        Args:
+            action: What is called.
+            principal: Who asks.
+            who: As whom that is counted.
+            headers: Of the call.
+            receive: Returns the next part of its body.
 
         Raises:
             TooManyRequestsError: There is no room for it.
         """
-        room, session = self._open, headers.get(b"standfast-session")
-        if room.open >= room.most:
-            room.refuse()
-        room.open += 1
+        shares, session = self._open, headers.get(b"standfast-session")
+        shares.enter(who[0], who)
         try:
             arrival = Arrival(
                 flow=action.flow,
@@ -101,7 +107,7 @@ class Straight:
         except StandfastError as problem:
             return problem_response(problem)
         finally:
-            room.open -= 1
+            shares.leave(who[0], who)
 
     async def _dispatched(self, action: Action[..., Any], arrival: Arrival, receive: Receive) -> Result | ASGIApp:
         handle = await self._dispatching.dispatch(arrival, here=True)

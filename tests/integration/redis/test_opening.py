@@ -16,7 +16,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.events import StoreNotDurable
+from standfast.events import StoreNotDurable, StoreNotEncrypted
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.opening import open_store
@@ -94,6 +94,23 @@ async def test_missing_persistence_is_warned_about(
     assert not store.capabilities.durable
     assert [type(event) for event in events] == [StoreNotDurable]
     await store.aclose()
+
+
+@pytest.mark.parametrize(("host", "told"), [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])  # noqa: S104 -- an address that is not loopback, and leads here
+async def test_another_machine_without_tls_is_told_of_once(
+    server: Server, prefix: str, host: str, caplog: pytest.LogCaptureFixture, *, told: bool
+) -> None:
+    """By an event and a line in the log, without the password; what stays on this machine is not."""
+    events: list[Event] = []
+    url = re.sub("@[^:/]*", f"@{host}", server.url)
+    store = await open_store(f"{url}?prefix={prefix}&durable=true", hooks=[events.append])
+    other = await store.another()
+    await other.aclose()
+    await store.aclose()
+
+    found = [event for event in events if isinstance(event, StoreNotEncrypted)]
+    assert [event.hosts for event in found] == ([(host,)] if told else [])
+    assert len([line for line in caplog.messages if "without TLS" in line and "***" in line]) == told
 
 
 @pytest.mark.parametrize(("said", "durable"), [("true", True), ("false", False)])

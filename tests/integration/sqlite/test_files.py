@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import grp
 import os
+import pwd
+import re
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.errors import InvalidUrlError, NetworkFilesystemError, StoreGoneError, StoreUnavailableError
+from standfast.errors import (
+    InvalidUrlError,
+    NetworkFilesystemError,
+    StoreGoneError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
 from standfast.stores import Put
 from standfast.stores.sqlite import files
 from tests.integration.sqlite.programs.talking import key
@@ -41,6 +51,68 @@ def test_every_file_is_private_whatever_the_umask(tmp_path: Path, start: Start, 
         "one/two/store.db-turn": 0o600,
         "one/two/store.db-wakes": 0o700,
     }
+
+
+@pytest.mark.parametrize("mode", [0o660, 0o602, 0o666])
+@pytest.mark.parametrize("name", ["store.db", "store.db-wal", "store.db-shm", "store.db-alive", "store.db-turn"])
+async def test_a_file_that_others_can_change_is_refused(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch, name: str, mode: int
+) -> None:
+    """The database itself and all that lies beside it; the error has the command, and after that it opens."""
+    monkeypatch.setattr(files, "_is_alone_in", lambda _: False)
+    path = tmp_path / name
+    (tmp_path / "store.db").touch(0o600)
+    path.touch(0o600)
+    path.chmod(mode)
+
+    with pytest.raises(UnsuitableStoreError, match=rf"run: chmod go?-w {re.escape(str(path))} ") as refused:
+        await opened(f"sqlite:///{tmp_path}/store.db")
+
+    command = refused.value.problem.partition("run: ")[2].partition(" (or")[0]
+    assert await (await asyncio.create_subprocess_shell(command)).wait() == 0
+    await opened(f"sqlite:///{tmp_path}/store.db")
+
+
+@pytest.mark.parametrize(
+    ("mode", "ok"), [(0o770, False), (0o707, False), (0o777, False), (0o755, True), (0o1777, True)]
+)
+async def test_a_folder_that_others_can_change_is_refused(
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch, mode: int, *, ok: bool
+) -> None:
+    """They could put another file in its place. With the sticky bit they cannot; and who trusts them says so."""
+    monkeypatch.setattr(files, "_is_alone_in", lambda _: False)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(mode)
+    if not ok:
+        with pytest.raises(UnsuitableStoreError, match=re.escape(f"chmod g{'' if mode == 0o770 else 'o'}-w {folder} ")):
+            await opened(f"sqlite:///{folder}/store.db")
+
+    await opened(f"sqlite:///{folder}/store.db{'' if ok else '?others=allow'}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("name", ["store.db", "store.db-wal", "store.db-shm", ""])
+async def test_a_file_of_another_user_is_refused(tmp_path: Path, opened: Open, name: str) -> None:
+    """Whatever its mode is: its owner can change it at any time."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "store.db").touch(0o600)
+    path = folder / name if name else folder
+    path.touch()
+    os.chown(path, 12_345, -1)
+
+    with pytest.raises(UnsuitableStoreError, match=re.escape(f"run: chown 0 {path} ")):
+        await opened(f"sqlite:///{folder}/store.db")
+
+
+def test_a_group_of_ones_own_is_nobody_else() -> None:
+    """Many systems let new files be open to a group that only their owner is in."""
+    own = pwd.getpwuid(os.geteuid())
+    others = [each for each in grp.getgrall() if each.gr_name != own.pw_name]
+
+    assert not any(files._is_alone_in(each.gr_gid) for each in others)
+    assert not files._is_alone_in(2**31 - 7)
 
 
 @pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-alive", "store.db-wakes"])

@@ -74,11 +74,15 @@ class Lab:
 
     async def fill(self) -> list[Handle]:
         """Let the tenant have as many in quarantine as may be, and the server know it."""
-        handles = [await self.poison(), await self.poison()]
+        handles = [await self.poison(), await self.poison(principal=sf.Principal("acme", "bea"))]
+        await self.known()
+        return handles
+
+    async def known(self) -> None:
+        """Let the server know how many are in quarantine."""
         with suppress(TooManyQuarantinedError):
             await self.count.check("acme")
         await asyncio.gather(*self.count._counting)
-        return handles
 
     async def listed(self) -> int:
         """Count what says that a request of the tenant is quarantined."""
@@ -108,6 +112,18 @@ async def test_a_tenant_whose_requests_end_their_servers_gets_no_more_of_them(la
     assert [await each.result(timeout=SOON) for each in others] == ["fine", "fine"]
     assert (refused.value.status, refused.value.limit) == (429, 2)
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)  # noqa: S301 -- what was just pickled here
+
+
+async def test_a_user_whose_requests_end_their_servers_does_not_stop_its_tenant(lab: Lab) -> None:
+    """The next of its own is refused; those of others are taken on."""
+    lab.dispatcher._serving().tenants.quarantine._most = 3  # one more than there is
+    for _ in range(2):
+        await lab.poison()
+        await lab.known()
+    with pytest.raises(TooManyQuarantinedError, match="2 durable requests of this user"):
+        await lab.send()
+    lab.may_end.set()
+    assert await (await lab.send(sf.Principal("acme", "bea"))).result(timeout=SOON) == "fine"
 
 
 @pytest.mark.parametrize("way", ["retry", "cancel", "purge"])

@@ -19,6 +19,7 @@ from standfast.errors import (
 from standfast.flows import tenants
 from standfast.flows.ownership import Owners
 from standfast.flows.records import NOTHING, session_key, unfinished_of
+from standfast.flows.shares import Counts
 from standfast.flows.sweeping import give_an_end
 from standfast.flows.tenants import Census, count
 from standfast.stores.grouped import GroupedStore
@@ -85,6 +86,16 @@ def arrival(action: str, name: str = "", **more: Any) -> sf.Arrival:
     return sf.Arrival(flow="shop", action=action, inputs=inputs, **more)
 
 
+def user(name: object) -> sf.Principal:
+    """Return one of the users of a tenant."""
+    return sf.Principal("acme", f"user {name}")
+
+
+async def unfinished(space: sf.Space) -> int:
+    """Count the durable requests of a tenant that have not ended."""
+    return (await count(space, unfinished_of(space, "acme"), 10, lambda _: "")).total
+
+
 async def result(handle: Handle) -> Any:
     """Return what a request came to, soon."""
     return await handle.result(timeout=SOON)
@@ -99,10 +110,13 @@ async def test_no_more_of_a_tenant_wait_than_may(shop: Shop, arbiter: str, actio
     """For their turn or for room; others still do, and when those have ended there is room again."""
     session = {"queued": "s", "limited": ""}[action]
     async with shop.server(arbiter=arbiter, waiting=2) as server:
-        handles = [await server.dispatch(arrival(action, str(n), session=session)) for n in range(3)]
+        handles = [await server.dispatch(arrival(action, str(n), session=session, principal=user(n))) for n in range(3)]
         with pytest.raises(TooManyRequestsError, match="there are 2 waiting requests of the tenant already"):
             await server.dispatch(arrival(action, "late", session=session))
-        others = [await server.dispatch(arrival(action, "o", session=session, principal=OTHER)) for _ in range(2)]
+        others = [
+            await server.dispatch(arrival(action, "o", session=session, principal=sf.Principal("other", name)))
+            for name in ("bob", "eve")
+        ]
         shop.may_end.set()
 
         assert [await result(each) for each in handles + others] == ["0", "1", "2", "o", "o"]
@@ -129,7 +143,9 @@ async def test_no_more_keys_of_a_tenant_are_in_use_than_may(shop: Shop, monkeypa
     """In a local arbiter; another tenant has as many, and keys that are free again do not count."""
     monkeypatch.setattr("standfast.flows.arbiters.key_count.AGAIN", 0.0)
     async with shop.server(arbiter="local", keys=2) as server:
-        handles = [await server.dispatch(arrival("queued", str(n), session=f"s-{n}")) for n in range(2)]
+        handles = [
+            await server.dispatch(arrival("queued", str(n), session=f"s-{n}", principal=user(n))) for n in range(2)
+        ]
         with pytest.raises(TooManyRequestsError, match="there are 2 keys in use of the tenant already"):
             await server.dispatch(arrival("queued", "late", session="s-2"))
         other = await server.dispatch(arrival("queued", "o", session="s-0", principal=OTHER))
@@ -147,7 +163,7 @@ async def test_no_more_keys_of_a_tenant_are_in_use_than_may(shop: Shop, monkeypa
 async def test_no_more_durable_requests_of_a_tenant_are_unfinished_than_may(shop: Shop, arbiter: str) -> None:
     """When one has ended, the next is taken on."""
     async with shop.server(arbiter=arbiter, durable=2) as server:
-        handles = [await server.dispatch(arrival("free", str(n), attended=False)) for n in range(2)]
+        handles = [await server.dispatch(arrival("free", str(n), attended=False, principal=user(n))) for n in range(2)]
         with pytest.raises(TooManyRequestsError, match="there are 2 unfinished durable requests of the tenant already"):
             await server.dispatch(arrival("free", "late", attended=False))
         other = await server.dispatch(arrival("free", "o", attended=False, principal=OTHER))
@@ -161,14 +177,14 @@ async def test_no_more_durable_requests_of_a_tenant_are_unfinished_than_may(shop
 async def test_what_other_servers_have_taken_on_counts(shop: Shop) -> None:
     """A server counts what is there when it first serves a tenant."""
     async with sf.open("memory://many") as space, shop.server("memory://many", durable=2) as one:
-        handles = [await one.dispatch(arrival("free", str(n), attended=False)) for n in range(2)]
+        handles = [await one.dispatch(arrival("free", str(n), attended=False, principal=user(n))) for n in range(2)]
         async with shop.server("memory://many", durable=2) as two:
             with pytest.raises(TooManyRequestsError):
                 await two.dispatch(arrival("free", "late", attended=False))
             shop.may_end.set()
             assert [await result(each) for each in handles] == ["0", "1"]
             assert await result(await two.dispatch(arrival("free", "b", attended=False))) == "b"
-        assert await count(space, unfinished_of(space, "acme"), 10) == 0
+        assert await unfinished(space) == 0
 
 
 async def test_a_durable_request_that_is_cancelled_while_it_waits_does_not_count(shop: Shop) -> None:
@@ -177,7 +193,7 @@ async def test_a_durable_request_that_is_cancelled_while_it_waits_does_not_count
         first = await server.dispatch(arrival("queued", "a", session="s", attended=False))
         second = await server.dispatch(arrival("queued", "b", session="s", attended=False))
         await second.cancel()
-        assert await count(space, unfinished_of(space, "acme"), 10) == 1
+        assert await unfinished(space) == 1
         shop.may_end.set()
         await result(first)
 
@@ -191,7 +207,7 @@ async def test_those_that_ended_without_telling_do_not_keep_others_out(shop: Sho
         shop.may_end.set()
 
         assert await result(handle) == "a"
-        assert await count(space, unfinished_of(space, "acme"), 10) == 0
+        assert await unfinished(space) == 0
 
 
 @pytest.mark.usefixtures("recounted")
@@ -212,11 +228,11 @@ async def test_no_more_idempotency_keys_of_a_tenant_are_remembered_than_may(shop
     """Requests that are sent again are answered all the same."""
     shop.may_end.set()
     async with shop.server(arbiter=arbiter, idempotency=2) as server:
-        handles = [await server.dispatch(arrival("free", n, idempotency_key=n)) for n in "ab"]
+        handles = [await server.dispatch(arrival("free", n, idempotency_key=n, principal=user(n))) for n in "ab"]
         assert [await result(each) for each in handles] == ["a", "b"]
         with pytest.raises(TooManyRequestsError, match="there are 2 idempotency keys of the tenant already"):
             await server.dispatch(arrival("free", "c", idempotency_key="c"))
-        again = await server.dispatch(arrival("free", "a", idempotency_key="a"))
+        again = await server.dispatch(arrival("free", "a", idempotency_key="a", principal=user("a")))
 
         assert (again.is_replay, await result(again)) == (True, "a")
 
@@ -225,17 +241,17 @@ async def test_a_process_counts_again_after_a_tenth_of_what_was_left() -> None:
     """Beside the requests, and not for each of them."""
     counted: list[str] = []
 
-    async def look(tenant: str) -> int:
+    async def look(tenant: str) -> Counts:
         counted.append(tenant)
-        return 20 * (len(counted) - 1)
+        return Counts([("bob", 20 * (len(counted) - 1))])
 
     census = Census("things", 100, look, look)
     for _ in range(9):
-        await census.enter("acme")
-        census.settle("acme", is_there=True)
+        await census.enter("acme", "ann")
+        census.settle("acme", "ann", is_there=True)
     assert counted == ["acme"]
-    await census.enter("acme")
-    census.settle("acme", is_there=True)
+    await census.enter("acme", "ann")
+    census.settle("acme", "ann", is_there=True)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert counted == ["acme", "acme"]
@@ -247,17 +263,17 @@ async def test_many_at_once_are_counted_once_and_none_of_them_passes_a_limit() -
     """Each count takes off what came here before it: two at a time would do so twice."""
     counted: list[str] = []
 
-    async def look(tenant: str) -> int:
+    async def look(tenant: str) -> Counts:
         counted.append(tenant)
         await asyncio.sleep(0)
-        return 9
+        return Counts([("bob", 9)])
 
     census = Census("things", 100, look, look)
     for number in range(100):
-        await census.enter("acme")
+        await census.enter("acme", f"user {number}")
         if number < 9:
-            census.settle("acme", is_there=True)
-    refused = await asyncio.gather(*(census.enter("acme") for _ in range(50)), return_exceptions=True)
+            census.settle("acme", f"user {number}", is_there=True)
+    refused = await asyncio.gather(*(census.enter("acme", "ann") for _ in range(50)), return_exceptions=True)
     assert {type(each) for each in refused} == {TooManyRequestsError}
     assert len(counted) < 10
 
@@ -266,26 +282,97 @@ async def test_those_who_wait_for_a_count_hear_that_it_failed_or_that_their_serv
     """A request is not taken on then, and nobody else's cancellation becomes its own."""
     may_go_on = asyncio.Event()
 
-    async def look(_tenant: str) -> int:
+    async def look(_tenant: str) -> Counts:
         await may_go_on.wait()
         raise StoreUnavailableError("memory", "it is away for a moment")
 
-    async def one(_tenant: str) -> int:
-        return 1
+    async def one(_tenant: str) -> Counts:
+        return Counts([("ann", 1)])
 
     census = Census("things", 1, one, look)
     census._tenants["acme"] = known = tenants._Known()
-    known.counted = 1
-    waiting = [asyncio.ensure_future(census.enter("acme")) for _ in range(2)]
+    known.counted.add("ann")
+    waiting = [asyncio.ensure_future(census.enter("acme", "ann")) for _ in range(2)]
     await asyncio.sleep(0)
     may_go_on.set()
     assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {StoreUnavailableError}
     may_go_on.clear()
-    last = asyncio.ensure_future(census.enter("acme"))
+    last = asyncio.ensure_future(census.enter("acme", "ann"))
     await asyncio.sleep(0)
     await census.aclose()
     with pytest.raises(ArbiterUnavailableError):
         await last
+
+
+# --- users of one tenant ----------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("action", ["queued", "limited"])
+async def test_a_user_leaves_others_of_its_tenant_room_to_wait(shop: Shop, arbiter: str, action: str) -> None:
+    """However many it sends; and the refusal says whose share is spent."""
+    session = {"queued": "s", "limited": ""}[action]
+    async with shop.server(arbiter=arbiter, waiting=6) as server:
+        handles = [await server.dispatch(arrival(action, str(n), session=session)) for n in range(4)]
+        with pytest.raises(TooManyRequestsError, match="there are 3 waiting requests of this user already"):
+            await server.dispatch(arrival(action, "late", session=session))
+        handles += [await server.dispatch(arrival(action, n, session=session, principal=user(n))) for n in "ab"]
+        shop.may_end.set()
+
+        assert [await result(each) for each in handles] == ["0", "1", "2", "3", "a", "b"]
+
+
+@pytest.mark.usefixtures("recounted")
+@BOTH
+async def test_a_user_leaves_others_of_its_tenant_durable_requests(shop: Shop, arbiter: str) -> None:
+    """Over all servers, also those that have just come; webhooks have a share of their own."""
+    url = f"memory://users-{arbiter}"
+    async with shop.server(url, arbiter=arbiter, durable=6) as server:
+        handles = [await server.dispatch(arrival("free", str(n), attended=False)) for n in range(3)]
+        with pytest.raises(TooManyRequestsError, match="there are 3 unfinished durable requests of this user already"):
+            await server.dispatch(arrival("free", "late", attended=False))
+        hooked = arrival("free", "hook", attended=False, transport="webhook")
+        handles += [
+            await server.dispatch(each) for each in (hooked, arrival("free", "b", attended=False, principal=user("b")))
+        ]
+        shop.may_end.set()
+
+        assert [await result(each) for each in handles] == ["0", "1", "2", "hook", "b"]
+        assert await result(await server.dispatch(arrival("free", "again", attended=False))) == "again"
+
+
+@pytest.mark.usefixtures("recounted")
+async def test_a_server_that_has_just_come_knows_the_shares_of_users(shop: Shop) -> None:
+    """It counts whose requests are there, not only how many."""
+    async with shop.server("memory://shares", durable=4) as one:
+        handles = [await one.dispatch(arrival("free", str(n), attended=False)) for n in range(2)]
+        async with shop.server("memory://shares", durable=4) as two:
+            with pytest.raises(TooManyRequestsError, match="of this user"):
+                await two.dispatch(arrival("free", "late", attended=False))
+            handles.append(await two.dispatch(arrival("free", "b", attended=False, principal=user("b"))))
+            shop.may_end.set()
+            assert [await result(each) for each in handles] == ["0", "1", "b"]
+
+
+async def test_a_user_leaves_others_of_its_tenant_keys_and_idempotency_keys(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of them at the most."""
+    monkeypatch.setattr("standfast.flows.arbiters.key_count.AGAIN", 0.0)
+    async with shop.server(arbiter="local", keys=4, idempotency=4) as server:
+        handles = [await server.dispatch(arrival("queued", str(n), session=f"s-{n}")) for n in range(2)]
+        with pytest.raises(TooManyRequestsError, match="there are 2 keys in use of this user already"):
+            await server.dispatch(arrival("queued", "late", session="s-2"))
+        handles.append(await server.dispatch(arrival("queued", "b", session="s-b", principal=user("b"))))
+        shop.may_end.set()
+        assert [await result(each) for each in handles] == ["0", "1", "b"]
+        for n in "01":
+            await result(await server.dispatch(arrival("free", n, idempotency_key=n)))
+        with pytest.raises(TooManyRequestsError, match="there are 2 idempotency keys of this user already"):
+            await server.dispatch(arrival("free", "late", idempotency_key="2"))
+        assert (
+            await result(await server.dispatch(arrival("free", "b", idempotency_key="0", principal=user("b")))) == "b"
+        )
 
 
 # --- for how long -----------------------------------------------------------------------------------------------------
@@ -330,9 +417,9 @@ async def test_an_idempotency_key_goes_when_its_request_is_forgotten(
         await result(await server.dispatch(arrival("free", "a", idempotency_key=str(n), attended=attended)))
     root = space.key("idempotency", "acme")
 
-    assert await count(space, root, 10) == 2
+    assert (await count(space, root, 10, lambda _: "")).total == 2
     clock.advance(3_601)
-    assert await count(space, root, 10) == 0
+    assert (await count(space, root, 10, lambda _: "")).total == 0
 
 
 def test_an_owner_who_comes_again_keeps_the_session() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 import standfast as sf
+from standfast.clock import later
 from standfast.errors import BrokenSealError, DecodeError, InvalidKeyringError, UnknownSealingKeyError
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.opening import open_store
+from standfast.stores.protocol import Commit
 from standfast.stores.sealing import Keyring
+from standfast.stores.sealing.keyring import MOST_VALUES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +42,65 @@ def test_what_was_moved_to_another_place_is_refused() -> None:
         keyring.open(keyring.seal(b"secret", PLACE), b"there")
 
 
-@pytest.mark.parametrize("position", [0, 9, 12, 20, 30, -1])
+@pytest.mark.parametrize("expires_at", [None, 0, 6, 2**62])
+def test_what_is_to_live_longer_or_shorter_is_refused(expires_at: int | None) -> None:
+    """A value belongs to its expiry: whoever can write to the store cannot let a lease last."""
+    keyring = Keyring({"a": NEW})
+    sealed = keyring.seal(b"secret", PLACE, expires_at=5)
+
+    assert keyring.open(sealed, PLACE, expires_at=5) == b"secret"
+    with pytest.raises(BrokenSealError):
+        keyring.open(sealed, PLACE, expires_at=expires_at)
+
+
+def test_what_was_put_where_an_older_value_was_is_refused() -> None:
+    """A value belongs to versions after the one that it was written over."""
+    keyring = Keyring({"a": NEW})
+    sealed = keyring.seal(b"secret", PLACE, after=7)
+
+    assert keyring.open(sealed, PLACE, version=8) == b"secret"
+    for version in (1, 7):
+        with pytest.raises(BrokenSealError, match="newer than its record"):
+            keyring.open(sealed, PLACE, version=version)
+
+
+def test_each_value_is_sealed_with_a_key_of_its_own() -> None:
+    """So it does not matter that nonces are random: nobody seals so many values that two have the same of both."""
+    keyring = Keyring({"a": NEW})
+    salts = {keyring.seal(b"", PLACE)[10:26] for _ in range(1_000)}
+
+    assert len(salts) == 1_000
+    assert MOST_VALUES >= 2**64
+
+
+@pytest.mark.parametrize("accept_plain", [True, False])
+def test_what_a_newer_version_has_sealed_is_no_plain_value(*, accept_plain: bool) -> None:
+    """It is refused, with what to do."""
+    with pytest.raises(BrokenSealError, match="newer version"):
+        Keyring({"a": NEW}, accept_plain=accept_plain).open(b"sealed3:a:...", PLACE)
+
+
+async def test_a_record_whose_expiry_or_version_was_changed_in_the_store_is_refused(tmp_path: Path) -> None:
+    """Whoever can write to the database lets nothing last, and puts no newer value under an older version."""
+    path, keyring = tmp_path / "store.db", Keyring({"a": NEW})
+    async with sf.open(f"sqlite:///{path}", encryption=keyring) as space:
+        lease, note = space.key("lease"), space.key("note")
+        now = (await space.read(lease)).at
+        first = await space.commit(Put(lease, b"1", expires_at=later(now, 60)), Put(note, b"1"))
+        assert isinstance(first, Commit)
+        await space.commit(Put(note, b"2", first.versions[note]))
+    database = apsw.Connection(str(path))
+    [(table,)] = database.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%expires_at%' AND type = 'table'")
+    database.execute(f"UPDATE {table} SET expires_at = expires_at + 1 WHERE key = ?", (bytes(lease),))  # noqa: S608 -- a table of ours
+    database.execute(f"UPDATE {table} SET version = ? WHERE key = ?", (first.versions[note], bytes(note)))  # noqa: S608 -- a table of ours
+    database.close()
+    async with sf.open(f"sqlite:///{path}", encryption=keyring) as space:
+        for key in (lease, note):
+            with pytest.raises(BrokenSealError):
+                await space.read(key)
+
+
+@pytest.mark.parametrize("position", [0, 9, 12, 20, 30, 40, -1])
 def test_what_was_changed_is_refused(position: int) -> None:
     """One bit is enough."""
     keyring = Keyring({"a": NEW})
@@ -106,7 +168,7 @@ async def test_nothing_of_a_run_can_be_read_from_a_sealed_store(tmp_path: Path) 
         assert await run.result(timeout=10) == "FOUR-ONE-ONE"
 
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
-    assert b"sealed1:" in content
+    assert b"sealed2:" in content
     assert not [word for word in (b"four-one-one", b"FOUR-ONE-ONE", b"the-word") if word in content]
 
 

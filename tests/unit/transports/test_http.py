@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx
+import msgspec
 import pytest
 
+import standfast as sf
 from standfast.errors import (
     ForbiddenError,
     IdempotencyMismatchError,
@@ -435,6 +438,44 @@ async def test_the_description_has_every_action() -> None:
     assert operation["description"] == "Say it again."
     for ref in _refs(described):
         assert ref.removeprefix("#/components/schemas/") in described["components"]["schemas"]
+
+
+class Ledger(msgspec.Struct):
+    """What only some may know of."""
+
+    secret_account: str
+
+
+async def close(request: sf.Request, ledger: Ledger) -> None:
+    """Close the books."""
+    del request, ledger
+
+
+async def greet(request: sf.Request) -> str:
+    """Say hello."""
+    return request.user
+
+
+async def test_the_description_shows_callers_what_they_may_call() -> None:
+    """Neither the address, nor the words, nor the types of an action that is for others."""
+    flow = sf.Flow("desk")
+    flow.action(roles=["clerk", "boss"])(close)
+    flow.action(greet)
+    given = {"ann": frozenset({"clerk"}), "bob": frozenset({"viewer"}), "eve": frozenset[str]()}
+    app = sf.App(
+        "memory://",
+        flows=[flow],
+        authenticate=lambda asked: Principal("acme", user := asked.headers["x-user"], given[user]),
+    )
+    shown = dict[str, str]()
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for user in (*given, *reversed(given)):
+            shown[user] = (await client.get("/openapi.json", headers={"x-user": user})).text
+
+    assert all("/flows/desk/greet" in text for text in shown.values())
+    assert [user for user, text in shown.items() if "/flows/desk/close" in text] == ["ann"]
+    assert [user for user, text in shown.items() if "secret_account" in text or "Close the books" in text] == ["ann"]
 
 
 def _refs(part: Any) -> list[str]:

@@ -9,7 +9,8 @@ import pytest
 
 from standfast.errors import InvalidFlowError, QueueFullError, StoreUnavailableError, TooManyRequestsError
 from standfast.flows.arrival import Principal
-from standfast.transports.limits import AppLimits, Room
+from standfast.flows.shares import Shares
+from standfast.transports.limits import AppLimits
 from standfast.transports.mcp.sessions import MANY, Sessions
 from standfast.transports.places import Places, who_is
 from standfast.transports.problems import problem_response
@@ -61,7 +62,7 @@ async def test_a_refusal_says_what_there_is_too_much_of() -> None:
 
 def test_the_limit_of_all_holds_besides() -> None:
     """A place that was refused for one reason is not taken for the other."""
-    places = Places(Room("streams", 2), "streams of this user", 1)
+    places = Places(Shares(3, "streams"), "streams of this user", 1)
     with places.of(ADA), places.of(BOB):
         for who in (ADA, ("acme", "", "192.0.2.1")):
             with pytest.raises(TooManyRequestsError), places.of(who):
@@ -89,7 +90,7 @@ def test_a_limit_has_to_let_somebody_in(odd: dict[str, Any]) -> None:
 def test_a_user_has_so_many_sessions_of_tools() -> None:
     """Those that are opened at the same time count too; one that is closed, or that nobody uses, makes room."""
     now = [0.0]
-    sessions = Sessions(2, 100.0, lambda: now[0])
+    sessions = Sessions(2, 100_000, 100.0, lambda: now[0])
     with sessions.opening(ADA), sessions.opening(ADA), sessions.opening(BOB):
         with pytest.raises(TooManyRequestsError), sessions.opening(ADA):
             pass
@@ -110,7 +111,7 @@ def test_a_user_has_so_many_sessions_of_tools() -> None:
 def test_sessions_of_those_who_left_without_a_word_are_forgotten() -> None:
     """Also if none of them ever had too many."""
     now = [0.0]
-    sessions = Sessions(2, 100.0, lambda: now[0])
+    sessions = Sessions(2, 100_000, 100.0, lambda: now[0])
     for number in range(10 * MANY):
         now[0] += 1.0
         sessions.opened(f"s-{number}", ("acme", f"user {number}", ""))

@@ -7,11 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import TooManyRequestsError
+from standfast.flows.shares import is_spent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from standfast.flows.arbiters.protocol import Address
 
 AGAIN: Final = 1.0
 """Seconds for which keys that are free again may still be counted: it is not worth more than one look a second."""
@@ -19,7 +18,7 @@ AGAIN: Final = 1.0
 
 @final
 class KeyCount:
-    """Counts keys by tenant, now and then.
+    """Counts keys by tenant and by who uses them, now and then.
 
     Args:
         most: How many one tenant may have.
@@ -27,18 +26,25 @@ class KeyCount:
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
-        self._counts = Counter[str]()
+        self._tenants, self._sharers = Counter[str](), Counter[tuple[str, str]]()
         self._at = float("-inf")
 
-    def add(self, tenant: str, addresses: Iterable[Address]) -> None:
-        """Count one more key of a tenant, given all that are in use.
+    def add(self, tenant: str, sharer: str, used: Iterable[tuple[str, str]]) -> None:
+        """Count one more key of a tenant, given the tenants and users of all that are in use.
 
         Raises:
-            TooManyRequestsError: The tenant has as many as it may.
+            TooManyRequestsError: The tenant has as many as it may, or the user its share of them.
         """
         now = asyncio.get_running_loop().time()
         if now - self._at >= AGAIN:
-            self._counts, self._at = Counter(address[1] for address in addresses), now
-        if self._counts[tenant] >= self._most:
+            self._sharers, self._at = Counter(used), now
+            self._tenants = Counter[str]()
+            for (owner, _), number in self._sharers.items():
+                self._tenants[owner] += number
+        left, own = self._most - self._tenants[tenant], self._sharers[tenant, sharer]
+        if left <= 0:
             raise TooManyRequestsError("keys in use of the tenant", self._most, AGAIN)
-        self._counts[tenant] += 1
+        if is_spent(own, left):
+            raise TooManyRequestsError("keys in use of this user", own, AGAIN)
+        self._tenants[tenant] += 1
+        self._sharers[tenant, sharer] += 1

@@ -24,7 +24,7 @@ from standfast.space import lines_of
 from standfast.stores.protocol import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from standfast.flows.arbiters.protocol import Address, Ask, Beside, OnServing, StopRun
     from standfast.space import Space
@@ -121,8 +121,8 @@ class LocalArbiter:
         turn = LocalTurn(self, ask)
         line = self._lines.get(ask.address)
         if line is None:
-            if len(self._lines) >= self._most_keys:
-                self._keys_of.add(ask.address[1], self._lines)
+            if 2 * len(self._lines) >= self._most_keys:  # below, nobody can have spent a share
+                self._keys_of.add(ask.address[1], ask.sharer, self._used())
             self._lines[ask.address] = RequestLine(turn)
             turn.is_at_front, turn.since = True, self._clock.wall()
             return turn
@@ -138,6 +138,10 @@ class LocalArbiter:
         turn.wait(line.enter(turn), self._clock.wall(), manner.budget)
         turn.replaced = verdict.superseded
         return turn
+
+    def _used(self) -> Iterator[tuple[str, str]]:
+        for address, line in self._lines.items():
+            yield address[1], "" if line.holder is None else line.holder.ask.sharer
 
     def leave(self, turn: LocalTurn) -> None:
         """Take a place back. Doing it again, or when others stand in its line, changes nothing."""

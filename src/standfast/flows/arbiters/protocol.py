@@ -105,6 +105,7 @@ class Ask(Struct, frozen=True, kw_only=True):
         beside: What to commit together with taking the place: the request's record. Not on refusal: then nothing is.
         on_waiting: Called when it has to wait and its place is certain, with its position: 1 is the next one.
         on_stop: Called when it is asked to stop, before its task is cancelled.
+        sharer: As whom it is counted within its tenant.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     beside: Beside | None = None
     on_waiting: Callable[[int], None] | None = None
     on_stop: Callable[[Stop], None] | None = None
+    sharer: str = ""
 
     @property
     def label(self) -> str:

@@ -7,12 +7,13 @@ import contextlib
 import random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
-import asyncmy
 from asyncmy import errors as driver
+from asyncmy.connection import Connection
 from asyncmy.constants.CLIENT import FOUND_ROWS
 
 from standfast.errors import StoreClosedError
-from standfast.stores.mysql.trouble import LOST, code_of, translated
+from standfast.stores.mysql.trouble import LOST, WOULD_SHOW_PASSWORD, code_of, translated
+from standfast.stores.remote.addresses import is_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -94,11 +95,41 @@ def session_of(options: Options) -> str:
     return _SESSION.format(wait=wait)
 
 
+_SHOWS_IT: Final = frozenset({"mysql_clear_password", "dialog", "mysql_old_password"})
+"""Ways to log in that send the password as it is, or as good as that."""
+
+_TAKES_ANY_KEY: Final = "sha256_password"
+"""One that encrypts it with whatever key it is offered."""
+
+_NO_KEY: Final = b"none: a key that comes over a network without TLS may be anybody's"
+
+
+@final
+class _PlainConnection(Connection):
+    """A connection without TLS. The server says how to log in, and whoever is on the way may have said it in its place.
+
+    So the password is never sent as it is; nor, to another machine, encrypted with a key that came from there.
+    """
+
+    async def _get_server_information(self) -> None:
+        await cast("Any", super())._get_server_information()  # noqa: SLF001 -- a step of the driver, overridden here
+        self._check(cast("Any", self)._auth_plugin_name)  # noqa: SLF001 -- what that step found
+
+    async def _process_auth(self, plugin_name: bytes, packet: object) -> object:
+        self._check(plugin_name.decode("ascii", "replace"))
+        return await cast("Any", super())._process_auth(plugin_name, packet)  # noqa: SLF001 -- a step of the driver
+
+    def _check(self, way: str) -> None:
+        if way in _SHOWS_IT or (way == _TAKES_ANY_KEY and not is_this_machine(cast("Any", self)._host)):  # noqa: SLF001 -- the driver's
+            raise driver.OperationalError(WOULD_SHOW_PASSWORD, f"it asked for {way}")
+
+
 async def connect(options: Options) -> Link:
     """Open a connection with every setting in place. Raises what the driver raises."""
+    is_exposed = options.tls is None and not is_this_machine(options.host)
     async with asyncio.timeout(options.connect_timeout):
-        open_connection = cast("Any", asyncmy.connect)  # pyright: ignore[reportUnknownMemberType] -- typed in name only
-        connection = await open_connection(
+        kind = cast("Any", Connection if options.tls else _PlainConnection)  # the driver has types in name only
+        connection = kind(
             host=options.host,
             port=options.port,
             user=options.user,
@@ -108,7 +139,15 @@ async def connect(options: Options) -> Link:
             autocommit=True,
             client_flag=FOUND_ROWS,
             program_name="standfast",
+            server_public_key=_NO_KEY if is_exposed else None,
         )
+        try:
+            await connection.connect()
+        except (ValueError, RuntimeError) as problem:
+            if not is_exposed:
+                raise
+            said = "it asked for the password, encrypted with a key of its own"  # the driver could not use ours
+            raise driver.OperationalError(WOULD_SHOW_PASSWORD, said) from problem
         link = Link(connection)
         try:
             await link.run(session_of(options), options.connect_timeout)

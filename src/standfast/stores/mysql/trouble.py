@@ -30,12 +30,16 @@ NO_TABLE: Final = 1146
 NOT_SENT: Final = frozenset({0, 2006})
 """What the driver says when it could not even send: the server has not seen it."""
 
+WOULD_SHOW_PASSWORD: Final = 2061
+"""What we say ourselves when logging in would show the password to whoever listens."""
+
 LOST: Final = NOT_SENT | {2013}
 """What it says when the connection is gone."""
 
 _BUSY: Final = "others hold the same rows; nothing was written"
 _DENIED: Final = "the user may not do this; docs/how-to/run-on-mysql.md lists the privileges that are needed"
 _LOGIN: Final = "the server does not accept this user and password from here"
+_EXPOSED: Final = "it wants the password in the clear, and the connection has no TLS; add ?tls=true to the URL"
 _READ_ONLY: Final = "the server takes no writes: it is a replica or was set read_only; connect to the primary"
 _FULL: Final = "the server has no room left"
 _LIMIT: Final = "the server takes no more connections for now (max_connections, max_user_connections)"
@@ -48,6 +52,7 @@ _KNOWN: Final[Mapping[int, tuple[type[StoreError], str]]] = {
     NULL_REFUSED: (StoreBusyError, _BUSY),
     **dict.fromkeys((1044, 1142, 1143, 1227, 1370), (UnsuitableStoreError, _DENIED)),
     **dict.fromkeys((1045, 1130, 1251, 1698, 1820, 1862, 2059, 3118), (UnsuitableStoreError, _LOGIN)),
+    WOULD_SHOW_PASSWORD: (UnsuitableStoreError, _EXPOSED),
     1049: (UnsuitableStoreError, "there is no such database; create it first"),
     1665: (UnsuitableStoreError, "binlog_format=STATEMENT cannot record what is written here; set it to ROW"),
     **dict.fromkeys((1290, 1792, 1836, 3100), (StoreReadOnlyError, _READ_ONLY)),

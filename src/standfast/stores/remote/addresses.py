@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 import urllib.parse
 from typing import TYPE_CHECKING, Final, TypeVar, final
@@ -25,9 +26,13 @@ class Address:
     """A parsed URL. Its ``repr`` and :attr:`name` show no secret.
 
     Options are taken one by one; :meth:`finish` refuses those that nobody took.
+
+    Attributes:
+        name: The URL, without secrets.
+        is_plain: Connections are not encrypted, as far as the options were taken.
     """
 
-    __slots__ = ("_credentials", "_left", "_parts", "_url", "name")
+    __slots__ = ("_credentials", "_left", "_parts", "_url", "is_plain", "name")
 
     def __init__(self, url: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self._url: Final = url
@@ -35,6 +40,7 @@ class Address:
         self._credentials: Final = credentials
         self._left: Final = dict(urllib.parse.parse_qsl(self._parts.query, keep_blank_values=True))
         self.name: Final = mask_url(url)
+        self.is_plain = False
 
     def __repr__(self) -> str:
         return f"<Address {self.name}>"
@@ -149,15 +155,34 @@ class Address:
             raise self.refuse(
                 "tls_ca names the authority to trust; with tls=false or a TLS context it would be ignored"
             )
+        self.is_plain = not (wanted if given is None else given)
         if isinstance(given, ssl.SSLContext):
             return given
-        return self._context(authority) if (wanted if given is None else given) else None
+        return None if self.is_plain else self._context(authority)
+
+    @property
+    def exposed(self) -> tuple[str, ...]:
+        """The hosts on other machines that are connected to without TLS."""
+        if not self.is_plain or not self.has_host:
+            return ()
+        return tuple(host for host, _ in self.hosts(0) if not is_this_machine(host))
 
     def _context(self, authority: str) -> ssl.SSLContext:
         try:
             return ssl.create_default_context(cafile=authority or None)
         except OSError as problem:
             raise self.refuse(f"tls_ca names a file with certificates (PEM): {problem.strerror or problem}") from None
+
+
+def is_this_machine(host: str) -> bool:
+    """Return True if what is sent to a host does not leave this machine: a loopback address, or a unix socket."""
+    name = urllib.parse.unquote(host).lower()
+    if name.startswith("/") or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _host(text: str, default_port: int) -> tuple[str, int] | None:

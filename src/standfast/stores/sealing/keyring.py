@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
+import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 
 from standfast.errors import BrokenSealError, InvalidKeyringError, MissingExtraError, UnknownSealingKeyError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 KEY_BYTES: Final = 32
+SALT_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 TAG_BYTES: Final = 16
-MARK: Final = b"sealed1:"
+MARK: Final = b"sealed2:"
+FIRST: Final = b"sealed1:"
+"""What values begin with that were sealed by the first version: with the key itself, and for their place alone."""
+
 LONGEST_NAME: Final = 32
-OVERHEAD: Final = len(MARK) + LONGEST_NAME + 1 + NONCE_BYTES + TAG_BYTES
+MOST_VALUES: Final = 2**64
+"""How many values a key may seal. Each is sealed with a key of its own, derived from it and 128 random bits: after so
+many, the chance that two of them have the same key and nonce is below 2**-96."""
+
+_BOUND: Final = struct.Struct(">Qq")
+_NEVER: Final = -1
+OVERHEAD: Final = len(MARK) + LONGEST_NAME + 1 + SALT_BYTES + NONCE_BYTES + 8 + TAG_BYTES
 """By how many bytes a sealed value is longer, at the most."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,32}", re.ASCII)
@@ -29,10 +41,11 @@ class _Aead(Protocol):
 
 @final
 class Keyring:
-    """Keys for sealing values: AES-256-GCM, each value with a nonce of its own, bound to the place where it lies.
+    """Keys for sealing values: AES-256-GCM, each value with a key and a nonce of its own.
 
-    A value is sealed together with the key of its record, which names the namespace, the tenant and what it belongs
-    to. So a value that somebody moves to another tenant, another run or another step is refused.
+    A value is sealed for the key of its record, which names the namespace, the tenant and what it belongs to; for its
+    expiry; and for versions after the one that it was written over. So a value that somebody moves to another tenant,
+    another run or another step, lets live longer, or puts where an older one was, is refused.
 
         keyring = Keyring({"2026-01": key})
 
@@ -43,7 +56,7 @@ class Keyring:
             over, since it lets whoever can write to the store put values there.
     """
 
-    __slots__ = ("_accepts_plain", "_ciphers", "_current")
+    __slots__ = ("_accepts_plain", "_aead", "_current", "_keys")
 
     def __init__(self, keys: Mapping[str, bytes], *, current: str | None = None, accept_plain: bool = False) -> None:
         for name, key in keys.items():
@@ -54,48 +67,82 @@ class Keyring:
         chosen = next(reversed(list(keys)), "") if current is None else current
         if chosen not in keys:
             raise InvalidKeyringError("current", f"{chosen!r} is none of its keys; give at least one key")
-        self._ciphers: Final = {name: _cipher(bytes(key)) for name, key in keys.items()}
+        self._aead: Final = _library()
+        self._keys: Final = {name: bytes(key) for name, key in keys.items()}
         self._current: Final = chosen
         self._accepts_plain: Final = accept_plain
 
     def __repr__(self) -> str:
-        return f"<Keyring {', '.join(self._ciphers)}; seals with {self._current}>"
+        return f"<Keyring {', '.join(self._keys)}; seals with {self._current}>"
 
     @staticmethod
     def new_key() -> bytes:
         """Make a key. Keep it where the store's other secrets are: without it nothing can be read any more."""
         return os.urandom(KEY_BYTES)
 
-    def seal(self, value: bytes, place: bytes) -> bytes:
-        """Return a value sealed for one place."""
-        nonce = os.urandom(NONCE_BYTES)
-        name = self._current
-        return b"%b%b:%b%b" % (MARK, name.encode(), nonce, self._ciphers[name].encrypt(nonce, value, place))
+    def seal(self, value: bytes, place: bytes, *, after: int = 0, expires_at: int | None = None) -> bytes:
+        """Return a value sealed for one place.
 
-    def open(self, sealed: bytes, place: bytes) -> bytes:
+        Args:
+            value: What to seal.
+            place: The key of its record.
+            after: The version that it is written over: it is refused at this one and at any before it.
+            expires_at: When its record expires; None: never. It is refused with any other expiry.
+        """
+        random = os.urandom(SALT_BYTES + NONCE_BYTES)
+        salt, nonce = random[:SALT_BYTES], random[SALT_BYTES:]
+        name = self._current.encode()
+        bound = _BOUND.pack(after, _NEVER if expires_at is None else expires_at)
+        cipher = self._aead(_derived(self._keys[self._current], salt))
+        sealed = cipher.encrypt(nonce, value, b"%b%b:%b" % (bound, name, place))
+        return b"%b%b:%b%b%b" % (MARK, name, random, bound[:8], sealed)
+
+    def open(self, sealed: bytes, place: bytes, *, version: int | None = None, expires_at: int | None = None) -> bytes:
         """Return the value that was sealed for a place.
+
+        Args:
+            sealed: What lies there.
+            place: The key of its record.
+            version: The version of its record; None: not known.
+            expires_at: When its record expires; None: never.
 
         Raises:
             UnknownSealingKeyError: It was sealed with a key that is not in this keyring.
-            BrokenSealError: It was changed, was sealed for another place, or is not sealed at all.
+            BrokenSealError: It was changed, was sealed for another place, expiry or version, or is not sealed at all.
         """
-        if not sealed.startswith(MARK):
+        mark = sealed[: len(MARK)]
+        if mark not in (MARK, FIRST):
+            if mark.startswith(b"sealed") and mark.endswith(b":"):
+                raise BrokenSealError("it was sealed by a newer version of Standfast; install that one")
             if self._accepts_plain:
                 return sealed
             raise BrokenSealError("it is not sealed; accept_plain=True reads such values while a store is changed over")
         name, _, rest = sealed[len(MARK) :].partition(b":")
-        cipher = self._ciphers.get(name.decode("ascii", "replace"))
-        if cipher is None:
-            raise UnknownSealingKeyError(name[:LONGEST_NAME].decode("ascii", "replace"), tuple(self._ciphers))
+        key = self._keys.get(name.decode("ascii", "replace"))
+        if key is None:
+            raise UnknownSealingKeyError(name[:LONGEST_NAME].decode("ascii", "replace"), tuple(self._keys))
         try:
-            return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], place)
+            if mark == FIRST:
+                return self._aead(key).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], place)
+            salt, rest = rest[:SALT_BYTES], rest[SALT_BYTES:]
+            nonce, after, rest = rest[:NONCE_BYTES], rest[NONCE_BYTES:][:8], rest[NONCE_BYTES + 8 :]
+            expiry = _BOUND.pack(0, _NEVER if expires_at is None else expires_at)[8:]
+            value = self._aead(_derived(key, salt)).decrypt(nonce, rest, b"%b%b%b:%b" % (after, expiry, name, place))
         except Exception as problem:
-            raise BrokenSealError("it was changed, or it belongs to another place") from problem
+            raise BrokenSealError("it was changed, or it belongs to another place or expiry") from problem
+        if version is not None and version <= int.from_bytes(after):
+            raise BrokenSealError("it is newer than its record: it was put where an older value was")
+        return value
 
 
-def _cipher(key: bytes) -> _Aead:
+def _derived(key: bytes, salt: bytes) -> bytes:
+    """Return the key of one value (HKDF-Expand with SHA-256, one block)."""
+    return hmac.digest(key, b"standfast sealed2" + salt + b"\x01", "sha256")
+
+
+def _library() -> Callable[[bytes], _Aead]:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 -- an extra, needed only here
     except ImportError:
         raise MissingExtraError("encryption", "standfast[encryption]") from None
-    return cast("_Aead", cast("Any", AESGCM)(key))
+    return cast("Callable[[bytes], _Aead]", cast("Any", AESGCM))

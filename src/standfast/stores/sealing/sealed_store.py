@@ -10,7 +10,7 @@ from msgspec import structs
 from standfast.errors import UnsuitableStoreError
 from standfast.stores.group import verdict_of
 from standfast.stores.joining import joining_of
-from standfast.stores.protocol import Conflict, Decision, Put, SharesTransactions, Snapshot
+from standfast.stores.protocol import MAX_VERSION, Conflict, Decision, Put, SharesTransactions, Snapshot
 from standfast.stores.rules import check_commit
 from standfast.stores.sealing.keyring import OVERHEAD
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from standfast.stores.sealing.keyring import Keyring
 
 T = TypeVar("T")
+
+_REAL: Final = MAX_VERSION // 2
+"""The highest version that a store has drawn. Above are those that stand for one which is still to be drawn."""
 
 
 @final
@@ -66,14 +69,16 @@ class SealedStore:
     def sealed(self, changes: Sequence[Change]) -> tuple[Change, ...]:
         """Return changes with their values sealed, once they are such as the store would take."""
         check_commit(changes, (), self._limits)
-        seal = self._keyring.seal
-        return tuple(
-            structs.replace(change, value=seal(change.value, change.key)) if type(change) is Put else change
-            for change in changes
-        )
+        return tuple(self._sealed(change) if type(change) is Put else change for change in changes)
+
+    def _sealed(self, put: Put) -> Put:
+        after = put.expected if put.expected <= _REAL else 0  # others of its batch are written first, at any version
+        value = self._keyring.seal(put.value, put.key, after=after, expires_at=put.expires_at)
+        return structs.replace(put, value=value)
 
     def _opened(self, record: Record) -> Record:
-        return structs.replace(record, value=self._keyring.open(record.value, record.key))
+        value = self._keyring.open(record.value, record.key, version=record.version, expires_at=record.expires_at)
+        return structs.replace(record, value=value)
 
     def opened(self, seen: Snapshot) -> Snapshot:
         """Return a snapshot with its values opened."""

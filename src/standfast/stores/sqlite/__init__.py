@@ -24,7 +24,7 @@ from standfast.stores.sqlite.connecting import (
     warn_of_old_library,
 )
 from standfast.stores.sqlite.database import Database
-from standfast.stores.sqlite.files import prepare
+from standfast.stores.sqlite.files import prepare, refuse_others
 from standfast.stores.sqlite.lifelines import SUPPORTED
 from standfast.stores.sqlite.options import Options
 from standfast.stores.sqlite.sharing import SharedFile, share, share_again, unshare
@@ -63,7 +63,7 @@ async def open_sqlite(
 
 
 def _find(path: str, options: Options) -> SharedFile:
-    return share(prepare(path, network_allowed=options.network == "allow"))
+    return share(prepare(path, network_allowed=options.network == "allow", others_allowed=options.others == "allow"))
 
 
 async def _open_backend(find: Callable[[], SharedFile], options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
@@ -115,6 +115,8 @@ def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database
     try:
         ensure_schema(file, writer, busy_seconds=options.busy_seconds)
         file.identity.note_side_files()
+        if options.others == "refuse":  # in a folder for everybody, somebody may have been quicker
+            refuse_others(file.path)
         with file.new_section():
             time = read_anchor(writer, clock)
         return Database(file, writer, time or _anchor(file, writer, options, clock), CAPABILITIES)

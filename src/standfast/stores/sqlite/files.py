@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
+import shlex
 import stat
 import threading
 from typing import Final, final
@@ -17,6 +20,7 @@ from standfast.errors import (
     StoreGoneError,
     StoreReadOnlyError,
     StoreUnavailableError,
+    UnsuitableStoreError,
 )
 from standfast.stores.forks import run_in_forked_child
 from standfast.stores.sqlite.mounts import filesystem_of, is_mounted_alone
@@ -33,6 +37,9 @@ SIDE_FILES: Final = ("-wal", "-shm")
 ALIVE: Final = "-alive"
 """The file whose locked bytes tell which processes live."""
 
+BESIDE: Final = (*SIDE_FILES, ALIVE, "-turn", "-wakes")
+"""All that lies beside a database."""
+
 FRESH: Final = 50_000
 """Microseconds: a folder that changed this recently may change again within one tick of its clock."""
 
@@ -48,10 +55,11 @@ def _renew_lock() -> None:
 run_in_forked_child(_renew_lock)
 
 
-def prepare(path: str, *, network_allowed: bool) -> str:
+def prepare(path: str, *, network_allowed: bool, others_allowed: bool = False) -> str:
     """Return the real path of a database that may be opened, creating an empty private file if there is none.
 
-    Raises if the last part is a symbolic link or not a file, or if it lies on a network file system.
+    Raises if the last part is a symbolic link or not a file, if it lies on a network file system, or if other users can
+    change it.
     """
     try:
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
@@ -66,7 +74,54 @@ def prepare(path: str, *, network_allowed: bool) -> str:
     _create(real)
     if is_mounted_alone(real):  # its log would lie beside it here, and another log beside it over there
         raise InvalidUrlError(path, "the file is mounted by itself; mount its folder, so that all see the same log")
+    if not others_allowed:
+        refuse_others(real)
     return real
+
+
+def refuse_others(path: str) -> None:
+    """Refuse a database that other users can change: the file, what lies beside it, or its folder.
+
+    Raises:
+        UnsuitableStoreError: They can; the message has the command that mends it.
+    """
+    folder = os.path.dirname(path)  # noqa: PTH120 -- plain text throughout this module
+    for each in (folder, path, *(path + ending for ending in BESIDE)):
+        try:
+            found = os.lstat(each)
+        except FileNotFoundError:
+            continue
+        except OSError as problem:
+            raise refusal(path, f"{each} cannot be looked at", problem) from problem
+        if stat.S_ISLNK(found.st_mode):
+            continue  # whoever opens it refuses it
+        if command := _mending(each, found, is_folder=each == folder):
+            raise UnsuitableStoreError(
+                path,
+                f"other users can change {each}; run: {command} (or add ?others=allow, if you trust all of them)",
+            )
+
+
+def _mending(path: str, found: os.stat_result, *, is_folder: bool) -> str:
+    """Return the command that takes a file or folder from other users; empty if they have none of it."""
+    own = os.geteuid()
+    if found.st_uid != own and not (is_folder and found.st_uid == 0):  # root can do anything anyway
+        return f"chown {own} {shlex.quote(path)}"
+    is_sticky = is_folder and found.st_mode & stat.S_ISVTX  # everybody makes files there, and changes none of others
+    if found.st_mode & stat.S_IWOTH and not is_sticky:
+        return f"chmod go-w {shlex.quote(path)}"
+    if found.st_mode & stat.S_IWGRP and not is_sticky and not _is_alone_in(found.st_gid):
+        return f"chmod g-w {shlex.quote(path)}"
+    return ""
+
+
+def _is_alone_in(group: int) -> bool:
+    """Return True if a group is the user's own: many systems give each user one of the same name, to share nothing."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
 
 
 def _make_folder(folder: str, path: str) -> None:

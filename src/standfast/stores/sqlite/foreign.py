@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import urllib.parse
@@ -155,7 +154,7 @@ def _as_path(given: object, *, uri: bool) -> str | None:
     given = os.fsdecode(cast("str", given))
     if not uri or not given.startswith("file:"):
         return given
-    address = re.split("[?#]", given.removeprefix("file:"), maxsplit=1)[0]
+    address = given.removeprefix("file:").partition("#")[0].partition("?")[0]
     if address.startswith("//"):  # an authority, which may be empty or localhost
         address = "/" + address[2:].partition("/")[2]
     return urllib.parse.unquote(address)

@@ -7,7 +7,6 @@ the answer to 122 seven events, and the answer to 124 to its end. Of the other a
 from __future__ import annotations
 
 import re
-from bisect import insort
 from typing import Final, Self, final
 
 from standfast.errors import InvalidInputError
@@ -66,14 +65,7 @@ class Seen:
 
     def _add(self, first: int, last: int) -> None:
         """Put a range of ended ones beside the others; those that touch become one."""
-        insort(self._ended, (first, last))
-        merged = self._ended[:1]
-        for begin, end in self._ended[1:]:
-            if begin <= merged[-1][1] + 1:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-            else:
-                merged.append((begin, end))
-        self._ended = merged
+        self._ended = _merged([*self._ended, (first, last)])
 
     def __str__(self) -> str:
         heard = [f"{message}:{event}" for message, event in sorted(self._heard.items())]
@@ -97,10 +89,20 @@ class Seen:
         for message, kind, number in parts:
             if kind == ":":
                 seen.hear(message, number)
-            elif message <= number:
-                seen._add(message, number)
+        seen._ended = _merged([(first, end) for first, kind, end in parts if kind == "-" and first <= end])
         seen.skip(seen.base)
         return seen
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order; those that touch become one."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if merged and begin <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
 
 
 def _pair(part: str) -> tuple[int, str, int]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import monotonic
 from standfast.errors import TooManyRequestsError
-from standfast.transports.places import SAID, Tally
+from standfast.flows.shares import SAID
+from standfast.transports.places import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

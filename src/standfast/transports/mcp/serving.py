@@ -17,10 +17,10 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from standfast.errors import AuthenticationError, EngineNotOpenError
+from standfast.flows.shares import SAID, Shares
 from standfast.transports.bodies import LARGE
 from standfast.transports.gate import PRINCIPAL
 from standfast.transports.headers import headers_of
-from standfast.transports.limits import SAID, Room
 from standfast.transports.mcp.calling import ToolCalls
 from standfast.transports.mcp.sessions import Sessions
 from standfast.transports.places import Places
@@ -84,9 +84,9 @@ class ToolEndpoint:
     ) -> None:
         self._server: Final = tool_server(name, toolbox, dispatching, _who, stops)
         self._toolbox, self._limits, self._has_sessions = toolbox, limits, has_sessions
-        self._open: Final = Room("requests for tools", limits.requests)
-        self._streams: Final = Places(Room("streams", limits.streams), "streams of this user", limits.user_streams)
-        self._sessions: Final = Sessions(limits.user_streams, IDLE)
+        self._open: Final = Shares(limits.requests, "requests for tools")
+        self._streams: Final = Places(Shares(limits.streams, "streams"), "streams of this user", limits.user_streams)
+        self._sessions: Final = Sessions(limits.user_streams, limits.streams, IDLE)
         self._manager: StreamableHTTPSessionManager | None = None
         self._closing = asyncio.Event()
         self._living: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class ToolEndpoint:
         is_opening = not session and self._has_sessions and _may_open_one(scope)
         exchange = Exchange(send, self._limits.patience, lambda given: sessions.opened(given, who))
         with (
-            self._streams.of(who) if scope["method"] == "GET" else self._open,
+            self._streams.of(who) if scope["method"] == "GET" else self._open.of(who[0], who),
             sessions.opening(who) if is_opening else sessions.used(session),
         ):
             try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import monotonic
 from standfast.errors import TooManyRequestsError
-from standfast.transports.places import SAID, Tally
+from standfast.flows.shares import SAID, is_spent
+from standfast.transports.places import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -32,12 +34,13 @@ class Sessions:
 
     Args:
         most: How many one user may have.
+        in_all: How many there may be. Tenants share them: one gets no more while as many are left to others.
         idle: Seconds after which the library lets go of a session that nobody uses.
         now: Seconds by some clock.
     """
 
-    def __init__(self, most: int, idle: float, now: Callable[[], float] = monotonic) -> None:
-        self._most, self._idle, self._now = most, idle, now
+    def __init__(self, most: int, in_all: int, idle: float, now: Callable[[], float] = monotonic) -> None:
+        self._most, self._in_all, self._idle, self._now = most, in_all, idle, now
         self._known: Final[dict[str, _Session]] = {}
         self._opening: Final = Tally()
         self._many = MANY
@@ -47,17 +50,23 @@ class Sessions:
         """Note that somebody is about to open one.
 
         Raises:
-            TooManyRequestsError: They have as many as there may be.
+            TooManyRequestsError: They have as many as there may be, or their tenant has its share.
         """
-        if self._count(who) >= self._most:
+        if self._problem(who) is not None:
             self._forget()
-            if self._count(who) >= self._most:
-                raise TooManyRequestsError("sessions of this user", self._most, SAID)
+            if (problem := self._problem(who)) is not None:
+                raise problem
         with self._opening.one_more(who):
             yield
 
-    def _count(self, who: Who) -> int:
-        return self._opening.of(who) + sum(each.who == who for each in self._known.values())
+    def _problem(self, who: Who) -> TooManyRequestsError | None:
+        users = Counter(each.who for each in self._known.values()) + self._opening.all
+        if users[who] >= self._most:
+            return TooManyRequestsError("sessions of this user", self._most, SAID)
+        tenants = sum(number for each, number in users.items() if each[0] == who[0])
+        if is_spent(tenants, self._in_all - users.total()):
+            return TooManyRequestsError("sessions of the tenant", tenants, SAID)
+        return None
 
     def _forget(self) -> None:
         before = self._now() - self._idle

@@ -55,11 +55,11 @@ class Toolbox:
     def find(self, name: str, principal: Principal) -> Action[..., Any] | None:
         """Return a tool that a principal may use. One that they may not is not there."""
         action = self._actions.get(name)
-        return action if action is not None and _may(principal, action) else None
+        return action if action is not None and action.is_for(principal.roles) else None
 
     def shown_to(self, principal: Principal) -> list[Tool]:
         """Return what a principal may use."""
-        return [_tool(name, action) for name, action in self._actions.items() if _may(principal, action)]
+        return [_tool(name, action) for name, action in self._actions.items() if action.is_for(principal.roles)]
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return of each tool its name, its policy, what it collides by, and the roles of which one is needed."""
@@ -87,10 +87,6 @@ def _collides_by(action: Action[..., Any]) -> str:
 def name_of(action: Action[..., Any]) -> str:
     """Return the name of an action as a tool. Models take letters, digits, ``_`` and ``-`` only."""
     return f"{action.flow}__{action.name}"
-
-
-def _may(principal: Principal, action: Action[..., Any]) -> bool:
-    return not action.roles or not action.roles.isdisjoint(principal.roles)
 
 
 def _tool(name: str, action: Action[..., Any]) -> Tool:

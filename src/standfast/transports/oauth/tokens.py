@@ -34,6 +34,9 @@ LONGEST: Final = 16_384
 """Characters of a token."""
 
 SCOPE: Final = "scope"
+SCOPES: Final = (SCOPE, "scp")
+PREFIX: Final = "standfast:"
+"""What a scope begins with that is a role."""
 _WHERE: Final = "OAuthTokens"
 _KINDS: Final = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 _log: Final = logging.getLogger("standfast.transports")
@@ -69,8 +72,11 @@ class OAuthTokens:
         scopes: What every token has to have been given.
         tenant: The claim that names the tenant; tokens without it are refused. None: all are of the tenant ``default``.
         user: The claim that names the user.
-        roles: The claim with the roles, as a list, or as text with spaces between them. By default the scopes are the
-            roles, so an action with ``roles=["orders.write"]`` needs that scope.
+        roles: The claim with the roles, as a list, or as text with spaces between them. By default they are the scopes
+            that begin with ``scope_prefix``, without it: an action with ``roles=["orders.write"]`` needs the scope
+            ``standfast:orders.write``. A scope without it is no role, since clients may ask for any scope that the
+            authorization server knows, and what it means by ``admin`` need not be what is meant here.
+        scope_prefix: What the scopes begin with that are roles.
         leeway: How much clocks may differ.
 
     Raises:
@@ -89,6 +95,7 @@ class OAuthTokens:
         tenant: Claim | None = None,
         user: Claim = "sub",
         roles: Claim = SCOPE,
+        scope_prefix: str = PREFIX,
         leeway: Duration = "30s",
     ) -> None:
         _need_the_library()
@@ -100,6 +107,9 @@ class OAuthTokens:
         self.scopes: Final = _checked_scopes(scopes)
         self._allowed, self._keys = allowed, keys_from(keys, allowed, _WHERE)
         self._tenant, self._user, self._roles = tenant, user, roles
+        if not scope_prefix:
+            raise InvalidFlowError(_WHERE, "scope_prefix is empty, and any scope would be a role; name a claim: roles=")
+        [self._prefix] = _checked_scopes(scope_prefix)
         self._leeway: Final = seconds(leeway, what="leeway")
         self._audiences: Final = [audience.rstrip("/"), f"{audience.rstrip('/')}/"]
 
@@ -175,11 +185,16 @@ class OAuthTokens:
             raise _RefusedError("bound to a key that is not shown")
         user = _text(_found(claims, self._user))
         tenant = Principal().tenant if self._tenant is None else _text(_found(claims, self._tenant))
-        roles = _scopes_of(claims) if self._roles == SCOPE else _words(_found(claims, self._roles))
+        roles = self._named(claims) if self._roles in SCOPES else _words(_found(claims, self._roles))
         try:
             return Principal(tenant, user, roles)
         except InvalidArrivalError:
             raise _RefusedError("claims") from None
+
+    def _named(self, claims: dict[str, Any]) -> frozenset[str]:
+        """Return the roles that scopes name."""
+        named = [each.removeprefix(self._prefix) for each in _scopes_of(claims) if each.startswith(self._prefix)]
+        return frozenset(filter(None, named))
 
 
 def _need_the_library() -> None:

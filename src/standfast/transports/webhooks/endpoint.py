@@ -61,14 +61,14 @@ class WebhookEndpoint:
         self, webhook: Webhook, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._webhook, self._dispatching, self._clock = webhook, dispatching, clock
-        self._open: Final = rooms.requests
+        self._open: Final = rooms.deliveries
         self._limit: Final = webhook.max_body or limits.body
         self._time: Final = webhook.body_time or limits.body_time
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take one delivery."""
         try:
-            with self._open:
+            with self._open.of(self._webhook.name, (scope.get("client") or ("",))[0]):
                 response = await self._answer(scope, receive)
         except TooManyRequestsError as problem:
             response = problem_response(problem)

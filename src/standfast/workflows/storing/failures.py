@@ -226,7 +226,7 @@ def _trace(error: BaseException) -> str:
 
 def _short(path: str) -> str:
     """Return the end of a path, without what is particular to one machine."""
-    return "/".join(re.split(r"[/\\]", path)[-2:])
+    return "/".join(path.replace("\\", "/").split("/")[-2:])
 
 
 # --- and back -----------------------------------------------------------------------------------------------------

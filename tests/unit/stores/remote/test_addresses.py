@@ -124,3 +124,23 @@ async def test_only_a_server_takes_credentials(url: str) -> None:
     """They would be without effect, and their owner would think otherwise."""
     with pytest.raises(InvalidUrlError, match="credentials"):
         await open_store(url, credentials=sf.Credentials("hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("url", "exposed"),
+    [
+        ("redis://db.example.com", ("db.example.com",)),
+        ("redis://10.0.0.1,localhost,[::1],[2001:db8::1]", ("10.0.0.1", "2001:db8::1")),
+        ("redis://127.0.0.9", ()),
+        ("redis://app.localhost", ()),
+        ("redis://%2Frun%2Fredis.sock", ()),
+        ("redis://db.example.com?tls=true", ()),
+        ("dynamodb:///table?tls=false", ()),
+    ],
+)
+def test_what_leaves_this_machine_without_tls_is_known(url: str, exposed: tuple[str, ...]) -> None:
+    """Loopback addresses and unix sockets are this machine's own."""
+    address = Address(url)
+    address.tls(default=False)
+
+    assert address.exposed == exposed

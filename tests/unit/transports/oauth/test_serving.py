@@ -75,7 +75,7 @@ async def test_a_client_of_tools_comes_with_a_token() -> None:
         async with model_of(app, token()) as ada:
             names = {tool.name for tool in (await ada.list_tools()).tools}
             who = await ada.call_tool("desk__whoami", {})
-        async with model_of(app, token(sub="bob", scope="tools clerk")) as bob:
+        async with model_of(app, token(sub="bob", scope="tools standfast:clerk")) as bob:
             stamped = await bob.call_tool("desk__stamp", {})
     assert names == {"desk__whoami"}
     assert who.structured_content is not None

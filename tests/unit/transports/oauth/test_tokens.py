@@ -127,8 +127,17 @@ async def test_a_token_is_refused_that_is(case: str, caplog: pytest.LogCaptureFi
 
 async def test_what_a_token_says_is_who_asks() -> None:
     """The tenant, the user and the roles come from its claims, and from nothing else."""
-    asked = connection(f"bearer {token(scope='tools clerk')}", path="/evil", path_params={"tenant": "evil"})
-    assert await tokens()(asked) == sf.Principal("acme", "ada", frozenset({"tools", "clerk"}))
+    scope = "tools operator standfast: standfast:clerk standfast:a:b"
+    asked = connection(f"bearer {token(scope=scope)}", path="/evil", path_params={"tenant": "evil"})
+    assert await tokens()(asked) == sf.Principal("acme", "ada", frozenset({"clerk", "a:b"}))
+
+
+@pytest.mark.parametrize("claim", ["scope", "scp"])
+async def test_a_scope_is_a_role_by_its_prefix_only(claim: str) -> None:
+    """Whatever the authorization server means by a bare one, and whichever claim the scopes are in."""
+    known: dict[str, Any] = {"scope": None} | {claim: "tools admin operator viewer standfast:viewer desk/admin"}
+    assert (await principal_of(token(**known), roles=claim)).roles == {"viewer"}
+    assert (await principal_of(token(**known), scope_prefix="desk/")).roles == {"admin"}
 
 
 async def test_claims_are_found_where_the_declaration_says() -> None:
@@ -206,6 +215,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "credentials in an address": {"audience": "https://a:b@api.example/mcp"},
     "a quote": {"audience": 'https://api.example/"x'},
     "an odd scope": {"scopes": ['a"b']},
+    "no prefix": {"scope_prefix": ""},
+    "an odd prefix": {"scope_prefix": "a b"},
 }
 
 
