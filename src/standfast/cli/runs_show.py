@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from standfast.cli.naming import key_of
 from standfast.cli.printing import json_option, print_json
-from standfast.cli.runs_showing import as_data, coloured, failure_lines, history_line, shown, status_words
+from standfast.cli.runs_showing import as_data, coloured, history_line, shown, status_words
 from standfast.cli.runs_target import carried_out, run_argument, talking
 from standfast.cli.targets import Target, target_options
 from standfast.errors import RunNotFoundError
 from standfast.locks.explaining.explanation import length, moment, one_line
 from standfast.locks.runs.run_line import RunLockInfo
 from standfast.workflows.operating.information import HistoryEntry, RunInfo
+from standfast.workflows.storing.failure_log import failure_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

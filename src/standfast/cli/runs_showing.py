@@ -13,8 +13,6 @@ from standfast.locks.explaining.explanation import length, moment, one_line
 from standfast.masking import MASK, mask_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from standfast.clock import Instant
     from standfast.workflows.operating.information import HistoryEntry, RunInfo
     from standfast.workflows.storing.failures import Failure
@@ -67,16 +65,6 @@ def failure_data(failure: Failure | None) -> dict[str, Any] | None:
         return None
     told = {"type": failure.type, "message": mask_text(failure.message), "trace": failure.trace}
     return told | {"cause": failure_data(failure.cause)}
-
-
-def failure_lines(failure: Failure) -> Iterator[str]:
-    """Yield what was raised, from where, and what caused it."""
-    yield f"{one_line(failure.type)}: {one_line(mask_text(failure.message))}"
-    for line in failure.trace.splitlines():
-        yield f"  {one_line(line)}"
-    if failure.cause is not None:
-        yield "caused by"
-        yield from failure_lines(failure.cause)
 
 
 def status_words(run: RunInfo) -> str:

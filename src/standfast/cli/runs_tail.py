@@ -9,10 +9,11 @@ import msgspec
 
 from standfast.cli.exits import NOT_COMPLETED
 from standfast.cli.printing import json_option
-from standfast.cli.runs_showing import as_data, coloured, failure_lines, history_line, shown, status_words
+from standfast.cli.runs_showing import as_data, coloured, history_line, shown, status_words
 from standfast.cli.runs_target import carried_out, run_argument, talking
 from standfast.cli.targets import Target, target_options
 from standfast.workflows.operating.information import read_history
+from standfast.workflows.storing.failure_log import failure_lines
 
 if TYPE_CHECKING:
     import standfast as sf

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, structs
 
-from standfast.errors import SessionStateError
+from standfast.errors import SessionStateError, StandfastError
+from standfast.flows.call import name_of
 from standfast.flows.ending import ended_by, write_end_in_time, write_late_end
 from standfast.flows.knowing import KnownHere
 from standfast.flows.viewing import ended
 from standfast.flows.writing import write_end
+from standfast.workflows.storing.failure_log import log_failure
 from standfast.workflows.storing.failures import describe
 
 if TYPE_CHECKING:
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from standfast.flows.emitting import Journal
     from standfast.flows.records import RequestRecord
     from standfast.flows.session import Operation
+    from standfast.workflows.storing.failures import Failure
+
+_log: Final = logging.getLogger("standfast.flows")
 
 
 class Concluding(KnownHere, eq=False):
@@ -57,6 +63,12 @@ class Concluding(KnownHere, eq=False):
         elif self._turn is not None:
             await self._turn.finish()
         self._close(record)
+        if not isinstance(problem, KeyboardInterrupt):  # which somebody sends to the program, not the action
+            self._log_failure(failure)
+
+    def _log_failure(self, failure: Failure) -> None:
+        action = name_of(self.action)
+        log_failure(_log, f"the request {self.id!r} of {action}", failure, request=self.id, action=action)
 
     def _ended_by(self, problem: BaseException) -> RequestRecord:
         record = ended_by(self.record, problem, self._server.now(), self._server.known)
@@ -79,6 +91,8 @@ class Concluding(KnownHere, eq=False):
         else:
             self.problem = self.problem or problem
         self._close(record)
+        if record.status == "failed" and record.failure is not None and not isinstance(problem, StandfastError):
+            self._log_failure(record.failure)
 
     def _refuse(self, problem: BaseException) -> None:
         self.refusal = problem

@@ -7,18 +7,22 @@ keys, or of two flows. A session's key is the same in all flows.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from standfast.errors import InvalidRequestKeyError, RequestKeyError
 from standfast.flows.arrival import LONGEST_ID, Address, Arrival
+from standfast.workflows.storing.failure_log import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from standfast.flows.options import Key, KeyFunction
     from standfast.flows.policies import Policy
+
+_log: Final = logging.getLogger("standfast.flows")
 
 REQUEST: Final = "request"
 """The kind of such a line, and the first part of its address: those of locks begin with a number."""
@@ -85,6 +89,7 @@ def _ask(function: KeyFunction, arrival: Arrival) -> str | None:
     try:
         value = function(arrival)
     except Exception as error:
+        log_failure(_log, f"the key function of {where}", error, flow=arrival.flow, action=arrival.action)
         raise RequestKeyError(where, f"raised {type(error).__name__}") from error
     if value is None:
         return None

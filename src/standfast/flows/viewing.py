@@ -28,6 +28,7 @@ from standfast.stores.protocol import Decision, Delete, Put
 from standfast.workflows.limiting.waiting import missed, ttl_of
 from standfast.workflows.storing.failures import KnownErrors, describe, name_of, restore
 from standfast.workflows.storing.records import HEADERS, LIVES, Life, RunKeys
+from standfast.workflows.storing.trace import add_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -250,6 +251,7 @@ def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOW
             told = record.reason if record.failure is None else f"{record.failure.type}: {record.failure.message}"
             problem = RequestFailedError(request_id, told)
             problem.__cause__ = cause
+            add_trace(problem, "" if record.failure is None else record.failure.trace)
             return problem
 
 

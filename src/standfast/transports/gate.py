@@ -15,6 +15,7 @@ from standfast.transports.loopback import host_of, is_from_here
 from standfast.transports.places import who_is
 from standfast.transports.problems import problem_response
 from standfast.transports.results import Result
+from standfast.workflows.storing.failure_log import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -92,7 +93,7 @@ class Gate:
         except FlowError as problem:
             await (answer or _Answer(send)).refuse(problem, scope, receive)
         except Exception as problem:
-            _log.exception("a request failed")
+            log_failure(_log, "a call", problem, path=scope["path"])
             if answer is not None and answer.has_begun:
                 raise
             await (answer or _Answer(send)).refuse(problem, scope, receive)

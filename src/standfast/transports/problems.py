@@ -60,7 +60,8 @@ def problem_of(error: BaseException, request_id: str = "") -> dict[str, Any]:
     """Return what an answer says about an error. What was not written for callers is not shown to them."""
     status = status_of(error)
     if not _is_for_callers(error):
-        return _hidden(status, request_id, is_action=isinstance(error, RequestFailedError))
+        known = request_id or getattr(error, "request_id", "")  # what the log calls it
+        return _hidden(status, known, is_action=isinstance(error, RequestFailedError))
     title, advice = _words(type(error).__doc__ or "")
     facts: dict[str, Any] = {"type": f"urn:standfast:{_name(type(error).__name__)}", "title": title, "status": status}
     facts |= {"detail": str(error)}

@@ -32,6 +32,7 @@ from standfast.transports.spreading import spread
 from standfast.transports.webhooks.declaring import Delivery
 from standfast.transports.webhooks.signing import Refused
 from standfast.transports.webhooks.untimed import Unsigned
+from standfast.workflows.storing.failure_log import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,8 +106,8 @@ class WebhookEndpoint:
             return _said("ignored", 202)
         try:
             arrival = self._arrival(headers, payload, verdict, body, event, action)
-        except Exception:  # noqa: BLE001 -- the user's functions may raise anything
-            _log.exception("%s", as_logfmt({"event": "webhook-failed", "webhook": webhook.name}))
+        except Exception as problem:  # noqa: BLE001 -- the user's functions may raise anything
+            log_failure(_log, f"the webhook {webhook.name!r}", problem, webhook=webhook.name)
             return _said("failed", 500)
         return await self._dispatched(arrival, verdict)
 

@@ -223,9 +223,10 @@ class Performance:
         try:
             async with limit:
                 return await self._call()
-        except TimeoutError:
+        except TimeoutError as error:
             if limit.expired():
-                raise StepTimeoutError(self._id, timeout) from None
+                where = None if error.__cause__ is None else error.__cause__.__traceback__  # the line that it waited in
+                raise StepTimeoutError(self._id, timeout).with_traceback(where) from None
             raise
 
     async def _take_interruption(self, problem: BaseException | None) -> None:

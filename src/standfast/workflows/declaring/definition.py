@@ -150,6 +150,7 @@ class Workflow(Generic[P, R]):
         self.raises: Final = raises
         self.standings: Final = standings  # further lines to stand in, told from the packed input: those of requests
         self.on_tick: Final = on_tick  # starts the run of a tick, with the line of its schedule
+        self.runs_are: Final = "run" if on_tick is None else "request"
         self.signature: Final = signature_of(function, skip_first=True)
         self.__doc__ = function.__doc__
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Raw, structs
 
 from standfast.clock import seconds_between
-from standfast.errors import DecodeError, EncodeError, StandfastError, StoreError
+from standfast.errors import DecodeError, EncodeError, RunTimedOutError, StandfastError, StoreError
 from standfast.events import RunConflicts
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.context.context import Context
@@ -18,7 +19,8 @@ from standfast.workflows.running.continuing import ContinueAsNew, continued
 from standfast.workflows.running.control import RunCancelled
 from standfast.workflows.running.insisting import insist
 from standfast.workflows.storing.committing import commit_over
-from standfast.workflows.storing.failures import describe
+from standfast.workflows.storing.failure_log import is_logged, log_failure
+from standfast.workflows.storing.failures import Failure, describe, name_of
 from standfast.workflows.storing.records import DUES, LIVES, READY, RunKeys
 from standfast.workflows.working.looking_after import due_of
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from standfast.workflows.storing.records import Life, Status
 
 TRIES: Final = 50
+_UNEXPECTED: Final = frozenset({"failed", "timed_out"})
+_log: Final = logging.getLogger("standfast.workflows")
 
 
 async def drive(activation: Activation) -> None:
@@ -115,6 +119,16 @@ async def _end(
     if not isinstance(answer, Conflict):
         activation.ended = ended
         host.emit_moved(activation.keys.id, ended, activation.fence, life.changed_at, activation.header.lines)
+        if status in _UNEXPECTED and ended.failure is not None and not is_logged(problem):
+            _log_end(activation, ended.failure, timed_out=status == "timed_out")
+
+
+def _log_end(activation: Activation, failure: Failure, *, timed_out: bool) -> None:
+    run, name = activation.keys.id, activation.workflow.name
+    if timed_out:  # told by what stopped it, which the run itself sees as a cancellation
+        text = f"it did not end within {activation.workflow.timeout or 0.0:g} s"
+        failure = Failure(name_of(RunTimedOutError), text, trace=failure.trace)
+    log_failure(_log, f"the {activation.workflow.runs_are} {run!r} of {name}", failure, run=run, workflow=name)
 
 
 def _reason(life: Life, problem: BaseException | None) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from standfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
 from standfast.workflows.storing.failures import restore
+from standfast.workflows.storing.trace import add_trace
 
 if TYPE_CHECKING:
     from standfast.workflows.storing.failures import Failure, KnownErrors
@@ -24,7 +25,9 @@ def raise_ending(
         raise stopped
     if failure is None:
         raise RunFailedError(run_id, "no reason was recorded")
-    raise RunFailedError(run_id, f"{failure.type}: {failure.message}") from restore(failure, known)
+    failed = RunFailedError(run_id, f"{failure.type}: {failure.message}")
+    add_trace(failed, failure.trace)
+    raise failed from restore(failure, known)
 
 
 def stop_of(

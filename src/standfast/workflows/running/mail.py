@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
@@ -12,6 +13,7 @@ from standfast.clock import later
 from standfast.codec import Codec
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Delete, Put
+from standfast.workflows.storing.failure_log import log_failure
 from standfast.workflows.storing.failures import Failure, describe
 from standfast.workflows.storing.records import ITEMS, Item, Mark, RunKeys
 from standfast.workflows.storing.values import PLAIN
@@ -37,6 +39,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     problem: str = ""
 
 
+_log: Final = logging.getLogger("standfast.workflows")
 ANSWERS: Final[Codec[Answer]] = Codec(Answer, what="the answer to an update")
 
 
@@ -174,6 +177,9 @@ class Mail:
     def _answer(self, letter: Letter, handler: Handler) -> None:
         activation, item = self._activation, letter.item
         answer, accepted = _called(handler, PLAIN.unpack(item.value or b"[]"), activation)
+        if answer.failure is not None:
+            run, name = activation.keys.id, item.name
+            log_failure(_log, f"the update {name!r} of the run {run!r}", answer.failure, run=run, update=name)
         now = activation.host.now()
         until = None if item.is_named else later(now, ANSWER_KEPT)
         put = Put(activation.keys.answer(item.id), ANSWERS.encode(answer), expires_at=until)

@@ -19,6 +19,7 @@ from standfast.workflows.declaring.definition import Workflow
 from standfast.workflows.handle import Run
 from standfast.workflows.starting.collecting import EVENT, Plan, collect
 from standfast.workflows.starting.sending import checked_name
+from standfast.workflows.storing.failure_log import set_logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -189,6 +190,7 @@ def _collector(
             return await _run_child(ctx, workflow, args, kwargs)
         except RunFailedError as failed:
             if isinstance(failed.__cause__, Exception):
+                set_logged(failed.__cause__)  # by the child
                 raise failed.__cause__ from None
             raise
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import re
-import traceback
 from contextlib import suppress
 from functools import lru_cache
 from types import MemberDescriptorType
@@ -21,6 +20,7 @@ from msgspec import UNSET, Raw, UnsetType
 from standfast import errors
 from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError, StepFailedError
 from standfast.masking import mask_message
+from standfast.workflows.storing.trace import add_trace, is_trace, trace_of
 from standfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_CAUSES: Final = 3
 _MAX_PART: Final = 8_000  # bytes of arguments, and of attributes
-_MAX_FRAMES: Final = 5
 _MAX_INNER: Final = 10  # exceptions of a group that are told
-_MAX_LINE: Final = 200
 _set: Final = BaseException.__setattr__  # a frozen class has another one, which refuses
 _NAME: Final = re.compile(r"(?!__)[^\W\d]\w{0,100}|__notes__", re.ASCII)
 
@@ -43,7 +41,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         message: Its text, with secrets masked.
         args: Its arguments, if it can be restored as its own type.
         state: Those of its attributes that are JSON-shaped.
-        trace: Where it was raised: the last few lines, as ``file:line in function``.
+        trace: Where it was raised: the lines of the user's own code, as ``file:line in function``, the innermost last.
+            Empty in what older versions have stored, and where none of the user's code is involved.
         cause: What it was raised from.
     """
 
@@ -116,8 +115,8 @@ def describe(error: BaseException, known: KnownErrors) -> Failure:
 def _describe(error: BaseException, known: KnownErrors, depth: int) -> Failure:
     cause = _describe(error.__cause__, known, depth - 1) if depth and error.__cause__ else None
     if isinstance(error, StepFailedError):
-        return Failure(error.error_type, error.message, trace=error.trace, cause=cause)
-    return msgspec.structs.replace(_alone(error, known), trace=_trace(error), cause=cause)
+        return Failure(error.error_type, error.message, trace=trace_of(error, error.trace), cause=cause)
+    return msgspec.structs.replace(_alone(error, known), trace=trace_of(error), cause=cause)
 
 
 def _alone(error: BaseException, known: KnownErrors) -> Failure:
@@ -182,7 +181,12 @@ def _attributes(error: BaseException) -> Iterator[tuple[str, object]]:
         value = getattr(error, name, None)
         if value is not None:  # slots of built-in classes are None when unused
             yield name, value
-    yield from vars(error).items()
+    for name, value in vars(error).items():
+        if name == "__notes__" and isinstance(value, list):  # where it was raised is kept apart from its notes
+            notes = [note for note in cast("list[object]", value) if not is_trace(note)]
+            yield from ((name, notes),) if notes else ()
+        else:
+            yield name, value
 
 
 @lru_cache(maxsize=256)
@@ -218,23 +222,16 @@ def _packed(value: object) -> Raw | None:
     return Raw(body) if len(body) <= _MAX_PART else None
 
 
-def _trace(error: BaseException) -> str:
-    frames = list(traceback.walk_tb(error.__traceback__))[-_MAX_FRAMES:]
-    lines = [f"{_short(frame.f_code.co_filename)}:{line} in {frame.f_code.co_qualname}" for frame, line in frames]
-    return mask_message("\n".join(line[-_MAX_LINE:] for line in lines))
-
-
-def _short(path: str) -> str:
-    """Return the end of a path, without what is particular to one machine."""
-    return "/".join(path.replace("\\", "/").split("/")[-2:])
-
-
 # --- and back -----------------------------------------------------------------------------------------------------
 
 
 def restore(failure: Failure, known: KnownErrors) -> Exception:
-    """Return the exception that a failure tells of: of its own type if that is known, else a ``StepFailedError``."""
+    """Return the exception that a failure tells of: of its own type if that is known, else a ``StepFailedError``.
+
+    Where it was raised is a note on it, so that a traceback of it shows the line.
+    """
     error = _restore_alone(failure, known)
+    add_trace(error, failure.trace)
     if failure.cause is not None:
         _set(error, "__cause__", restore(failure.cause, known))
     return error
