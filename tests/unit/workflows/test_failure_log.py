@@ -57,8 +57,11 @@ async def raises_from_another(_: str) -> None:
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (fails_in_a_thread, fails_after_retries, fails_in_a_library, takes_too_long, raises_from_another)
+    "fails_in_a_thread": fails_in_a_thread,
+    "fails_after_retries": fails_after_retries,
+    "fails_in_a_library": fails_in_a_library,
+    "takes_too_long": takes_too_long,
+    "raises_from_another": raises_from_another,
 }
 
 

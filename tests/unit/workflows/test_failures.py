@@ -132,7 +132,7 @@ def raised(error: BaseException) -> Failure:
         return describe(caught, KNOWN)
 
 
-def attributes_of(error: BaseException) -> dict[str, object]:
+def attributes_of(error: BaseException) -> dict[str, Any]:
     """Return the attributes of an exception, without the note that says where it was raised."""
     notes = [note for note in getattr(error, "__notes__", ()) if not is_trace(note)]
     rest = {name: value for name, value in vars(error).items() if name != "__notes__"}

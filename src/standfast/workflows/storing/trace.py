@@ -76,7 +76,7 @@ def trace_of(error: BaseException, carried: str = "") -> str:
 
 def _notes(error: BaseException) -> Iterable[object]:
     notes: object = getattr(error, "__notes__", ())
-    return notes if isinstance(notes, list) else ()
+    return cast("list[object]", notes) if isinstance(notes, list) else ()
 
 
 def _own_lines(frames: list[Place]) -> list[str]:
