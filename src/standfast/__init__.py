@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from standfast.transports.webhooks import Webhook
     from standfast.workflows.context.context import Context
     from standfast.workflows.context.performing import DID_NOT_HAPPEN, Happened, current_step
-    from standfast.workflows.declaring.definition import Retry, Step, Workflow, step, workflow
+    from standfast.workflows.declaring.definition import Bound, Retry, Step, Workflow, step, workflow
     from standfast.workflows.declaring.limits import Limit
     from standfast.workflows.engine import Engine
     from standfast.workflows.handle import Run
@@ -52,6 +52,7 @@ __all__ = [
     "Batch",
     "Batched",
     "BearerTokens",
+    "Bound",
     "Chat",
     "ChatLimits",
     "Context",
@@ -117,6 +118,7 @@ _HOMES = {
     "Arrival": "standfast.flows.arrival",
     "Batch": "standfast.flows.policies",
     "Batched": "standfast.workflows.starting.patterns",
+    "Bound": "standfast.workflows.declaring.definition",
     "Chat": "standfast.transports.chat.declaring",
     "ChatLimits": "standfast.transports.chat.declaring",
     "Context": "standfast.workflows.context.context",

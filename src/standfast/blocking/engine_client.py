@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from standfast.blocking.run import Run, as_blocking
 from standfast.blocking.space import Space
 from standfast.blocking.within import start_within
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
     from standfast.blocking.engine_link import EngineLink
     from standfast.blocking.states import Slots
     from standfast.durations import Duration
     from standfast.stores.joining import Talk
-    from standfast.workflows.declaring.definition import Workflow
+    from standfast.workflows.client import SignalOptions
+    from standfast.workflows.declaring.definition import Bound, Workflow
     from standfast.workflows.engine import Engine as AsyncEngine
+    from standfast.workflows.handle import Run as AsyncRun
     from standfast.workflows.operating.information import HistoryEntry, Page, RunInfo
     from standfast.workflows.starting.start_or_signal import OnTerminal, Outcome
     from standfast.workflows.starting.starting import Started
+    from standfast.workflows.starting.target import StartOptions, Unknown
 
+P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 class Client:
@@ -41,26 +46,67 @@ class Client:
 
     # --- starting ------------------------------------------------------------------------------------------------
 
+    @overload
+    def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
     def start(
         self,
         workflow: Workflow[..., R],
+        /,
         *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
+    def start(self, workflow: Bound[R], /, **options: Unpack[StartOptions]) -> Run[R]: ...
+    @overload
+    def start(
+        self,
+        workflow: str,
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+        unknown: Unknown = "raise",
+        **by_name: Any,  # noqa: ANN401 -- whatever the workflow takes
+    ) -> Run[Any]: ...
+    def start(  # type: ignore[misc]  # mypy misses what a workflow takes: *args and **by_name take all of it
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
         kwargs: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002 -- the word that users know
         idempotency_key: str | None = None,
         delay: Duration = 0,
         tags: Iterable[str] = (),
         connection: object = None,
-    ) -> Run[R]:
+        unknown: Unknown = "raise",
+        **by_name: Any,
+    ) -> Run[Any]:
         """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
 
         Whoever is interrupted meanwhile does not know whether it was started: give an id or an idempotency key, and it
         can be asked for again.
 
         Args:
-            workflow: What to run.
-            args: What it is called with, after its context.
-            kwargs: What it is called with by name.
+            workflow: What to run: a workflow; one with its arguments, by :meth:`Workflow.bind`; or the name of one. A
+                name needs no code in this process: workers tell the store which workflows they have.
+            args: What it is called with, after its context. To start by name without the code: JSON-shaped data.
+            by_name: What it is called with by name. What has the name of one of the following goes into ``kwargs``.
+            kwargs: What it is called with by name, too.
             id: The run's id; by default a new one. Starting the same again returns the run that is there.
             idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
             delay: How long to wait before it begins.
@@ -68,8 +114,13 @@ class Client:
             connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
                 of psycopg, SQLAlchemy or Django, and used in this thread. There is such a run if and only if you
                 commit that transaction, and only then is it driven, by any worker.
+            unknown: What to do with a name that neither this engine nor any worker of its namespace and tenant has had:
+                ``"raise"``, or ``"start"`` a run that waits for a worker which has it. Its arguments are given by name.
 
         Raises:
+            WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
+            UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
+            WorkflowMismatchError: This engine has another workflow under that name.
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
@@ -77,24 +128,48 @@ class Client:
             UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
         words = tuple(tags)  # here: what they are read from may be for this thread alone
+        options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": words or None}
         if connection is not None:
-
-            def prepare(engine: AsyncEngine) -> Coroutine[Any, Any, Talk[Started]]:
-                asked = (workflow, args, id, idempotency_key, words)
-                return engine._start_within(*asked, delay=delay, kwargs=kwargs)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the other half of this start
-
-            return start_within(self._link, connection, workflow, prepare)
-        run = self._link.call(
+            given = (workflow, args, kwargs, by_name, options | {"connection": connection}, unknown)
+            return start_within(self._link, connection, lambda engine: _prepared(engine, given))
+        run: AsyncRun[Any] = self._link.call(
             lambda engine: engine.start(
-                workflow, *args, kwargs=kwargs, id=id, idempotency_key=idempotency_key, delay=delay, tags=words
+                workflow,
+                *args,
+                kwargs=kwargs,
+                id=id,
+                idempotency_key=idempotency_key,
+                delay=delay,
+                tags=words,
+                unknown=unknown,
+                **by_name,
             )
         )
         return as_blocking(self._link, run)
 
+    @overload
     def start_or_signal(
         self,
-        workflow: Workflow[..., R],
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[R], Outcome]: ...
+    @overload
+    def start_or_signal(self, workflow: Bound[R], /, **options: Unpack[SignalOptions]) -> tuple[Run[R], Outcome]: ...
+    @overload
+    def start_or_signal(
+        self,
+        workflow: str,
+        /,
         *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[Any], Outcome]: ...
+    def start_or_signal(  # type: ignore[misc]  # as of start
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
         signal: str,
         value: object = None,
         id: str | None = None,  # noqa: A002 -- the word that users know
@@ -102,7 +177,7 @@ class Client:
         signal_id: str | None = None,
         on_terminal: OnTerminal = "raise",
         tags: Iterable[str] = (),
-    ) -> tuple[Run[R], Outcome]:
+    ) -> tuple[Run[Any], Outcome]:
         """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
 
         Args:
@@ -252,3 +327,7 @@ class Client:
                 holds is released. If a step is running, its result is refused.
         """
         return self.run(run_id).cancel(reason, force=force)
+
+
+async def _prepared(engine: AsyncEngine, given: tuple[Any, ...]) -> tuple[Talk[Started], Workflow[..., Any] | None]:
+    return await engine._start_within(*given)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the other half of this start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from standfast.blocking.run import Run
 from standfast.errors import UnsuitableConnectionError
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from standfast.workflows.engine import Engine as AsyncEngine
     from standfast.workflows.starting.creating import Started
 
-R = TypeVar("R")
-
 
 def start_within(
     link: EngineLink,
     connection: object,
-    workflow: Workflow[..., R],
-    prepare: Callable[[AsyncEngine], Coroutine[Any, Any, Talk[Started]]],
-) -> Run[R]:
+    prepare: Callable[[AsyncEngine], Coroutine[Any, Any, tuple[Talk[Started], Workflow[..., Any] | None]]],
+) -> Run[Any]:
     """Start a run in the transaction of a connection: prepared on Standfast's own thread, and asked for in this one."""
     guest = guest_of(connection)
     if not guest.blocks:
         raise UnsuitableConnectionError(guest.kind, "it is for code with an event loop; use standfast.Engine with it")
-    started = converse_blocking(guest, link.call(prepare))
+    talk, workflow = link.call(prepare)
+    started = converse_blocking(guest, talk)
     return Run(link, started.run_id, workflow, is_new=started.is_new)

@@ -22,14 +22,32 @@ class InvalidWorkflowError(WorkflowError, ValueError):
 
 
 class UnknownWorkflowError(WorkflowError, LookupError):
-    """This engine does not have that workflow. Pass it to ``Engine(workflows=[...])``, or ask another engine."""
+    """There is no such workflow here. Nothing was written.
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name, self.known = name, known
+    Pass it to ``Engine(workflows=[...])``. To start it by name in a process without its code, open a worker that has it
+    first, in the same namespace and tenant; or say ``unknown="start"``, and the run waits for such a worker.
+    """
+
+    def __init__(self, name: str, known: tuple[str, ...], where: str = "this engine") -> None:
+        super().__init__(name, known, where)
+        self.name, self.known, self.where = name, known, where
 
     def __str__(self) -> str:
-        return f"no workflow {self.name!r} in this engine; it has {', '.join(self.known) or 'none'}"
+        return f"no workflow {self.name!r} in {self.where}; it has {', '.join(self.known) or 'none'}"
+
+
+class WorkflowMismatchError(WorkflowError, ValueError):
+    """The workflow is another one than the engine has under that name. Nothing was started.
+
+    Start the one that the engine was given, or give one of the two another ``name`` or ``version``.
+    """
+
+    def __init__(self, name: str, given: str, registered: str) -> None:
+        super().__init__(name, given, registered)
+        self.name, self.given, self.registered = name, given, registered
+
+    def __str__(self) -> str:
+        return f"the workflow {self.name!r} is {self.given}, and the engine has {self.registered} under that name"
 
 
 class EngineCreateNameMismatchError(WorkflowError, ValueError):

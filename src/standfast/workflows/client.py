@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from msgspec import structs
 
 from standfast.durations import seconds
-from standfast.errors import InvalidWorkflowError, UnknownWorkflowError, UpdateValidationError
+from standfast.errors import InvalidWorkflowError, UpdateValidationError
 from standfast.workflows.declaring.definition import Workflow
 from standfast.workflows.handle import Run
-from standfast.workflows.operating.forcing import end_by_force, find
+from standfast.workflows.operating.forcing import end_by_force
+from standfast.workflows.operating.forcing import find as find_run
 from standfast.workflows.operating.information import list_runs, read_history, read_info
 from standfast.workflows.running.continuing import next_id
 from standfast.workflows.running.watching import copy_of
 from standfast.workflows.starting import sending
+from standfast.workflows.starting.catalog import RemoteWorkflow
 from standfast.workflows.starting.start_or_signal import check_request, start_or_signal
 from standfast.workflows.starting.starting import as_start, start
+from standfast.workflows.starting.target import find, packed_arguments
 from standfast.workflows.starting.within import start_over, start_within
 from standfast.workflows.storing.failures import restore
 from standfast.workflows.storing.values import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
     from standfast.durations import Duration
     from standfast.locks.state.slots import Slots
     from standfast.space import Space
     from standfast.stores.joining import Talk
+    from standfast.workflows.declaring.definition import Bound
     from standfast.workflows.operating.information import HistoryEntry, Page, RunInfo
     from standfast.workflows.running.activation import Activation
     from standfast.workflows.running.host import Host
     from standfast.workflows.starting.start_or_signal import OnTerminal, Outcome
     from standfast.workflows.starting.starting import Start, Started
+    from standfast.workflows.starting.target import StartOptions, Unknown
 
+P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class SignalOptions(TypedDict, total=False):
+    """What ``engine.start_or_signal`` takes besides the arguments of the workflow; see there."""
+
+    signal: Required[str]
+    value: object
+    id: str | None
+    idempotency_key: str | None
+    signal_id: str | None
+    on_terminal: OnTerminal
+    tags: Iterable[str]
 
 
 class Client(ABC):
@@ -68,23 +87,72 @@ class Client(ABC):
 
     # --- starting ------------------------------------------------------------------------------------------------
 
+    @overload
+    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
     async def start(
         self,
         workflow: Workflow[..., R],
+        /,
         *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None,
+        **options: Unpack[StartOptions],
+    ) -> Run[R]: ...
+    @overload
+    async def start(self, workflow: Bound[R], /, **options: Unpack[StartOptions]) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        /,
+        *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: Duration = 0,
+        tags: Iterable[str] = (),
+        connection: object = None,
+        unknown: Unknown = "raise",
+        **by_name: Any,  # noqa: ANN401 -- whatever the workflow takes
+    ) -> Run[Any]: ...
+    async def start(  # type: ignore[misc]  # mypy misses what a workflow takes: *args and **by_name take all of it
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
         kwargs: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002 -- the word that users know
         idempotency_key: str | None = None,
         delay: Duration = 0,
         tags: Iterable[str] = (),
         connection: object = None,
-    ) -> Run[R]:
+        unknown: Unknown = "raise",
+        **by_name: Any,
+    ) -> Run[Any]:
         """Start a run. It is durable when this returns; with a ``connection``, when its transaction is committed.
 
+            run = await engine.start(fulfil, order, priority=3)
+            run = await engine.start(fulfil.bind(order, priority=3), id="order-7")
+            run = await engine.start("fulfil", order, priority=3, id="order-7")
+
+        What cannot be called like this is refused before anything is written. Type checkers see it too: by place and by
+        name without options, by place with options, and whatever :meth:`Workflow.bind` was given. They see nothing of a
+        call by name.
+
         Args:
-            workflow: What to run.
-            args: What it is called with, after its context.
-            kwargs: What it is called with by name.
+            workflow: What to run: a workflow; one with its arguments, by :meth:`Workflow.bind`; or the name of one. A
+                name needs no code in this process: workers tell the store which workflows they have.
+            args: What it is called with, after its context. To start by name without the code: JSON-shaped data.
+            by_name: What it is called with by name. What has the name of one of the following goes into ``kwargs``.
+            kwargs: What it is called with by name, too.
             id: The run's id; by default a new one. Starting the same again returns the run that is there.
             idempotency_key: Like an id, for a run whose id does not matter: the same key, the same run.
             delay: How long to wait before it begins.
@@ -92,26 +160,54 @@ class Client(ABC):
             connection: A connection of yours to the PostgreSQL database of the store, with a transaction open;
                 of asyncpg, psycopg or SQLAlchemy, used with ``await``. There is such a run if and only if you
                 commit that transaction, and only then is it driven, by any worker.
+            unknown: What to do with a name that neither this engine nor any worker of its namespace and tenant has had:
+                ``"raise"``, or ``"start"`` a run that waits for a worker which has it. Its arguments are given by name.
 
         Raises:
+            WrongArgumentsError: The workflow cannot be called with these arguments; it is a ``TypeError``.
+            UnknownWorkflowError: This engine does not have the workflow, or nobody has one of that name.
+            WorkflowMismatchError: This engine has another workflow under that name.
             WorkflowAlreadyExistsError: There is a run with that id or key, of another workflow or with another input.
             IdempotencyKeyPurgedError: The key belongs to a run that was purged.
             WorkflowConcurrencyLimitExceededError: As many runs as its limit allows are unfinished.
             UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
             UnsuitableStoreError: With a connection: the store is no PostgreSQL.
         """
-        asked = self._asked(workflow, args, id, idempotency_key, tags, delay=delay, kwargs=kwargs)
+        options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
+        asked = await self._asked(workflow, args, kwargs, by_name, options | {"connection": connection}, unknown)
         started = await (start(self.host, asked) if connection is None else start_over(self.host, asked, connection))
-        return Run(self, started.run_id, workflow, is_new=started.is_new)
+        return Run(self, started.run_id, _code_of(asked), is_new=started.is_new)
 
-    async def _start_within(self, *asked: Any, delay: Duration, kwargs: Mapping[str, Any] | None) -> Talk[Started]:  # noqa: ANN401 -- as ``_asked`` takes it
+    async def _start_within(self, *given: Any) -> tuple[Talk[Started], Workflow[..., Any] | None]:  # noqa: ANN401 -- as ``_asked`` takes it
         """Prepare a start within a transaction, for whoever has a connection in another thread."""
-        return await start_within(self.host, self._asked(*asked, delay=delay, kwargs=kwargs))
+        asked = await self._asked(*given)
+        return await start_within(self.host, asked), _code_of(asked)
 
+    @overload
     async def start_or_signal(
         self,
-        workflow: Workflow[..., R],
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[R], Outcome]: ...
+    @overload
+    async def start_or_signal(
+        self, workflow: Bound[R], /, **options: Unpack[SignalOptions]
+    ) -> tuple[Run[R], Outcome]: ...
+    @overload
+    async def start_or_signal(
+        self,
+        workflow: str,
+        /,
         *args: Any,  # noqa: ANN401 -- whatever the workflow takes
+        **options: Unpack[SignalOptions],
+    ) -> tuple[Run[Any], Outcome]: ...
+    async def start_or_signal(  # type: ignore[misc]  # as of start
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
         signal: str,
         value: object = None,
         id: str | None = None,  # noqa: A002 -- the word that users know
@@ -119,13 +215,14 @@ class Client(ABC):
         signal_id: str | None = None,
         on_terminal: OnTerminal = "raise",
         tags: Iterable[str] = (),
-    ) -> tuple[Run[R], Outcome]:
+    ) -> tuple[Run[Any], Outcome]:
         """Signal a run, and start it first if it is not there: both in one commit. Nobody who does so too is lost.
 
             run, outcome = await engine.start_or_signal(cart, "ann", id="cart-ann", signal="add", value="book")
 
         Args:
-            workflow: What to start if there is no such run. If there is one, it must be a run of this workflow.
+            workflow: What to start if there is no such run, as in :meth:`start`. If there is one, it must be a run of
+                this workflow.
             args: What it is started with; not looked at if there is a run.
             signal: The signal's name.
             value: JSON-shaped data.
@@ -144,40 +241,33 @@ class Client(ABC):
         """
         check_request(on_terminal, id, idempotency_key, signal_id)
         sent = sending.signal_of(signal, value, signal_id)
-        asked = self._asked(workflow, args, id, idempotency_key, tags)
+        options = {"id": id, "idempotency_key": idempotency_key, "tags": tuple(tags) or None}
+        asked = await self._asked(workflow, args, None, {}, options)
         met = await start_or_signal(self.host, asked, sent, on_terminal)
-        return Run(self, met.run_id, workflow, is_new=met.outcome == "started"), met.outcome
+        return Run(self, met.run_id, _code_of(asked), is_new=met.outcome == "started"), met.outcome
 
-    def _asked(
+    async def _asked(
         self,
-        workflow: Workflow[..., Any],
+        workflow: object,
         args: tuple[Any, ...],
-        run_id: str | None,
-        idempotency_key: str | None,
-        tags: Iterable[str],
-        *,
-        delay: Duration = 0,
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, Any] | None,
+        by_name: Mapping[str, Any],
+        options: Mapping[str, Any],
+        unknown: Unknown = "raise",
     ) -> Start:
+        """Return a start that is checked; options that are None were not given."""
+        given = {name: value for name, value in options.items() if value is not None}
+        target = await find(self.host, workflow, drives=self.drives, unknown=unknown)
         asked = as_start(
-            self._known(workflow),
-            args,
-            kwargs or {},
-            run_id=run_id,
-            idempotency_key=idempotency_key,
-            delay=seconds(delay, what="delay"),
-            drive=self.has_room,
+            target,
+            packed_arguments(workflow, target, args, kwargs, by_name, given),
+            run_id=given.get("id"),
+            idempotency_key=given.get("idempotency_key"),
+            delay=seconds(given.get("delay", 0), what="delay"),
+            drive=self.has_room and isinstance(target, Workflow),
         )
-        words = tuple(sending.checked_name("tag", tag) for tag in tags)
+        words = tuple(sending.checked_name("tag", tag) for tag in given.get("tags", ()))
         return structs.replace(asked, tags=words) if words else asked
-
-    def _known(self, workflow: Workflow[..., R]) -> Workflow[..., R]:
-        if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
-            raise InvalidWorkflowError(repr(workflow)[:100], "this is no workflow; declare it with @sf.workflow")
-        known = self.host.workflows
-        if (workflow.name, workflow.version) not in known and self.drives:
-            raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in known})))
-        return workflow
 
     def run(self, run_id: str) -> Run[Any]:
         """Return a handle on a run by its id. Whether there is such a run is found out when it is used."""
@@ -286,7 +376,7 @@ class Client(ABC):
         It needs the run's code, and works for runs that are driven elsewhere or have ended. What the code returns is
         handed on as it is: let it return a copy of what it goes on to change.
         """
-        while (await find(self.space, run_id)).life.continues:
+        while (await find_run(self.space, run_id)).life.continues:
             run_id = next_id(run_id)
         loaded: Activation | None = self.host.loaded.get(run_id)
         if loaded is None or not loaded.branches or not loaded.replay.is_over:  # here, but not yet as far as it was
@@ -313,3 +403,8 @@ class Client(ABC):
         else:
             await sending.cancel(self.host, run_id, reason)
         return await self.get(run_id)
+
+
+def _code_of(asked: Start) -> Workflow[..., Any] | None:
+    found: Workflow[..., Any] = asked.workflow
+    return None if isinstance(asked.workflow, RemoteWorkflow) else found

@@ -22,12 +22,13 @@ from standfast.locks.options import DEFAULT_LEASE
 from standfast.masking import mask_url
 from standfast.space import Space, lines_of
 from standfast.space import open as open_space
-from standfast.workflows.declaring.definition import Step, Workflow, as_step
+from standfast.workflows.declaring.definition import Step, Workflow, as_step, unbound
 from standfast.workflows.overseer import Overseer
 from standfast.workflows.running.host import MOST_DEATHS, Host
 from standfast.workflows.running.threads import MOST, Threads
 from standfast.workflows.schedules.driving import Ticker
 from standfast.workflows.schedules.schedules import Schedules
+from standfast.workflows.starting.catalog import declare
 from standfast.workflows.starting.patterns import Batched, Debounced
 from standfast.workflows.working.recovering import recover
 from standfast.workflows.working.worker import GRACE, Worker
@@ -176,6 +177,7 @@ class Engine(Overseer):
             ticker = self._ticker = Ticker(host, lambda: worker.is_stopping)
             worker.on_schedule = ticker.on_timer
             await ticker.come_back()
+            await declare(self._space, self._workflows.values())
             await host.attend()
             await worker.start()
 
@@ -236,6 +238,7 @@ class Engine(Overseer):
             self._host.look_at_all()
         if self._worker is not None and self._ticker is not None:
             self._worker.begin(self._ticker.come_back())
+            self._worker.begin(declare(self.space, self._workflows.values()))
 
 
 def is_open(engine: Engine) -> bool:
@@ -286,7 +289,8 @@ def _known_of(schedules: Iterable[Schedule], workflows: Mapping[tuple[str, str],
     """Return schedules whose workflows this engine has; refuse others."""
     declared, names = tuple(schedules), {name for name, _ in workflows}
     for each in declared:
-        name = str(getattr(each.workflow, "name", each.workflow))
+        workflow = unbound(each.workflow)
+        name = str(getattr(workflow, "name", workflow))
         if name not in names:
             raise UnknownWorkflowError(name, tuple(sorted(names)))
     return declared

@@ -31,7 +31,7 @@ async def remains(opened: sf.Engine) -> list[str]:
     """Return the kinds of records that there are, without those of processes."""
     space = opened.space
     page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
-    return sorted({key.parts[2] for key in page.records} - {"presence", "worker"})
+    return sorted({key.parts[2] for key in page.records} - {"presence", "worker", "declared"})
 
 
 async def test_nothing_of_a_purged_run_remains(url: str) -> None:

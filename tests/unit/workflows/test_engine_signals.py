@@ -221,7 +221,7 @@ async def test_what_cannot_be_started_or_signalled_is_refused(url: str, wrong: d
     """Which run is meant must be said, and a new one in place of an old one needs to be safe to repeat."""
     async with engine(url, drive=False) as client:
         with pytest.raises(InvalidWorkflowError):
-            await client.start_or_signal(collects, 1, signal="item", **wrong)  # type: ignore[arg-type] # wrong on purpose
+            await client.start_or_signal(collects, 1, signal="item", **wrong)  # type: ignore[call-overload] # wrong on purpose
         assert not (await client.list()).runs
 
 

@@ -284,7 +284,7 @@ async def test_arguments_that_cannot_be_stored_are_refused_before_the_run_exists
         with pytest.raises(EncodeError):
             await engine.start(takes, float("inf"))
         with pytest.raises(WrongArgumentsError):
-            await engine.start(takes)
+            await engine.start(takes)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue] -- wrong on purpose
 
         assert (await engine.list()).runs == ()
 

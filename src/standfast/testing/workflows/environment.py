@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, final, overload
 
 from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
@@ -14,6 +14,7 @@ from standfast.testing.clock import VirtualClock
 from standfast.testing.loop import SimulatedLoop
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
+from standfast.workflows.declaring.definition import unbound
 from standfast.workflows.engine import LINGER
 from standfast.workflows.handle import Run
 from standfast.workflows.running.continuing import next_id
@@ -21,17 +22,19 @@ from standfast.workflows.starting.sending import life_in
 from standfast.workflows.storing.records import LIVES, RunKeys, timer_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from standfast.clock import Clock
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.stores.protocol import Store
     from standfast.testing.workflows.mortal_store import Mortality
-    from standfast.workflows.declaring.definition import Step, Workflow
+    from standfast.workflows.declaring.definition import Bound, Step, Workflow
     from standfast.workflows.engine import Engine
 
+P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 TURNS: Final = 25
 """For how many turns of the loop nothing must have happened before everything counts as settled."""
@@ -187,25 +190,50 @@ class WorkflowEnvironment:
 
     # --- running -------------------------------------------------------------------------------------------------
 
+    @overload
+    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
     async def start(
         self,
-        workflow: Workflow[..., R],
-        *args: Any,  # noqa: ANN401 -- as Engine.start
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        delay: Duration = 0,
+    ) -> Run[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Bound[R],
+        /,
+        *,
+        id: str | None = None,
+        delay: Duration = 0,
+    ) -> Run[R]: ...
+    async def start(  # type: ignore[misc]  # mypy misses what a workflow takes: *args and **by_name take all of it
+        self,
+        workflow: Any,
+        /,
+        *args: Any,
         id: str | None = None,  # noqa: A002 -- the word that users know
         delay: Duration = 0,
-    ) -> Run[R]:
+        **by_name: Any,
+    ) -> Run[Any]:
         """Start a run, see :meth:`standfast.Engine.start`. The handle asks from outside of the process that drives."""
         run_id = new_id() if id is None else id
         while self._process is not None:
             life = self._process.life
-            starting = asyncio.ensure_future(self._process.engine.start(workflow, *args, id=run_id, delay=delay))
+            starting = asyncio.ensure_future(
+                self._process.engine.start(workflow, *args, id=run_id, delay=delay, **by_name)
+            )
             either: set[asyncio.Future[Any]] = {starting, life.death}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
-                return Run(self.client, run_id, workflow, is_new=(await starting).is_new)
+                code: Any = unbound(workflow)
+                return Run(self.client, run_id, code, is_new=(await starting).is_new)
             starting.cancel()
             await asyncio.gather(starting, *([self._recovery] if self._recovery else []), return_exceptions=True)
-        return await self.client.start(workflow, *args, id=run_id, delay=delay)
+        return await self.client.start(workflow, *args, id=run_id, delay=delay, **by_name)
 
     async def settle(self) -> None:
         """Wait until nothing goes on any more, without letting any time pass."""

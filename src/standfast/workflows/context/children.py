@@ -14,6 +14,7 @@ from standfast.workflows.running.control import RunCancelled, Unload
 from standfast.workflows.running.endings import raise_ending, stop_of
 from standfast.workflows.starting.sending import cancel
 from standfast.workflows.starting.starting import LONGEST_ID, Start, start
+from standfast.workflows.starting.target import check_child
 from standfast.workflows.storing.failures import describe, restore
 from standfast.workflows.storing.records import HEADERS, LIVES, Life, Mark, RunKeys
 
@@ -61,6 +62,7 @@ async def _start(
     await activation.check_may_act()
     now = activation.host.now()
     try:
+        await ask(activation, check_child(activation.host, workflow))
         # By an id of its own: should this process die before the mark is written, the next one starts nothing new.
         started = start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
         if not (await ask(activation, started)).is_new:

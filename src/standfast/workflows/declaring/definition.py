@@ -136,6 +136,7 @@ class Workflow(Generic[P, R]):
         raises: tuple[type[Exception], ...],
         standings: Callable[[bytes], tuple[Standing, ...]] | None = None,
         on_tick: OnTick | None = None,
+        is_internal: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(function) or not inspect.signature(function).parameters:
             raise InvalidWorkflowError(name, "a workflow is an async def function whose first parameter is its context")
@@ -151,6 +152,7 @@ class Workflow(Generic[P, R]):
         self.standings: Final = standings  # further lines to stand in, told from the packed input: those of requests
         self.on_tick: Final = on_tick  # starts the run of a tick, with the line of its schedule
         self.runs_are: Final = "run" if on_tick is None else "request"
+        self.is_internal: Final = is_internal or on_tick is not None  # nobody starts it by name
         self.signature: Final = signature_of(function, skip_first=True)
         self.__doc__ = function.__doc__
 
@@ -160,8 +162,62 @@ class Workflow(Generic[P, R]):
             self.name, f"start it with engine.start({self.name}, ...), or ctx.child({self.name}, ...) in a workflow"
         )
 
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """Return this workflow together with what it is to be called with, after its context.
+
+            run = await engine.start(fulfil.bind(order, priority=3), id="order-7")
+
+        It goes wherever a workflow is started with options: so type checkers see the arguments and the options, and a
+        parameter may have the name of an option.
+
+        Raises:
+            WrongArgumentsError: It cannot be called with these.
+            EncodeError: An argument cannot be stored.
+        """
+        return Bound(self, self.signature.pack(args, kwargs))
+
+    def is_same(self, other: Workflow[..., Any]) -> bool:
+        """Return True if another object stands for the same function: a module may be loaded twice."""
+        if self is other or self.function is other.function:
+            return True
+        ours, theirs = inspect.unwrap(self.function), inspect.unwrap(other.function)
+        closures = [getattr(each, "__closure__", None) for each in (ours, theirs)]
+        return place_of(ours) == place_of(theirs) and not any(closures)
+
     def __repr__(self) -> str:
         return f"<workflow {self.name}{self.version and ' '}{self.version}>"
+
+
+@final
+class Bound(Generic[R_co]):
+    """A workflow and what it is to be called with. :meth:`Workflow.bind` makes it.
+
+    Attributes:
+        workflow: The workflow.
+        packed: Its arguments, as they are stored.
+    """
+
+    __slots__ = ("packed", "workflow")
+
+    def __init__(self, workflow: Workflow[..., R_co], packed: bytes) -> None:
+        self.workflow: Final = workflow
+        self.packed: Final = packed
+
+    def __repr__(self) -> str:
+        return f"<{self.workflow.name} with its arguments>"
+
+
+def unbound(given: object) -> object:
+    """Return the workflow of bound arguments, and anything else as it is."""
+    return given.workflow if isinstance(given, Bound) else given  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] -- of anything
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """Return where a function is defined, for people: its name, and its file and line."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    name = f"{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
 @overload

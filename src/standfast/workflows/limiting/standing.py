@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from standfast.clock import Instant
 from standfast.errors import LimitKeyError, LimitKeyTypeError
 from standfast.locks.algebra.entries import Entry, OfRun
 from standfast.locks.algebra.line import Rules
 from standfast.locks.driving.records import Site
+from standfast.workflows.starting.catalog import RemoteWorkflow
 from standfast.workflows.storing.records import Standing
 
 if TYPE_CHECKING:
-    from standfast.workflows.declaring.definition import Workflow
     from standfast.workflows.declaring.limits import Limit
+    from standfast.workflows.starting.target import Startable
 
 LIMIT: Final = "limit"
 """The kind of such a line, and the first part of its address: those of locks begin with a number."""
@@ -24,7 +25,7 @@ def address_of_limit(workflow: str, partition: str | None) -> tuple[str, ...]:
     return (LIMIT, workflow, "type") if partition is None else (LIMIT, workflow, "key", partition)
 
 
-def standings_of(workflow: Workflow[..., Any], packed: bytes) -> tuple[Standing, ...]:
+def standings_of(workflow: Startable, packed: bytes) -> tuple[Standing, ...]:
     """Return the lines that a run with this input has to stand in; those of a key come first.
 
     Raises:
@@ -51,8 +52,8 @@ def standing_in(workflow: str, limit: Limit, partition: str | None) -> Standing:
     )
 
 
-def _partition(workflow: Workflow[..., Any], limit: Limit, packed: bytes) -> str | None:
-    if limit.key is None:
+def _partition(workflow: Startable, limit: Limit, packed: bytes) -> str | None:
+    if limit.key is None or isinstance(workflow, RemoteWorkflow):  # which has no limits with keys
         return None
     bound = workflow.signature.bind(packed)
     try:

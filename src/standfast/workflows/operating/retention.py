@@ -230,7 +230,7 @@ async def _is_gone(host: Host, keys: RunKeys, run: Found, records: list[Record])
 
 # --- a tenant -----------------------------------------------------------------------------------------------------
 
-KEPT: Final = frozenset({"presence", "worker"})
+KEPT: Final = frozenset({"presence", "worker", "declared"})
 """What is not a tenant's but the processes': it goes when they do."""
 
 

@@ -20,7 +20,7 @@ from standfast.errors import (
 )
 from standfast.events import SchedulePaused
 from standfast.ids import new_id
-from standfast.workflows.declaring.definition import Workflow
+from standfast.workflows.declaring.definition import Bound, Workflow
 from standfast.workflows.handle import Run
 from standfast.workflows.schedules.emptying import empty, queued
 from standfast.workflows.schedules.information import ScheduleInfo, info_of
@@ -37,6 +37,7 @@ from standfast.workflows.schedules.records import (
 from standfast.workflows.schedules.specification import OVERLAPS, Overlap, Schedule
 from standfast.workflows.schedules.starting import start_run, workflow_of
 from standfast.workflows.schedules.timing import change, first_after, new_state, pause, resume, run_id_of
+from standfast.workflows.starting.target import packed_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -129,6 +130,10 @@ class Schedules:
 
     def _spec(self, schedule: Schedule) -> ScheduleSpec:
         workflow = schedule.workflow
+        if isinstance(workflow, Bound):
+            bound: Bound[Any] = workflow  # pyright: ignore[reportUnknownVariableType] -- of anything
+            packed = packed_arguments(bound, bound.workflow, schedule.args, schedule.kwargs, {}, {})
+            return schedule.spec(bound.workflow.name, Raw(packed), bound.workflow.version)
         known = self._engine.host.workflows.values()
         if isinstance(workflow, str):
             found = next((each for each in known if each.name == workflow), None)

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict, Unpack, cast, final, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVarTuple,
+    Unpack,
+    cast,
+    final,
+    get_args,
+    overload,
+)
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -15,7 +28,11 @@ from standfast.errors import InvalidDurationError, InvalidScheduleError, Unknown
 from standfast.workflows.schedules.cron import check_cron, ticks, zone_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from standfast.workflows.declaring.definition import Bound, Workflow
+
+Ts = TypeVarTuple("Ts")
 
 Overlap: TypeAlias = Literal["skip", "queue", "cancel_running", "allow"]
 """What a tick does while a run of the same schedule is unfinished."""
@@ -107,7 +124,7 @@ class Schedule:
     hours are ``*`` or ``*/2``, ticks follow the clock instead and run whenever it shows a time that matches.
 
     Args:
-        workflow: The workflow, or its name.
+        workflow: The workflow; one with its arguments, by :meth:`Workflow.bind`; or its name.
         args: What it is started with.
         id: The name of the schedule, unique in its namespace and tenant.
         kwargs: Arguments to pass by name.
@@ -120,6 +137,39 @@ class Schedule:
 
     __slots__ = ("_unbound", "args", "id", "kwargs", "paused", "workflow")
 
+    @overload
+    def __init__(
+        self,
+        workflow: Callable[[Unpack[Ts]], Coroutine[Any, Any, Any]],
+        *args: *Ts,
+        id: str,
+        paused: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        workflow: Workflow[..., Any],
+        *args: object,
+        id: str,
+        kwargs: Mapping[str, object] | None,
+        paused: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, workflow: Bound[Any], *, id: str, paused: bool = False, **options: Unpack[ScheduleOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        workflow: str,
+        *args: object,
+        id: str,
+        kwargs: Mapping[str, object] | None = None,
+        paused: bool = False,
+        **options: Unpack[ScheduleOptions],
+    ) -> None: ...
     def __init__(
         self,
         workflow: object,

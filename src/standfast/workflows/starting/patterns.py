@@ -19,6 +19,7 @@ from standfast.workflows.declaring.definition import Workflow
 from standfast.workflows.handle import Run
 from standfast.workflows.starting.collecting import EVENT, Plan, collect
 from standfast.workflows.starting.sending import checked_name
+from standfast.workflows.starting.target import check_registered
 from standfast.workflows.storing.failure_log import set_logged
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Debounced(Generic[P, R]):
         Returns:
             The run of the burst, the same for all its events. Its result is what the workflow returns for the last one.
         """
-        return await _send(engine, self._plan, key, self._workflow.signature.pack(args, kwargs))
+        return await _send(engine, self._plan, key, self._workflow, self._workflow.signature.pack(args, kwargs))
 
     def __repr__(self) -> str:
         return f"<debounce of {self._workflow.name}: {self._plan.window:g} s>"
@@ -153,14 +154,15 @@ class Batched(Generic[T, R]):
         Returns:
             The run of the batch, the same for all its items. Its result is what the workflow returns for all of them.
         """
-        return await _send(engine, self._plan, key, self._workflow.signature.pack(([item],), {}))
+        return await _send(engine, self._plan, key, self._workflow, self._workflow.signature.pack(([item],), {}))
 
     def __repr__(self) -> str:
         return f"<batch of {self._workflow.name}: {self._plan.size}, {self._plan.window:g} s>"
 
 
-async def _send(engine: Client, plan: Plan, key: str, packed: bytes) -> Run[Any]:
+async def _send(engine: Client, plan: Plan, key: str, target: Workflow[..., Any], packed: bytes) -> Run[Any]:
     host, workflow = engine.host, plan.workflow
+    check_registered(host, target, drives=engine.drives)
     if engine.drives and (workflow.name, workflow.version) not in host.workflows:
         raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in host.workflows})))
     done = await collect(host, plan, checked_name("key", key), packed)
@@ -205,6 +207,7 @@ def _collector(
         timeout=None,
         replay=workflow.replay,
         raises=workflow.raises,
+        is_internal=True,
     )
 
 

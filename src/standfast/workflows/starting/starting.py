@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from standfast.errors import InvalidWorkflowError, StoreBusyError
 from standfast.ids import new_id
@@ -25,10 +25,8 @@ from standfast.workflows.starting.creating import (
 from standfast.workflows.storing.records import OWNERSHIPS, Ownership, RunKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from standfast.workflows.declaring.definition import Workflow
     from standfast.workflows.running.host import Host
+    from standfast.workflows.starting.target import Startable
 
 __all__ = ["LONGEST_ID", "Start", "Started", "as_start", "check_same", "checked_id", "start"]
 
@@ -51,19 +49,17 @@ def checked_id(what: str, text: str) -> str:
 
 
 def as_start(
-    workflow: Workflow[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    workflow: Startable,
+    packed: bytes,
     *,
     run_id: str | None,
     idempotency_key: str | None,
     delay: float,
     drive: bool,
 ) -> Start:
-    """Return a checked start. What cannot be stored is refused here, before anything is written."""
+    """Return a checked start of a workflow with packed arguments."""
     if run_id is not None and idempotency_key is not None:
         raise InvalidWorkflowError("engine.start", "give an id or an idempotency_key: an id is one already")
-    packed = workflow.signature.pack(args, kwargs)
     chosen = new_id() if run_id is None else checked_id("run id", run_id)
     key = "" if idempotency_key is None else checked_id("idempotency key", idempotency_key)
     return Start(

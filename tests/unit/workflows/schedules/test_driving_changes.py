@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -61,9 +61,9 @@ async def test_what_to_do_with_one_that_is_there_can_be_said(exists: Any, expect
 @pytest.mark.parametrize(
     ("schedule", "error"),
     [
-        (sf.Schedule(report, "a", "b", id="r", every=60), WrongArgumentsError),
+        (sf.Schedule(report, "a", "b", id="r", every=60, kwargs=None), WrongArgumentsError),
         (sf.Schedule("nobody", id="r", every=60), UnknownWorkflowError),
-        (sf.Schedule(print, id="r", every=60), InvalidScheduleError),
+        (sf.Schedule(cast("Any", print), id="r", every=60), InvalidScheduleError),
     ],
 )
 async def test_what_could_not_start_is_refused_before_anything_is_written(

@@ -197,7 +197,7 @@ class ContinuingCases(WorkflowGround):
     async def test_signals_follow_to_the_new_run(self, open_engine: OpenEngine) -> None:
         """None is lost that was sent to a run which went on as another one meanwhile."""
         engine = await open_engine(relays)
-        run = await engine.start(relays, [], id="relay")
+        run = await engine.start(relays.bind([]), id="relay")
         await asyncio.gather(*(run.signal("item", n) for n in range(6)))
 
         assert sorted(await result_of(run)) == list(range(6))

@@ -212,7 +212,10 @@ class StartingCases(WorkflowGround):
     async def test_arguments_and_results_come_back_as_they_were(self, open_engine: OpenEngine) -> None:
         """Whatever they are made of: nothing is lost in storage."""
         engine = await open_engine(echoes)
-        value = {"words": ["", "\0", "é", "日本", "\U0001f512", "a" * 5_000, "';--"], "numbers": [2**60, -1, 0.1, None]}
+        value: dict[str, list[Any]] = {
+            "words": ["", "\0", "é", "日本", "\U0001f512", "a" * 5_000, "';--"],
+            "numbers": [2**60, -1, 0.1, None],
+        }
         run = await engine.start(echoes, value, tags=["strange"])
 
         assert await result_of(run) == value
