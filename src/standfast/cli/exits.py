@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 """The store refused or failed."""
 
+NOT_TYPED: Final = 2
+"""The command was not typed as it should be; nothing was done. The library of the command line uses it too."""
+
 NOT_THERE: Final = 3
 """There is nobody to turn out, no such run, or nothing to be done about it."""
 

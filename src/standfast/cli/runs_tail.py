@@ -33,11 +33,12 @@ def tail_run(context: click.Context, run_id: str, *, as_json: bool) -> None:
 
     Exits with 0 if it completed and with 5 if it ended otherwise. With --json, one JSON document a line.
     """
-    ended = carried_out(_follow(context.ensure_object(Target), run_id, as_json=as_json))
+    ended = carried_out(follow(context.ensure_object(Target), run_id, as_json=as_json))
     context.exit(0 if ended.status == "completed" else NOT_COMPLETED)
 
 
-async def _follow(target: Target, run_id: str, *, as_json: bool) -> RunInfo:
+async def follow(target: Target, run_id: str, *, as_json: bool) -> RunInfo:
+    """Print what a run has done and what it does; return how it ended."""
     async with talking(target) as engine:
         space, number, said = engine.space, 0, ""
         async with space.watch(space.key("life", run_id), space.key("step", run_id)) as watch:
