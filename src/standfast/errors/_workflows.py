@@ -295,7 +295,8 @@ class StepFailedError(WorkflowError):
     """What a step or a workflow raised, told in words, because its type is not one that may be made from stored data.
 
     ``error_type`` is the type's full name, ``message`` its text with secrets masked, ``trace`` where it was raised. To get the
-    real type back from then on, declare it: ``@sf.step(raises=[CardDeclinedError])``. Its arguments must then be JSON-shaped.
+    real type back from then on, declare it: ``@sf.step(raises=[CardDeclinedError])``. What is not JSON-shaped in its
+    arguments and attributes is left out.
     """
 
     def __init__(self, error_type: str, message: str, trace: str = "") -> None:

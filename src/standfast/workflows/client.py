@@ -362,12 +362,25 @@ class Client(ABC):
             UpdateTimeoutError: No answer came in time. It may still be done.
             WorkflowTerminalError: The run has ended without answering it.
         """
+        return await self._update(run_id, name, args, timeout, update_id, None)
+
+    async def _update(
+        self,
+        run_id: str,
+        name: str,
+        args: tuple[Any, ...],
+        timeout: Duration,
+        update_id: str | None,
+        workflow: Workflow[..., Any] | None,
+    ) -> Any:  # noqa: ANN401 -- whatever the run answers
         limit = seconds(timeout, what="timeout")
         answer = await sending.ask(self.host, run_id, sending.update_of(name, args, update_id), limit)
         if answer.how == "refused":
             raise UpdateValidationError(run_id, name, answer.problem)
         if answer.failure is not None:
-            raise restore(answer.failure, self.host.known)
+            life = (await find_run(self.space, run_id)).life
+            code = workflow or self.host.workflows.get((life.workflow, life.version))
+            raise restore(answer.failure, self.host.known_with(() if code is None else code.raises))
         return PLAIN.unpack(answer.value or b"null")
 
     async def query(self, run_id: str, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers

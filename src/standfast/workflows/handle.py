@@ -107,7 +107,7 @@ class Run(Generic[R]):
 
     async def update(self, name: str, *args: Any, timeout: Duration = "5 seconds", update_id: str | None = None) -> Any:  # noqa: ANN401 -- whatever the run answers
         """Send an update and return its answer, see :meth:`Engine.update`."""
-        return await self._engine.update(self.id, name, *args, timeout=timeout, update_id=update_id)
+        return await self._engine._update(self.id, name, args, timeout, update_id, self._workflow)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the other half of it
 
     async def query(self, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
         """Ask the run something, see :meth:`Engine.query`."""

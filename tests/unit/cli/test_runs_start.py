@@ -58,7 +58,7 @@ async def test_json_has_the_run(ask: Ask, engine: sf.Engine) -> None:
         "--key",
         "k",
         "--delay",
-        "1 hour",
+        "1h",
         "--json",
     )
     first, again = json.loads((await ask(*arguments)).stdout), json.loads((await ask(*arguments)).stdout)
@@ -90,13 +90,13 @@ async def test_it_waits_for_the_end_if_that_is_asked_for(ask: Ask, engine: sf.En
         (
             ("import-customer-data", "--input", '{"customer": "ann", "prio": 1}'),
             2,
-            "unexpected keyword argument 'prio'",
+            "argument 'prio'",
         ),
         (("import-customer-data", "--input", '["ann"]', "--id", "@x"), 2, "must not begin with @"),
         (
             ("import-customer-data", "--input", '["ann"]', "--id", "x", "--key", "y"),
             2,
-            "give an id or an idempotency_key",
+            "an id or an idempotency_key",
         ),
         (("import-customer-data", "--input", '["ann"]', "--delay", "soon"), 2, "soon"),
         (("import-customer", "--input", '["ann"]'), 3, "it has import-customer-data"),

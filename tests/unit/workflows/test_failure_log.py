@@ -320,3 +320,83 @@ def test_an_installed_application_is_the_users_own() -> None:
         names["handler"]()
     caught.value.__traceback__ = caught.value.__traceback__ and caught.value.__traceback__.tb_next
     assert trace_of(caught.value) == "shop/orders.py:4 in handler (raised in postman/client.py:2 in send)"
+
+
+# --- what is declared -----------------------------------------------------------------------------------------------
+
+
+class KnownError(Exception):
+    """Declared by those below."""
+
+
+class BelowKnownError(KnownError):
+    """Not declared, though it is one of those."""
+
+
+@sf.step(raises=[KnownError])
+async def raises_known(text: str) -> None:
+    """Raise what is declared, or a kind of it that is not."""
+    raise (BelowKnownError if text == "below" else KnownError)(text)
+
+
+@sf.workflow(raises=[KnownError])
+async def declares(ctx: sf.Context, text: str) -> str:
+    """Declare what its step raises."""
+    ctx.on_update("raise", raise_known)
+    if text == "update":
+        await ctx.wait_signal("go")
+        return ""
+    return await passes_on(ctx, text)
+
+
+@sf.workflow
+async def does_not_declare(ctx: sf.Context, text: str) -> str:
+    """Let pass what its step raises."""
+    return await passes_on(ctx, text)
+
+
+def raise_known() -> None:
+    """Raise what the workflow declares."""
+    raise KnownError("update")
+
+
+async def passes_on(ctx: sf.Context, text: str) -> str:
+    """Tell what reached the workflow, or let it pass."""
+    try:
+        await ctx.step(raises_known, text)
+    except Exception as error:
+        if text == "tell":
+            return type(error).__name__
+        raise
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("workflow", "text", "kind"),
+    [
+        (declares, "x", "KnownError"),
+        (does_not_declare, "x", "StepFailedError"),
+        (declares, "below", "StepFailedError"),
+    ],
+)
+async def test_what_a_run_ends_with_is_itself_if_the_workflow_declares_it(
+    url: str, workflow: sf.Workflow[[str], str], text: str, kind: str
+) -> None:
+    """As the reference says: the cause of RunFailedError, whether or not the step has declared it, and no subclass."""
+    async with sf.Engine(url, workflows=[declares, does_not_declare]) as engine:
+        with pytest.raises(RunFailedError) as failed:
+            await (await engine.start(workflow, text)).result()
+        assert type(failed.value.__cause__).__name__ == kind
+        assert await (await engine.start(workflow, "tell")).result() == "KnownError"
+
+
+async def test_what_an_update_raises_is_itself_if_the_workflow_declares_it(url: str) -> None:
+    """By the handle, and by the id, in a process that drives the run and in one that does not."""
+    async with sf.Engine(url, workflows=[declares]) as engine, sf.Engine(url, drive=False) as web:
+        run = await engine.start(declares, "update", id="r")
+        handles = [run, await web.start(declares, "update", id="r"), engine.run("r")]
+        for handle in handles:
+            with pytest.raises(KnownError, match="update"):
+                await handle.update("raise")
+        with pytest.raises(KnownError):
+            await engine.update("r", "raise")

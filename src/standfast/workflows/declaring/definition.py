@@ -252,7 +252,10 @@ def workflow(
         concurrency: How many runs may be unfinished at a time, see :class:`Limit`.
         timeout: After how long a run is stopped, counted from its start.
         replay: What happens when a recorded step is asked for with other arguments: ``"warn"`` or ``"strict"``.
-        raises: Exceptions that come back as themselves where the run's result is asked for; others are described.
+        raises: Exceptions that come back as themselves: as the ``__cause__`` of the
+            :class:`~standfast.errors.RunFailedError` that ``run.result()`` and ``ctx.child`` raise, and from its
+            updates. Each class by itself, without subclasses; others are described. Those of Python and of Standfast
+            always do.
     """
 
     def declare(function: Callable[..., Any]) -> Workflow[Any, Any]:
@@ -303,7 +306,9 @@ def step(
             interrupted one is not run again but raises :class:`~standfast.errors.StepInterruptedError`.
         reconcile: For interrupted at-most-once steps: called with the arguments of the step, it returns
             :class:`Happened` with the result, or :data:`DID_NOT_HAPPEN`, and then the step is run.
-        raises: Exceptions that reach the workflow as themselves; others are described. Builtin ones always do.
+        raises: Exceptions that reach the workflow as themselves. Each class by itself, without subclasses; others are
+            described. Those of Python and of Standfast always do. What the workflow lets pass is described where its
+            result is asked for, unless it declares it too.
     """
     if semantics not in ("at_least_once", "at_most_once"):
         raise InvalidWorkflowError("semantics", f"{semantics!r} is neither 'at_least_once' nor 'at_most_once'")

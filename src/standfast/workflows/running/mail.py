@@ -200,4 +200,5 @@ def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer
     try:
         return Answer("accepted", Raw(PLAIN.pack(handler.answer(*args)))), True
     except Exception as problem:  # noqa: BLE001 -- it is the caller's answer
-        return Answer("failed", failure=describe(problem, activation.host.known)), True
+        known = activation.host.known_with(activation.workflow.raises)
+        return Answer("failed", failure=describe(problem, known)), True
