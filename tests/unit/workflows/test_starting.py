@@ -259,6 +259,18 @@ async def test_what_is_not_json_shaped_needs_the_code(url: str) -> None:
             await web.start("import-customer-data", object())
 
 
+async def test_an_input_of_another_type_is_told_by_the_worker(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The types are the worker's to check: the run waits for one that takes it, and the log says why."""
+    async with sf.Engine(url, workflows=WORKFLOWS) as worker, sf.Engine(url, drive=False) as web:
+        run = await web.start("has_names", "x", "three", id="r")
+        async with worker.space.watch(worker.space.key("life", run.id)) as watch:
+            while (await worker.get(run.id)).waits_for != "a worker whose code takes its input":
+                await watch.wait(0.5)
+    [entry] = {each.getMessage() for each in caplog.records}
+    assert entry.startswith("going on with the run 'r' failed: standfast.errors.NondeterminismError")
+    assert "Expected `int`, got `str` - at `$.delay`" in entry
+
+
 async def test_what_is_registered_later_is_known_later(url: str) -> None:
     """Also to others."""
     async with sf.Engine(url, workflows=[imports]) as worker, sf.Engine(url, drive=False) as web:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import Raw
@@ -20,6 +21,7 @@ from standfast.workflows.running.mail import Mail
 from standfast.workflows.running.news import News
 from standfast.workflows.running.replay import Replay
 from standfast.workflows.running.turns import Turns
+from standfast.workflows.storing.failure_log import log_failure
 from standfast.workflows.storing.records import Mark, effect_key
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from standfast.workflows.running.branches import Wait
     from standfast.workflows.running.host import Host
     from standfast.workflows.storing.records import Header, Life, RunKeys
+
+_log: Final = logging.getLogger("standfast.workflows")
 
 
 @final
@@ -160,6 +164,8 @@ class Activation:
         if self.mismatch is None:
             self.mismatch = NondeterminismError(self.keys.id, recorded, asked)
             self.host.emit(RunCodeDiffers(at=self.host.clock.wall(), run=self.keys.id, recorded=recorded, asked=asked))
+            if self.claim is not None and not self.host.hooks:  # nothing else would tell that it does not go on
+                log_failure(_log, f"going on with the run {self.keys.id!r}", self.mismatch, run=self.keys.id)
         self.unload()
 
     def arguments_differ(self, step_id: str) -> None:

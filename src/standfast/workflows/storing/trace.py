@@ -27,7 +27,6 @@ _HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(_
 _TESTING: Final = f"{_HERE}testing{os.sep}"
 _STANDARD: Final = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
-_SEPARATORS: Final = re.compile(r"[/\\]")
 
 
 @final
@@ -130,4 +129,4 @@ def _line(place: Place) -> str:
 
 def _short(path: str) -> str:
     """Return the end of a path, without what is particular to one machine."""
-    return "/".join(_SEPARATORS.split(path)[-2:])
+    return "/".join(path.replace("\\", "/").split("/")[-2:])
