@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -111,9 +111,9 @@ async def test_wrong_arguments_are_refused_before_anything_is_written(
 async def test_a_parameter_with_the_name_of_an_option_is_not_taken_for_it(url: str) -> None:
     """What could be meant for both is refused, and there are three ways to say it."""
     async with sf.Engine(url, workflows=WORKFLOWS) as engine:
-        for given in ({"id": "x"}, {"id": "x", "delay": 3}):
+        for given in cast("list[dict[str, Any]]", [{"id": "x"}, {"id": "x", "delay": 3}]):
             with pytest.raises(WrongArgumentsError, match=r"id= is an option .*\.bind"):
-                await engine.start(has_names, **given)  # type: ignore[call-overload]  # pyright: ignore -- it is what is tested
+                await engine.start(has_names, **given)
         with pytest.raises(WrongArgumentsError, match="delay= is an option"):
             await engine.start(has_names, "x", delay=3)
         by_place = await engine.start(has_names, "x", id="run-1")
@@ -137,7 +137,8 @@ async def test_bound_arguments_are_checked_and_take_no_others(url: str) -> None:
         daily = await engine.schedules.create(sf.Schedule(many.bind(items), id="daily", cron="0 9 * * *"))
         assert await (await engine.schedules.trigger(daily.id)).result() == 2
         run, outcome = await engine.start_or_signal(one_at_a_time.bind(), id="r", signal="go")
-        assert (await run.result(), outcome) == (None, "started")
+        await run.result()
+        assert outcome == "started"
 
 
 # --- what is registered ---------------------------------------------------------------------------------------------
@@ -174,7 +175,11 @@ async def test_one_that_has_none_takes_what_it_is_given(url: str) -> None:
 @sf.workflow
 async def has_a_child(ctx: sf.Context, which: str) -> str:
     """Start what is not there, another one of that name, or one that another worker has."""
-    children = {"nobody's": other("nobody"), "another": other("import-customer-data"), "elsewhere": keyed}
+    children: dict[str, sf.Workflow[[str], str]] = {
+        "nobody's": other("nobody"),
+        "another": other("import-customer-data"),
+        "elsewhere": keyed,
+    }
     return await ctx.child(children[which], "ann")
 
 
