@@ -183,11 +183,13 @@ async def has_a_child(ctx: sf.Context, which: str) -> str:
     return await ctx.child(children[which], "ann")
 
 
-async def test_a_child_that_nobody_could_drive_is_refused(url: str) -> None:
-    """Instead of waiting for ever; one that another worker has is started."""
+async def test_a_child_that_is_another_workflow_is_refused(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One that another worker has is started, and one that none has waits for it, which the log says."""
     async with sf.Engine(url, workflows=[has_a_child, imports]) as engine:
-        with pytest.raises(RunFailedError, match="no workflow 'nobody'"):
-            await (await engine.start(has_a_child, "nobody's")).result()
+        waits = await engine.start(has_a_child, "nobody's", id="r")
+        async with sf.Engine(url, workflows=[other("nobody")]):
+            assert await waits.result() == "ann"
+        assert "the run 'r' starts a child of 'nobody', which no worker has had" in caplog.text
         with pytest.raises(RunFailedError, match="under that name"):
             await (await engine.start(has_a_child, "another")).result()
         async with sf.Engine(url, workflows=[keyed]):

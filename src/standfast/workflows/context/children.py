@@ -62,7 +62,7 @@ async def _start(
     await activation.check_may_act()
     now = activation.host.now()
     try:
-        await ask(activation, check_child(activation.host, workflow))
+        await ask(activation, check_child(activation.host, workflow, activation.keys.id))
         # By an id of its own: should this process die before the mark is written, the next one starts nothing new.
         started = start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
         if not (await ask(activation, started)).is_new:

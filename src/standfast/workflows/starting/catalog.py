@@ -155,11 +155,10 @@ class RemoteSignature:
         return PLAIN.pack(dict(bound.arguments))
 
 
-async def check_declared(scope: Scope, name: str, here: Iterable[str]) -> None:
-    """Refuse the name of a workflow that no worker of a space has written down."""
+async def is_declared(scope: Scope, name: str) -> bool:
+    """Return True if a worker of a space has written down a workflow of that name."""
     key = scope.key(_KIND, name)
-    if not (await scope.read(key)).version(key):
-        raise await _unknown(scope, name, here)
+    return bool((await scope.read(key)).version(key))
 
 
 async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_unknown: bool) -> RemoteWorkflow:
@@ -181,13 +180,9 @@ async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_un
         return RemoteWorkflow(declared, inspect.Signature([_parameter(each) for each in declared.parameters]))
     if may_be_unknown:
         return RemoteWorkflow(Declared(name), None)
-    raise await _unknown(scope, name, here)
-
-
-async def _unknown(scope: Scope, name: str, here: Iterable[str]) -> UnknownWorkflowError:
     page = await scope.scan(*scope.key(_KIND).within(), limit=_MOST_NAMED)
     known = {key.parts[-1] for key in page.records}
-    return UnknownWorkflowError(name, tuple(sorted(known.union(here))), "this engine or those of its workers")
+    raise UnknownWorkflowError(name, tuple(sorted(known.union(here))), "this engine or those of its workers")
 
 
 def _parameter(declared: DeclaredParameter) -> inspect.Parameter:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
+import logging
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from standfast.errors import (
     InvalidWorkflowError,
@@ -11,13 +12,15 @@ from standfast.errors import (
     WrongArgumentsError,
 )
 from standfast.workflows.declaring.definition import Bound, Workflow, checked_name, place_of, unbound
-from standfast.workflows.starting.catalog import RemoteWorkflow, check_declared, find_remote
+from standfast.workflows.starting.catalog import RemoteWorkflow, find_remote, is_declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from standfast.durations import Duration
     from standfast.workflows.running.host import Host
+
+_log: Final = logging.getLogger("standfast.workflows")
 
 Unknown: TypeAlias = Literal["raise", "start"]
 """What happens to a start by a name that nobody knows."""
@@ -77,13 +80,17 @@ def check_registered(host: Host, workflow: Workflow[..., Any], *, drives: bool) 
         raise UnknownWorkflowError(_label(workflow), tuple(sorted(known)))
 
 
-async def check_child(host: Host, workflow: Workflow[..., Any]) -> None:
-    """Refuse to start a child that no worker could drive: the engine has another one, or nobody has had one."""
+async def check_child(host: Host, workflow: Workflow[..., Any], parent: str) -> None:
+    """Refuse a child that is another workflow than the engine has under that name.
+
+    One that it does not have may be one of other workers. If none has had it, that is only told: a worker may still
+    come, as when new code is deployed, and a run must not fail meanwhile.
+    """
     if (workflow.name, workflow.version) in host.workflows:
         check_registered(host, workflow, drives=True)
-    else:  # other workers may have it
-        names = [each.name for each in host.workflows.values() if not each.is_internal]
-        await check_declared(host.space, workflow.name, names)
+    elif not await is_declared(host.space, workflow.name):
+        told = "the run %r starts a child of %r, which no worker has had; it waits for one that has it"
+        _log.warning(told, parent, workflow.name)
 
 
 def _label(workflow: Workflow[..., Any]) -> str:
