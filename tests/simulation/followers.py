@@ -384,7 +384,7 @@ async def tail_a_run(chance: random.Random) -> None:
     async with space, sf.Engine(space, workflows=[count]) as engine:
         run = await engine.start(count)
         with patch.object(runs_tail, "talking", talking), patch.object(click, "echo", lines.append):
-            tailing = asyncio.ensure_future(runs_tail._follow(Target(), run.id, as_json=True))
+            tailing = asyncio.ensure_future(runs_tail.follow(Target(), run.id, as_json=True))
             await _ask(chance, run)
             await tailing
         told = [json.loads(line) for line in lines]
