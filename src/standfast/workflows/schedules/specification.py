@@ -40,8 +40,8 @@ class TickOptions(TypedDict, total=False):
             seconds. ``@hourly``, ``@daily``, ``@weekly``, ``@monthly`` and ``@yearly`` as well.
         zone: The time zone of ``cron``, like ``"Europe/Berlin"``; by default UTC.
         every: The time between two ticks, from one second on. The first is one period after the schedule was made.
-        backfill: Whether ticks that nobody was there for are made up for. By default a tick that is more than a second
-            late is skipped and counted as missed.
+        backfill: Whether missed ticks are made up for, one after another. By default a tick that is more than a second
+            late is left out and counted as missed.
         most_backfilled: How many missed ticks are made up for at most, the oldest first; the rest is counted as missed.
         jitter: Each tick fires up to that much later, always by the same amount for the same tick. Keeps many schedules
             from firing together.
@@ -60,7 +60,8 @@ class ScheduleOptions(TickOptions, total=False):
 
     Attributes:
         overlap: While a run of this schedule is unfinished, a tick is dropped (``"skip"``, the default), waits its turn
-            (``"queue"``), cancels the run first (``"cancel_running"``), or starts another one (``"allow"``).
+            (``"queue"``), cancels the run first (``"cancel_running"``), or starts another one (``"allow"``). A tick
+            that ``backfill`` makes up for waits its turn, except with ``"allow"``.
     """
 
     overlap: Overlap
