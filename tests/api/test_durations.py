@@ -92,6 +92,8 @@ async def lists(_ctx: sf.Context, _items: list[int]) -> None:
     """Do nothing with a list."""
 
 
+WHSEC: Final = "whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IQ=="
+
 MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     "Backoff.first": lambda length: Backoff(first=length),
     "Backoff.longest": lambda length: Backoff(longest=length),
@@ -106,7 +108,7 @@ MAKERS: Final[dict[str, Callable[[Any], object]]] = {
     "ActionLimit.ttl": lambda length: sf.ActionLimit(1, ttl=length),
     "Rate.per": lambda length: sf.Rate(1, per=length),
     "Batch.window": lambda length: sf.Batch(1, length),
-    "Debounce.window": lambda length: sf.Debounce(length),
+    "Debounce.window": sf.Debounce,
     "Debounce.max_wait": lambda length: sf.Debounce("1s", max_wait=length),
     "Queue.timeout": lambda length: sf.Queue(timeout=length),
     "Restart.grace": lambda length: sf.Restart(grace=length),
