@@ -40,6 +40,7 @@ from standfast.events._locks import (
     PresenceNotRenewed,
     ReleaseDelayed,
     Requeued,
+    SlowRoundTrip,
 )
 from standfast.events._schedules import (
     ScheduleEvent,
@@ -117,6 +118,7 @@ __all__ = [
     "ScheduleEvent",
     "SchedulePaused",
     "SlowCommit",
+    "SlowRoundTrip",
     "StepArgumentsDiffer",
     "StepRecorded",
     "StepRetried",
