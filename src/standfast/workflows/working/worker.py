@@ -41,7 +41,10 @@ FLUSH_AFTER: Final = 0.02
 """Seconds after which marks are written though nothing needs them to be."""
 
 HELD_UP: Final = 0.5
-"""A worker that wakes up so many seconds too late says so: something blocks its event loop."""
+"""An event loop that stands still for so many seconds is told: something blocks it."""
+
+PULSE: Final = 0.1
+"""Seconds between two beats of the event loop. No hold-up that is longer than ``HELD_UP`` falls between them."""
 
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
@@ -51,6 +54,31 @@ AHEAD: Final = 4
 
 LAST: Final = 1.0
 """Seconds that are waited for what is left to do when every run is handed back."""
+
+
+@final
+class Pulse:
+    """Beats on an event loop while a worker runs, so that a loop that stands still is seen whenever that happens.
+
+    A hold-up delays the next beat by its length, less at most the time between two beats.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, held_up: Callable[[float], None]) -> None:
+        self._loop, self._held_up = loop, held_up
+        self._next = self._begin()
+
+    def _begin(self) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._loop.time() + PULSE, self._beat)
+
+    def _beat(self) -> None:
+        late = self._loop.time() - self._next.when()
+        self._next = self._begin()
+        if late >= HELD_UP - PULSE:
+            self._held_up(late)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._next.cancel()
 
 
 @final
@@ -64,6 +92,7 @@ class Worker:
         self._news: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
+        self._pulse: Pulse | None = None
         self._ready: Final[OrderedDict[str, None]] = OrderedDict()
         self._capacity, self._ended, self._took = Capacity(), 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,6 +117,10 @@ class Worker:
         await watch.__aenter__()
         self._hearing = asyncio.get_running_loop().create_task(self._hear(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
+        self._pulse = Pulse(asyncio.get_running_loop(), self._tell_held_up)
+
+    def _tell_held_up(self, late: float) -> None:
+        self._host.emit(LoopHeldUp(at=self._host.clock.wall(), seconds=late))
 
     async def join(self) -> None:
         """Wait until the worker has stopped. If that is because of an error that nobody expected, raise it."""
@@ -240,15 +273,11 @@ class Worker:
 
     async def _rest(self) -> None:
         self._resting = True
-        loop, seconds = asyncio.get_running_loop(), self._seconds_to_rest()
-        began = loop.time()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._seconds_to_rest()):
                 await self._news.wait()
         except TimeoutError:
-            late = loop.time() - began - seconds
-            if late > HELD_UP:
-                self._host.emit(LoopHeldUp(at=self._host.clock.wall(), seconds=late))
+            return
         finally:
             self._resting = False
 
@@ -463,6 +492,8 @@ class Worker:
         self._news.set()
         if self._main is not None:
             await asyncio.gather(self._main, return_exceptions=True)
+        if self._pulse is not None:
+            self._pulse.stop()
         loaded = [each for each in self._host.loaded.values() if each.claim is not None]
         hurried = asyncio.ensure_future(self._hurried.wait())
         await asyncio.gather(*(self._let_go(each, grace, hurried) for each in loaded), return_exceptions=True)
@@ -485,6 +516,8 @@ class Worker:
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
         self.is_stopping = True
+        if self._pulse is not None:
+            self._pulse.stop()
         loops = {task for task in (self._main, self._hearing) if task is not None}
         for task in loops:
             task.cancel()
