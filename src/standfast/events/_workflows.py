@@ -158,7 +158,8 @@ class RunLeftBehind(RunEvent, frozen=True, kw_only=True):
 class LoopHeldUp(Event, frozen=True, kw_only=True):
     """The event loop of a worker stood still for half a second or longer: something in async code blocks it.
 
-    ``seconds`` is how long, to a tenth of a second. Let plain functions be steps: they run in threads. Leases are not lost by it, but every run here waits.
+    ``seconds`` is how long, to a tenth of a second. Let plain functions be steps: they run in threads. Leases are not
+    lost by it, but every run here waits.
     """
 
     level: ClassVar[Level] = "warning"

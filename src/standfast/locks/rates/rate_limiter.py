@@ -182,9 +182,7 @@ class RateLimiter:
                 await self._leave(waiter)
                 raise RateTimeoutError(self._key, limit or 0.0, missed.retry_after)
 
-    async def _wait_in_line(
-        self, waiter: str, cost: int, lifeline: str, deadline: float, watch: Watch
-    ) -> Pass | None:
+    async def _wait_in_line(self, waiter: str, cost: int, lifeline: str, deadline: float, watch: Watch) -> Pass | None:
         """Return None when the tokens are taken, or the last answer when the deadline has passed."""
         loop = asyncio.get_running_loop()
         while True:
