@@ -103,5 +103,5 @@ async def test_a_step_that_blocks_the_loop_is_told_each_time() -> None:
         for number in range(1, 4):
             await (await engine.start(blocks, HELD_UP + PULSE)).result()
             async with asyncio.timeout(5):
-                while len([event for event in told if isinstance(event, LoopHeldUp)]) < number:
-                    await asyncio.sleep(0)  # noqa: ASYNC110 -- a hook has no other way to be waited for
+                while len([event for event in told if isinstance(event, LoopHeldUp)]) < number:  # noqa: ASYNC110 -- nothing else tells
+                    await asyncio.sleep(0)
