@@ -51,6 +51,7 @@ from standfast.events._schedules import (
 )
 from standfast.events._stores import (
     Checkpointed,
+    ClockStepped,
     ForeignHandleSeen,
     OutcomeSettled,
     OutcomeUnknown,
@@ -84,6 +85,7 @@ __all__ = [
     "NO_HOOKS",
     "SLOW_HOOK",
     "Checkpointed",
+    "ClockStepped",
     "EntriesFell",
     "Event",
     "ForeignHandleSeen",

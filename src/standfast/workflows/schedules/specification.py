@@ -103,9 +103,10 @@ class Schedule:
         Schedule(report, "eu", id="daily-report", cron="0 9 * * mon-fri", zone="Europe/Berlin")
         Schedule(sweep, id="sweep", every="5 minutes", overlap="skip", kwargs={"limit": 100})
 
-    Each tick starts one run, however many processes look after the schedule. Times are those of the clock on the wall:
-    a time of day that is skipped when clocks go forward runs at that moment, one that occurs twice runs once; where the
-    hours are ``*`` or ``*/2``, ticks follow the clock instead and run whenever it shows a time that matches.
+    Each tick starts one run, however many processes look after the schedule. Times are those of the clock on the wall,
+    of the store's server or of the machine that its file lies on. A time of day that is skipped when clocks go forward
+    runs at that moment, one that occurs twice runs once; where the hours are ``*`` or ``*/2``, ticks follow the clock
+    instead and run whenever it shows a time that matches.
 
     Args:
         workflow: The workflow, or its name.
