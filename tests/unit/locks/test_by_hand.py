@@ -282,7 +282,7 @@ async def test_withdrawing_leaves_the_line_and_keeps_a_hold(slot: AtomicState[An
 # --- what was stored ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damaged", [None, 7, [], {}, {"holders": 3, "waiters": None}, {"holders": [{"fence": 9}]}])
+@pytest.mark.parametrize("damaged", [None, 7, [], {}, {"holders": 3, "waiters": None}, {"holders": [None]}])
 async def test_a_damaged_record_is_repaired_without_turning_the_fence_back(scope: Scope, damaged: Any) -> None:
     """What cannot be read holds up nobody, and the next fence is higher than every one before."""
     slot = Slots(scope).shared("lock")

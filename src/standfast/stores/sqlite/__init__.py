@@ -65,7 +65,7 @@ async def open_sqlite(
 
 
 def _find(path: str, options: Options) -> SharedFile:
-    return share(prepare(path, network_allowed=options.network == "allow", others_allowed=options.others == "allow"))
+    return share(prepare(path, options))
 
 
 async def _open_backend(find: Callable[[], SharedFile], options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
