@@ -79,6 +79,7 @@ from standfast.events._workflows import (
     UnloadSwallowed,
     WorkerDied,
     WorkerFails,
+    WorkerWaits,
 )
 
 __all__ = [
@@ -134,4 +135,5 @@ __all__ = [
     "UnloadSwallowed",
     "WorkerDied",
     "WorkerFails",
+    "WorkerWaits",
 ]

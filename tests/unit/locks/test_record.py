@@ -391,3 +391,28 @@ def test_impossible_names_and_times_are_refused(who: Any, now: Any) -> None:
     """A holder has a name; time is an instant, never a float of seconds."""
     with pytest.raises(InvalidLockArgumentError, match="of a lock"):
         release(None, who, now=now)
+
+
+def test_a_waiter_that_asks_too_rarely_is_told_that_it_lost_its_place() -> None:
+    """Whether it finds its own place lapsed, or others have swept it away meanwhile; others are told nothing."""
+    record, _ = take(line_of("a", lease=100), "slow", waiter_ttl=10)
+    record, second = take(record, "quick", 5, waiter_ttl=10)
+    assert (second.position, second.requeued) == (1, False)
+
+    assert take(record, "slow", 11, waiter_ttl=10)[1] == LockPosition(acquired=False, position=1, requeued=True)
+
+    record, moved = take(record, "quick", 14, waiter_ttl=10)
+    assert (moved.position, moved.requeued, record.lapsed) == (0, False, ("slow",))
+    record, told = take(record, "slow", 20, waiter_ttl=10)
+    assert (told.position, told.requeued, record.lapsed) == (1, True, ())
+    assert not take(record, "slow", 21, waiter_ttl=10)[1].requeued
+
+
+def test_who_lost_its_place_is_forgotten_when_it_leaves_or_the_line_is_empty() -> None:
+    """A record at rest remembers nobody."""
+    record, _ = take(line_of("a", lease=100), "slow", waiter_ttl=10)
+    swept, _ = take(record, "b", 20, waiter_ttl=10)
+    assert swept.lapsed == ("slow",)
+    assert withdraw(swept, "slow", now=at(20))[0].lapsed == release(swept, "slow", now=at(20))[0].lapsed == ()
+    alone, _ = release(withdraw(swept, "b", now=at(20))[0], "a", now=at(20))
+    assert alone.lapsed == ()

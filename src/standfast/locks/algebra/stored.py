@@ -1,9 +1,9 @@
 """A whole lock as one value, and how to read it from whatever a slot holds.
 
-Nothing, and what has no lists of holders and waiters, is an empty lock. A waiter that cannot be read is left out: it loses
-its place. A holder that cannot be read is refused, and so is a value that is something else: to take either for a free
-lock would let two in. Other shapes are read: a waiter that is a bare text, a holder without a fence, and records with
-``holderId``, ``leaseExpiresAt`` and ``expiresAt``, whose times are in milliseconds.
+Nothing, and what has no lists of holders and waiters, is an empty lock. A waiter that cannot be read is left out: it
+loses its place. A holder that cannot be read is refused, and so is a value that is something else: to take either for a
+free lock would let two in. Other shapes are read: a waiter that is a bare text, a holder without a fence, and records
+with ``holderId``, ``leaseExpiresAt`` and ``expiresAt``, whose times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ class LockRecord(Struct, frozen=True):
     """A whole lock: its holders, its waiters in order, and the last fence that was given out.
 
     ``permits`` is the number that those who use it have agreed on. None: from before it was kept, or never said.
+    ``lapsed`` are waiters that lost their place because they did not ask in time, to be told so when they do.
     """
 
     holders: tuple[LockHolder, ...] = ()
     waiters: tuple[LockWaiter, ...] = ()
     fence: int = 0
     permits: int | None = None
+    lapsed: tuple[str, ...] = ()
 
     def is_in_use(self, at: Instant) -> bool:
         """Tell whether anyone holds or waits at ``at``."""
@@ -90,7 +92,8 @@ def read_lock_record(value: object) -> LockRecord:
         if waiter.holder_id not in holders:
             waiters.setdefault(waiter.holder_id, waiter)
     fence = max(_fence(value), *(holder.fence for holder in holders.values()), 0)
-    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value))
+    lapsed = tuple(each for each in _items(value, "lapsed") if isinstance(each, str))
+    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value), lapsed)
 
 
 def _holder(value: object) -> LockHolder | None:
@@ -98,7 +101,9 @@ def _holder(value: object) -> LockHolder | None:
         return None
     holder_id, ends_at = _id(value), _end(value, "lease_expires_at", "leaseExpiresAt")
     if not isinstance(holder_id, str) or not holder_id or ends_at is None:
-        raise DecodeError(f"a holder of the lock is {ascii(value)[:100]}, which names no holder with an end; {_WAY_OUT}")
+        raise DecodeError(
+            f"a holder of the lock is {ascii(value)[:100]}, which names no holder with an end; {_WAY_OUT}"
+        )
     return LockHolder(holder_id, ends_at, _fence(value))
 
 

@@ -6,6 +6,7 @@ Hints tell what is ready; the timer index tells what is due; now and then it loo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
@@ -13,7 +14,7 @@ from zlib import crc32
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StandfastError
-from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails
+from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails, WorkerWaits
 from standfast.stores.protocol import Delete
 from standfast.workflows.running.control import Unload
 from standfast.workflows.running.driving import drive, is_resting, release, suspend
@@ -24,12 +25,16 @@ from standfast.workflows.working.looking_after import look_after
 from standfast.workflows.working.paging import PAGE, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from standfast.clock import Clock
+    from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Record, Watch
     from standfast.workflows.running.activation import Activation
     from standfast.workflows.running.host import Host
+
+_logger: Final = logging.getLogger("standfast")
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
@@ -54,6 +59,30 @@ AHEAD: Final = 4
 
 LAST: Final = 1.0
 """Seconds that are waited for what is left to do when every run is handed back."""
+
+
+SHOWN: Final = 10
+"""How many of those that are waited for are named."""
+
+
+def tell_waits(hooks: Hooks, clock: Clock, under_way: Sequence[str], grace: float) -> None:
+    """Tell what is waited for when a worker or a server stops; where nobody listens, on the log, which is stderr."""
+    if not under_way or not grace:
+        return
+    waits = WorkerWaits(at=clock.wall(), waits_for=tuple(under_way[:SHOWN]), count=len(under_way), grace=grace)
+    if hooks:
+        hooks.emit(waits)
+    else:
+        _logger.warning("%s", waiting_line(waits))
+
+
+def waiting_line(waits: WorkerWaits) -> str:
+    """Say in a line what is waited for."""
+    others = f" and {waits.count - SHOWN:,} others" if waits.count > SHOWN else ""
+    return (
+        f"waiting up to {waits.grace:g} s for what is under way: {', '.join(waits.waits_for)}{others};"
+        " then it is cancelled, and what is durable is handed back. Ctrl-C once more waits for nothing"
+    )
 
 
 @final
@@ -495,6 +524,10 @@ class Worker:
         if self._pulse is not None:
             self._pulse.stop()
         loaded = [each for each in self._host.loaded.values() if each.claim is not None]
+        under_way = [
+            f"{each.keys.id} ({branch.step})" for each in loaded for branch in each.branches if branch.is_in_effect
+        ]
+        tell_waits(self._host.hooks, self._host.clock, under_way, grace)
         hurried = asyncio.ensure_future(self._hurried.wait())
         await asyncio.gather(*(self._let_go(each, grace, hurried) for each in loaded), return_exceptions=True)
         hurried.cancel()
