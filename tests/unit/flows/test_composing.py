@@ -328,7 +328,9 @@ async def test_every_request_has_an_idempotency_key_to_hand_on(policy: str, dura
     async def many(request: sf.Request, names: list[str]) -> str:
         return await one(request, names[0])
 
-    retry = {"retry": sf.Retry(attempts=2, delay="1ms")} if policy not in REFUSED["retry"] and durable else {}
+    retry: dict[str, Any] = (
+        {"retry": sf.Retry(attempts=2, delay="1ms")} if policy not in REFUSED["retry"] and durable else {}
+    )
     is_batch = policy == "batch"
     flow.action(name="work", concurrency=POLICIES[policy], durable=durable, **retry)(many if is_batch else one)
     given = {"names": "a"} if is_batch else {"name": "a"}

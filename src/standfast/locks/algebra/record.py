@@ -281,7 +281,7 @@ class _Table:
             for each in line.holders
         )
         waiters = tuple(LockWaiter(each.entry.id, _until(each.entry)) for each in line.waiters)
-        present = {each.entry.id for each in (*line.holders, *line.waiters)}
+        present = {*(each.entry.id for each in line.holders), *(each.entry.id for each in line.waiters)}
         # Who comes back to an empty line has nothing to be told: the permit is its own.
         lapsed = tuple(each for each in self.lapsed if each not in present) if present else ()
         return LockRecord(holders, waiters, self._fence, self._permits, lapsed)

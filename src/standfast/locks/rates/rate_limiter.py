@@ -20,7 +20,7 @@ from standfast.stores.protocol import Decision, Delete, Put, Wake
 from standfast.stores.proving import tied_lifeline
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -131,28 +131,18 @@ class RateLimiter:
             LineFullError: 1,000 wait already.
             RateMismatchError: The limiter is in use with another rate.
         """
-        answer, _ = await self._ask(cost, waiter)
-        return answer
+        return await self._update(lambda bucket, now: self._ask(bucket, cost, now, waiter))
 
-    async def _ask(self, cost: int, waiter: str | None, lifeline: str = "") -> tuple[Pass, frozenset[str]]:
-        """Ask to pass, also past processes that have died; return the answer, and the lifelines of those in front."""
+    def _ask(
+        self, bucket: Bucket, cost: int, now: Instant, waiter: str | None, lifeline: str = ""
+    ) -> tuple[Bucket, Pass]:
+        """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
+        severed = self._severed(each.lifeline for each in bucket.waiters)
+        bucket = self._agreed(algebra.bury(bucket, severed, now) if severed else bucket)
+        return algebra.ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, lifeline=lifeline)
 
-        def change(bucket: Bucket, now: Instant) -> tuple[Bucket, tuple[Pass, frozenset[str]]]:
-            after, answer = algebra.ask(
-                self._agreed(bucket), cost, now, waiter=waiter, ttl=self._ttl, lifeline=lifeline
-            )
-            in_front = after.waiters[: max(0, answer.position)]
-            return after, (answer, frozenset(each.lifeline for each in in_front if each.lifeline))
-
-        while True:
-            answer, lifelines = await self._update(change)
-            severed = self._severed(lifelines)
-            if not severed:
-                return answer, lifelines
-            await self._update(lambda bucket, now, dead=severed: (algebra.bury(bucket, dead, now), None))
-
-    def _severed(self, lifelines: frozenset[str]) -> frozenset[str]:
-        return frozenset(each for each in lifelines if self._scope.store.is_severed(each))
+    def _severed(self, lifelines: Iterable[str]) -> frozenset[str]:
+        return frozenset(each for each in {*lifelines} if each and self._scope.store.is_severed(each))
 
     async def acquire(self, cost: int = 1, *, timeout: Duration | None = None) -> None:
         """Take ``cost`` tokens, waiting in line for as long as it takes, or until ``timeout`` is over.
@@ -184,16 +174,22 @@ class RateLimiter:
 
     async def _wait_in_line(self, waiter: str, cost: int, lifeline: str, deadline: float, watch: Watch) -> Pass | None:
         """Return None when the tokens are taken, or the last answer when the deadline has passed."""
-        loop = asyncio.get_running_loop()
-        while True:
-            answer, in_front = await self._ask(cost, waiter, lifeline)
-            left = deadline - loop.time()
-            if answer or left <= 0:
-                return None if answer else answer
+        loop, in_front = asyncio.get_running_loop(), frozenset[str]()
+
+        def ask(bucket: Bucket, now: Instant) -> tuple[Bucket, Pass]:
+            nonlocal in_front
+            after, answer = self._ask(bucket, cost, now, waiter, lifeline)
+            in_front = frozenset(each.lifeline for each in after.waiters[: max(0, answer.position)] if each.lifeline)
+            return after, answer
+
+        while not (answer := await self._update(ask)):
+            if (left := deadline - loop.time()) <= 0:
+                return answer
             until = loop.time() + min(left, self._pause(answer))
             while (rest := until - loop.time()) > 0 and not self._severed(in_front):
                 if await watch.wait(min(rest, PROBE_EVERY) if in_front else rest) is not None:
                     break
+        return None
 
     def _pause(self, answer: Pass) -> float:
         """Return when to ask again unhinted. The first comes on time; the others are woken when they become first."""
