@@ -79,9 +79,7 @@ def read_lock_record(value: object) -> LockRecord:
     Raises:
         DecodeError: It may be a lock that is held, and cannot be read.
     """
-    if isinstance(value, Mapping) and value and not KNOWN & value.keys():
-        names = ", ".join(sorted(ascii(name)[:30] for name in cast("Mapping[object, object]", value))[:5])
-        raise DecodeError(f"the slot holds something that is no lock, with {names}; {_WAY_OUT}")
+    _refuse_another(value)
     holders: dict[str, LockHolder] = {}
     for holder in filter(None, map(_holder, _items(value, "holders"))):
         twin = holders.get(holder.holder_id)
@@ -94,6 +92,14 @@ def read_lock_record(value: object) -> LockRecord:
     fence = max(_fence(value), *(holder.fence for holder in holders.values()), 0)
     lapsed = tuple(each for each in _items(value, "lapsed") if isinstance(each, str))
     return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value), lapsed)
+
+
+def _refuse_another(value: object) -> None:
+    """Refuse data that has nothing of a lock: to write one over it would lose it."""
+    names = {*cast("Mapping[object, object]", value)} if isinstance(value, Mapping) else set[object]()
+    if names and not names & KNOWN:
+        shown = ", ".join(sorted(ascii(name)[:30] for name in names)[:5])
+        raise DecodeError(f"the slot holds something that is no lock, with {shown}; {_WAY_OUT}")
 
 
 def _holder(value: object) -> LockHolder | None:
