@@ -25,7 +25,10 @@ from standfast.stores.opening import open_store
         ("sqlite:///folder/", "name a file"),
         ("sqlite:///:memory:", "for memory write 'memory://'"),
         ("sqlite:///a#b.db", "written %23"),
-        ("sqlite:///x.db?colour=red", "unknown option 'colour'; there are busy, network, others, commits, hints, folder"),
+        (
+            "sqlite:///x.db?colour=red",
+            "there are busy, network, others, commits, hints, folder",
+        ),
         ("sqlite:///x.db?busy=soon", "busy: "),
         ("sqlite:///x.db?network=maybe", "network is one of refuse, allow, not 'maybe'"),
         ("sqlite:///%FF.db", "not text in UTF-8"),
