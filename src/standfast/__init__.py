@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from standfast import blocking
-    from standfast.errors import StandfastError
+    from standfast import blocking, errors
+    from standfast.errors import StandfastError, StoreError
     from standfast.flows.arrival import Arrival, Principal
     from standfast.flows.dispatch import Dispatcher
     from standfast.flows.flow import Flow
@@ -85,6 +85,7 @@ __all__ = [
     "Space",
     "StandfastError",
     "Step",
+    "StoreError",
     "TenantLimits",
     "Webhook",
     "Workflow",
@@ -92,6 +93,7 @@ __all__ = [
     "blocking",
     "chain_headers",
     "current_step",
+    "errors",
     "lifespan",
     "new_token",
     "open",
@@ -131,6 +133,8 @@ _HOMES = {
     "Flow": "standfast.flows.flow",
     "Happened": "standfast.workflows.context.performing",
     "StandfastError": "standfast.errors",
+    "StoreError": "standfast.errors",
+    "errors": "standfast.errors",
     "Join": "standfast.flows.policies",
     "Key": "standfast.keys",
     "KeyFamily": "standfast.keys",

@@ -128,3 +128,9 @@ def test_the_bill_of_materials_has_everything_that_faces_the_network() -> None:
 def pins(name: str) -> dict[str, str]:
     """Return the versions that a file of requirements pins."""
     return dict(re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements" / f"{name}.txt").read_text()))
+
+
+def test_errors_are_found_on_a_fresh_import() -> None:
+    """``sf.errors`` needs no import of its own, and the root of what stores raise is at the top."""
+    code = "import standfast as sf; print(sf.errors.StoreError is sf.StoreError, sf.StoreError.__name__)"
+    assert ask(code) == "True StoreError"

@@ -8,6 +8,7 @@ from standfast.blocking._background import Call, call
 
 if TYPE_CHECKING:
     from standfast.blocking._background import Background
+    from standfast.durations import Duration
     from standfast.stores.protocol import Hint
     from standfast.stores.protocol import Watch as AsyncWatch
 
@@ -22,8 +23,8 @@ class Watch:
         self._background: Final = background
         self._watch: Final = watch
 
-    def wait(self, timeout: float | None = None) -> Hint | None:
-        """Return the hints since the last call, waiting for one if there is none; None after ``timeout`` seconds.
+    def wait(self, timeout: Duration | None = None) -> Hint | None:
+        """Return the hints since the last call, waiting for one if there is none; None after ``timeout``.
 
         Raises:
             ForkedError: This is a forked child: the parent listens. Watch anew.

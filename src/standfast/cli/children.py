@@ -56,6 +56,11 @@ class Child:
         self._process: Final = _start(command, environment, arrangement)
         self._look()
 
+    @property
+    def pid(self) -> int:
+        """The process id of the command."""
+        return self._process.pid
+
     def send(self, number: int) -> None:
         """Send it a signal; to its whole group, if it has one of its own."""
         if not self.ended.done():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
+import click
 from msgspec import Struct
 
 import standfast as sf
@@ -86,6 +88,10 @@ async def _run_under(hold: Hold, job: Job, signals: _Signals) -> int:
     return child.ended.result()
 
 
+SAID_AFTER: Final = 1.0
+"""Seconds after which a command that goes on after a signal is told of."""
+
+
 @final
 class _Signals:
     """What is sent to us: it ends the wait for the lock, and later is the command's."""
@@ -107,6 +113,18 @@ class _Signals:
     def _hear(self, number: int) -> None:
         if self._child is not None:
             self._child.pass_on(number)
+            asyncio.get_running_loop().call_later(SAID_AFTER, self._say, self._child, number)
         elif self._task is not None and self.heard is None:
             self.heard = number
             self._task.cancel()
+
+    @staticmethod
+    def _say(child: Child, number: int) -> None:
+        """Say what is waited for, if the command did not end at once."""
+        if not child.ended.done():
+            name = signal.Signals(number).name
+            click.echo(
+                f"{name} was passed on to the command (process {child.pid}), which goes on; it is waited for, and the"
+                " lock is held until it ends. Another signal is passed on as well.",
+                err=True,
+            )

@@ -12,10 +12,11 @@ import msgspec
 from msgspec.structs import asdict
 
 from standfast.clock import SYSTEM_CLOCK
-from standfast.events import RunMoved, StepRecorded
+from standfast.events import RunMoved, StepRecorded, WorkerWaits
 from standfast.logs import as_json, as_logfmt, event_name
 from standfast.masking import mask_text
 from standfast.workflows.storing.records import ENDED
+from standfast.workflows.working.worker import waiting_line
 
 if TYPE_CHECKING:
     from standfast.events import Event
@@ -41,6 +42,8 @@ class Telling:
         self._count(event)
         if self._style == "json":
             click.echo(as_json({"event": event_name(type(event)), **_facts(event)}))
+        elif isinstance(event, WorkerWaits) and self._style == "text":
+            self._line(waiting_line(event), event.level, err=True)
         elif event.level in LOUD and self._style == "text":
             self._line(as_logfmt({"event": event_name(type(event)), **_facts(event)}), event.level)
 
@@ -100,13 +103,13 @@ class Telling:
         line = {"event": event, "at": SYSTEM_CLOCK.wall(), **facts}
         click.echo(msgspec.json.encode(line).decode())
 
-    def _line(self, words: str, level: str = "info") -> None:
+    def _line(self, words: str, level: str = "info", *, err: bool = False) -> None:
         if self._style == "quiet":
             return
         if self._shown:
             click.echo(CLEAR, err=True, nl=False)
             self._shown = ""
-        click.echo(click.style(words, fg={"error": "red", "warning": "yellow"}.get(level)))
+        click.echo(click.style(words, fg={"error": "red", "warning": "yellow"}.get(level)), err=err)
 
 
 def _facts(event: Event) -> dict[str, Any]:

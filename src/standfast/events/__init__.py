@@ -40,6 +40,7 @@ from standfast.events._locks import (
     PresenceNotRenewed,
     ReleaseDelayed,
     Requeued,
+    SlowRoundTrip,
 )
 from standfast.events._schedules import (
     ScheduleEvent,
@@ -50,6 +51,7 @@ from standfast.events._schedules import (
 )
 from standfast.events._stores import (
     Checkpointed,
+    ClockStepped,
     ForeignHandleSeen,
     OutcomeSettled,
     OutcomeUnknown,
@@ -77,12 +79,14 @@ from standfast.events._workflows import (
     UnloadSwallowed,
     WorkerDied,
     WorkerFails,
+    WorkerWaits,
 )
 
 __all__ = [
     "NO_HOOKS",
     "SLOW_HOOK",
     "Checkpointed",
+    "ClockStepped",
     "EntriesFell",
     "Event",
     "ForeignHandleSeen",
@@ -117,6 +121,7 @@ __all__ = [
     "ScheduleEvent",
     "SchedulePaused",
     "SlowCommit",
+    "SlowRoundTrip",
     "StepArgumentsDiffer",
     "StepRecorded",
     "StepRetried",
@@ -130,4 +135,5 @@ __all__ = [
     "UnloadSwallowed",
     "WorkerDied",
     "WorkerFails",
+    "WorkerWaits",
 ]

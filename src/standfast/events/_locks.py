@@ -18,6 +18,18 @@ class PresenceNotRenewed(StoreEvent, frozen=True, kw_only=True):
     left: float
 
 
+class SlowRoundTrip(StoreEvent, frozen=True, kw_only=True):
+    """One answer of the store took so much of a lease that it was asked again. Nothing is lost.
+
+    A few are no harm: a new connection, a failover, a pause of the machine. If most are so slow, choose a longer lease.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    seconds: float
+    lease: float
+
+
 class PresenceLost(StoreEvent, frozen=True, kw_only=True):
     """This process can no longer rely on being taken for alive. What it held with that presence is lost."""
 

@@ -23,6 +23,20 @@ class SlowCommit(StoreEvent, frozen=True, kw_only=True):
     """How many commits shared the transaction."""
 
 
+class ClockStepped(StoreEvent, frozen=True, kw_only=True):
+    """The time of day is not what the store's time followed: the machine's clock was set, or it was wrong before.
+
+    ``seconds`` is by how much the time of day is ahead of the store's time, negative if it is behind. The store's time
+    follows it without a jump, and no lease ends early. Schedules are off by what is left until ``settles_in`` seconds
+    have passed. To be done with it sooner, close the file in all processes and open it again.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    seconds: float
+    settles_in: float
+
+
 class ForeignHandleSeen(StoreEvent, frozen=True, kw_only=True):
     """Another library has the store's file open in this process. The store refuses to work until it is gone."""
 

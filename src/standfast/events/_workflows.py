@@ -155,10 +155,26 @@ class RunLeftBehind(RunEvent, frozen=True, kw_only=True):
     workflow: str
 
 
-class LoopHeldUp(Event, frozen=True, kw_only=True):
-    """The event loop of a worker stood still: something in a workflow or an async step blocks it.
+class WorkerWaits(Event, frozen=True, kw_only=True):
+    """A worker was told to stop, and waits for what is under way: at most ``grace`` seconds, then it is cancelled.
 
-    Let plain functions be steps: they run in threads. Leases are not lost by it, but every run here waits.
+    ``waits_for`` names the first of them: runs with their steps, requests with their actions; ``count`` says how many
+    there are. Durable ones are handed back, and others go on with them. Ctrl-C, or another signal to stop, does not
+    wait: a second one under ``standfast worker`` cancels the steps at once; elsewhere it ends the process.
+    """
+
+    level: ClassVar[Level] = "warning"
+
+    waits_for: tuple[str, ...]
+    count: int
+    grace: float
+
+
+class LoopHeldUp(Event, frozen=True, kw_only=True):
+    """The event loop of a worker stood still for half a second or longer: something in async code blocks it.
+
+    ``seconds`` is how long, to a tenth of a second. Let plain functions be steps: they run in threads. Leases are not
+    lost by it, but every run here waits.
     """
 
     level: ClassVar[Level] = "warning"

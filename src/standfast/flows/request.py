@@ -205,8 +205,11 @@ class Request(Struct, frozen=True, eq=False):
 
     @property
     def idempotency_key(self) -> str:
-        """What the caller gave, or empty."""
-        return self._arrival.idempotency_key
+        """What to hand on to whoever must not do something twice: what the caller gave, else one of the request's own.
+
+        It is the same in every attempt of this request, and in no other request.
+        """
+        return self._arrival.idempotency_key or f"request:{self.id}"
 
     @property
     def session(self) -> Session:

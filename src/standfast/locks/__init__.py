@@ -23,7 +23,7 @@ from standfast.locks.runs.run_line import RunLockInfo
 from standfast.locks.runs.run_locks import RunHolding, RunLocks
 from standfast.locks.semaphore import Semaphore
 from standfast.locks.state.atomic_state import AtomicState
-from standfast.locks.state.by_hand import DurableMutex, DurableSemaphore, LockByHand
+from standfast.locks.state.by_hand import DurableMutex, DurableSemaphore, LockByHand, PollWarning
 from standfast.locks.state.events import (
     StateChanged,
     StateConflict,
@@ -62,6 +62,7 @@ __all__ = [
     "OnLost",
     "Pass",
     "PermitsWarning",
+    "PollWarning",
     "RateLimiter",
     "RateState",
     "Renewal",

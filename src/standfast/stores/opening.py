@@ -56,12 +56,16 @@ _SERVERS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 """The schemes of servers: the module that opens them, the extra that installs the driver, and the driver."""
 
+_DESIGNED: Final = frozenset({"mssql", "sqlserver"})
+"""Schemes of a server that there is a design for, and no store."""
+
 _SQLITE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "busy": (),
     "network": ("refuse", "allow"),
     "others": ("refuse", "allow"),
     "commits": ("auto", "loop", "thread"),
     "hints": ("machine", "process"),
+    "folder": ("refuse", "create"),
 }
 
 
@@ -134,6 +138,12 @@ def file_of(url: str) -> str | None:
 def _what_to_type(url: str, scheme: str) -> str:
     if "://" not in url:
         return f"it has no scheme; for a file write {f'sqlite:///{url}'!r}"
+    if scheme.lower() in _DESIGNED:
+        return (
+            f"{scheme}:// (Microsoft SQL Server) is designed and not shipped; decision record ADR 0067"
+            " (docs/adr/0067-sql-server-is-designed-not-shipped.md) says why and what is missing."
+            f" Write one of {', '.join(map(repr, EXAMPLES.values()))}"
+        )
     close = difflib.get_close_matches(scheme.lower(), EXAMPLES, n=1)
     if close:
         return f"unknown scheme {scheme!r}; did you mean {EXAMPLES[close[0]]!r}?"

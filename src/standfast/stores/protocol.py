@@ -199,8 +199,8 @@ class Hint(Struct, frozen=True):
 class Watch(Protocol):
     """A subscription to hints. Use it as an async context manager; outside of it, it hears nothing."""
 
-    async def wait(self, timeout: float | None = None) -> Hint | None:
-        """Return the hints since the last call, waiting for one if there is none; None after ``timeout`` seconds."""
+    async def wait(self, timeout: Duration | None = None) -> Hint | None:
+        """Return the hints since the last call, waiting for one if there is none; None after ``timeout``."""
         ...
 
     async def __aenter__(self) -> Self: ...

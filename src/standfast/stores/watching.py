@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self, final
 
+from standfast.durations import optional_seconds
 from standfast.stores.backend import SubscribesElsewhere
 from standfast.stores.protocol import Hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.backend import Backend
 
@@ -66,10 +68,11 @@ class BackendWatch:
             self._about.add(about)
         self._heard.set()
 
-    async def wait(self, timeout: float | None = None) -> Hint | None:
-        """Return the hints since the last call; wait for one at most ``timeout`` seconds."""
+    async def wait(self, timeout: Duration | None = None) -> Hint | None:
+        """Return the hints since the last call; wait for one at most for ``timeout``."""
+        limit = optional_seconds(timeout, what="timeout")
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit):
                 await self._heard.wait()
         except TimeoutError:
             return None

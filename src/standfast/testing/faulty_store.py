@@ -6,12 +6,14 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
+from standfast.durations import optional_seconds
 from standfast.testing.faults import ROUGH, Dice, Fate, Faults, lost, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from standfast.clock import Instant
+    from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.protocol import (
         Capabilities,
@@ -192,13 +194,13 @@ class _FaultyWatch:
     async def __aexit__(self, *exc: object) -> None:
         await self._watch.__aexit__(*exc)
 
-    async def wait(self, timeout: float | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Hint | None:
         """Return the hints since the last call, except those that are lost; some once more."""
         if self._again is not None:
             hint, self._again = self._again, None
             return hint
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(optional_seconds(timeout, what="timeout")):
                 return await self._misheard()
         except TimeoutError:
             return None

@@ -7,11 +7,13 @@ import itertools
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
 from standfast.clock import SYSTEM_CLOCK, Clock, Instant
+from standfast.durations import optional_seconds
 from standfast.stores.protocol import Capabilities, Commit, Conflict, Decided, Delete, Put, Record, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from standfast.durations import Duration
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change, Decision, Hint, Verdict, Wake, Watch
 
@@ -124,10 +126,10 @@ class _Deaf:
 
     async def __aexit__(self, *exc: object) -> None: ...
 
-    async def wait(self, timeout: float | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Hint | None:
         """Wait in vain."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(optional_seconds(timeout, what="timeout")):
                 await asyncio.get_running_loop().create_future()
         except TimeoutError:
             pass

@@ -83,7 +83,10 @@ async def test_a_worker_says_what_it_does_and_hands_back_when_it_is_stopped(
         assert worker.hear().startswith("SIGTERM: handing back what is in memory (1)")
 
         assert worker.hear() in ("stopped: 1 steps, 1 handed back", "stopped: 1 steps, 1 completed")
-        assert worker.end() == (0, "")
+        code, said = worker.end()
+        assert code == 0
+        assert said.startswith("waiting up to 10 s for what is under way: a (stay); then it is cancelled")
+        assert "Ctrl-C once more" in said
         assert [entry.value for entry in await engine.history("a")] == ["stayed"]
 
 
@@ -102,7 +105,8 @@ async def test_a_second_signal_waits_for_no_step(
         worker.send(signal.SIGINT)
 
         assert worker.hear() == "stopped: 1 handed back"
-        assert worker.end() == (128 + signal.SIGINT, "")
+        code, said = worker.end()
+        assert (code, "a (stay)" in said) == (128 + signal.SIGINT, True)
         info = await engine.get("a")
         assert (info.status, info.owner, info.deaths) == ("running", "", 0)
 

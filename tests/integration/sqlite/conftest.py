@@ -12,10 +12,11 @@ from standfast.stores.opening import open_store
 from tests.integration.sqlite.children import Child
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from standfast.clock import Clock
+    from standfast.events import Hook
     from standfast.stores import GroupedStore
 
 
@@ -34,7 +35,7 @@ Look: TypeAlias = "Callable[[], dict[str, Any]]"
 class Open(Protocol):
     """Opens a handle that is closed after the test."""
 
-    async def __call__(self, url: str, *, clock: Clock = ...) -> GroupedStore:
+    async def __call__(self, url: str, *, clock: Clock = ..., hooks: Iterable[Hook] = ...) -> GroupedStore:
         """Open it."""
         ...
 
@@ -82,8 +83,8 @@ async def opened() -> AsyncIterator[Open]:
     """Open handles that are closed after the test."""
     stores: list[GroupedStore] = []
 
-    async def begin(url: str, *, clock: Clock = SYSTEM_CLOCK) -> GroupedStore:
-        stores.append(await open_store(url, clock=clock))
+    async def begin(url: str, *, clock: Clock = SYSTEM_CLOCK, hooks: Iterable[Hook] = ()) -> GroupedStore:
+        stores.append(await open_store(url, clock=clock, hooks=hooks))
         return stores[-1]
 
     yield begin

@@ -37,7 +37,7 @@ def modes(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_every_file_is_private_whatever_the_umask(tmp_path: Path, start: Start, umask: int) -> None:
     """The database, its side files and all the folders made for it are for their owner alone."""
-    servant = start("obey", f"sqlite:///{tmp_path}/one/two/store.db", umask=umask)
+    servant = start("obey", f"sqlite:///{tmp_path}/one/two/store.db?folder=create", umask=umask)
     assert servant.hear()[0] == "done"
     assert servant.ask("commit", "something")[0] == "done"
 
@@ -113,6 +113,17 @@ def test_a_group_of_ones_own_is_nobody_else() -> None:
 
     assert not any(files._is_alone_in(each.gr_gid) for each in others)
     assert not files._is_alone_in(2**31 - 7)
+
+
+async def test_a_missing_folder_is_refused_unless_it_is_asked_for(tmp_path: Path, opened: Open) -> None:
+    """A mistake in the name of a folder is no new store; the error says how to have it made."""
+    with pytest.raises(InvalidUrlError, match=r"there is no folder .*two; .*\?folder=create"):
+        await opened(f"sqlite:///{tmp_path}/one/two/store.db")
+    assert list(tmp_path.iterdir()) == []
+
+    await opened(f"sqlite:///{tmp_path}/one/two/store.db?folder=create")
+
+    assert (tmp_path / "one/two/store.db").is_file()
 
 
 @pytest.mark.parametrize("name", ["store.db", "store.db-turn", "store.db-alive", "store.db-wakes"])

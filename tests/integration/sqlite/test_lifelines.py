@@ -249,10 +249,10 @@ async def test_two_processes_never_share_a_byte(
     url: str, start: Start, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that draws the number of another draws again."""
-    store = await opened(url)
     [line] = start("live", url).hear()
     numbers = iter([int(line.split(":")[OFFSET]), 7])
     monkeypatch.setattr(lifelines, "_draw", lambda: next(numbers))
+    store = await opened(url)
 
     assert store.lifeline().split(":")[OFFSET] == "7"
     assert not store.is_severed(line)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 import standfast as sf
-from standfast.errors import InvalidFlowError, RateExceededError, RequestCancelledError, TooManyRequestsError
+from standfast.errors import (
+    InvalidFlowError,
+    RateExceededError,
+    RequestCancelledError,
+    StandfastError,
+    TooManyRequestsError,
+)
 from standfast.flows.composing import REFUSED, TRAITS
 
 if TYPE_CHECKING:
@@ -302,3 +309,39 @@ def test_limits_of_one_name_that_differ_are_refused_by_the_app() -> None:
         InvalidFlowError, match=r"action 'two': its limit 'gpu' is .* and that of flow 'f', action 'one'"
     ):
         sf.Dispatcher("memory://", [flow])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("durable", [True, False])
+async def test_every_request_has_an_idempotency_key_to_hand_on(policy: str, durable: bool) -> None:  # noqa: FBT001 -- a parameter of pytest
+    """That of its caller, or one of its own: the same in each attempt, and in no other request."""
+    if not durable and policy in REFUSED["not durable"]:
+        pytest.skip("it is refused")
+    flow, seen = sf.Flow("keys"), list[tuple[str, str]]()
+
+    async def one(request: sf.Request, name: str) -> str:
+        seen.append((request.id, request.idempotency_key))
+        if len(seen) == 1:
+            raise ConnectionError(name)
+        return name
+
+    async def many(request: sf.Request, names: list[str]) -> str:
+        return await one(request, names[0])
+
+    retry: dict[str, Any] = (
+        {"retry": sf.Retry(attempts=2, delay="1ms")} if policy not in REFUSED["retry"] and durable else {}
+    )
+    is_batch = policy == "batch"
+    flow.action(name="work", concurrency=POLICIES[policy], durable=durable, **retry)(many if is_batch else one)
+    given = {"names": "a"} if is_batch else {"name": "a"}
+    async with sf.Dispatcher("memory://", flows=[flow]) as dispatcher:
+        for key in ("", "mine", ""):
+            asked = sf.Arrival(flow="keys", action="work", inputs=given, session="s", idempotency_key=key)
+            handle = await dispatcher.dispatch(asked)
+            with contextlib.suppress(StandfastError):
+                await handle.result(timeout=SOON)
+    own = [(request_id, key) for request_id, key in seen if key != "mine"]
+    assert all(key == f"request:{request_id}" for request_id, key in own)
+    assert len({key for _, key in seen}) == 3
+    if retry:
+        assert seen[0] == seen[1]

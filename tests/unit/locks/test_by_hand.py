@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -27,6 +27,7 @@ from standfast.locks import (
     LockPosition,
     LockRecord,
     LockWaiter,
+    PollWarning,
     Slots,
     StateChanged,
     initial_lock_record,
@@ -282,7 +283,7 @@ async def test_withdrawing_leaves_the_line_and_keeps_a_hold(slot: AtomicState[An
 # --- what was stored ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damaged", [None, 7, [], {}, {"holders": 3, "waiters": None}, {"holders": [{"fence": 9}]}])
+@pytest.mark.parametrize("damaged", [None, 7, [], {}, {"holders": 3, "waiters": None}, {"holders": [None]}])
 async def test_a_damaged_record_is_repaired_without_turning_the_fence_back(scope: Scope, damaged: Any) -> None:
     """What cannot be read holds up nobody, and the next fence is higher than every one before."""
     slot = Slots(scope).shared("lock")
@@ -514,7 +515,7 @@ async def test_one_who_waited_too_long_leaves_nothing_behind(
 async def test_the_last_try_is_at_the_end_of_the_time(slot: AtomicState[Any], clock: VirtualClock) -> None:
     """A permit that becomes free in the last instant is taken."""
     await enter(slot, "a")
-    assert (await MUTEX.acquire(slot, "b", timeout=5, poll=3, sleep=napping(clock))).acquired
+    assert (await MUTEX.acquire(slot, "b", timeout=5, poll=2, sleep=napping(clock))).acquired
 
 
 async def test_one_who_is_cancelled_while_it_waits_leaves_nothing_behind(slot: AtomicState[Any]) -> None:
@@ -622,3 +623,26 @@ async def test_only_a_state_of_a_space_can_guard(scope: Scope) -> None:
     with pytest.raises(NotASlotError, match="lies in no space"):
         MUTEX.guard(Recorded(), "a", 1)  # type: ignore[arg-type] # the mistake under test
     assert MUTEX.guard(Slots(scope).shared("lock"), "a", 1).fence == 1
+
+
+async def test_a_lease_that_lapses_between_two_polls_is_warned_of(slot: AtomicState[Any]) -> None:
+    """Polling every five seconds against a lease of one second, permits would only ever lapse."""
+    with pytest.warns(PollWarning, match=r"a lease of 1 s is shorter than two polls of 5 s") as told:
+        await MUTEX.acquire(slot, "a", lease="1s", poll="5s")
+    assert told[0].filename == __file__
+
+
+async def test_a_slow_waiter_is_told_in_its_answer(scope: Scope, clock: VirtualClock) -> None:
+    """Its place was given up, so it stands at the end. A record of which nothing was lost is no longer for it."""
+    slot = Slots(scope).shared("lock", initial=initial_lock_record())
+    lock = DurableMutex(lease="1 hour", waiter_ttl="10s")
+    await lock.try_acquire(slot, "a")
+    assert "lapsed" not in cast("dict[str, Any]", await Slots(scope).shared("lock").get())
+    await lock.try_acquire(slot, "slow")
+    clock.advance(11)
+    await lock.try_acquire(slot, "b")
+
+    place = await lock.try_acquire(slot, "slow")
+
+    assert (place.position, place.requeued) == (1, True)
+    assert not (await lock.try_acquire(slot, "slow")).requeued

@@ -10,7 +10,7 @@ import pytest
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import LeaseTooShortError
-from standfast.events import Hooks, PresenceLost
+from standfast.events import Hooks, PresenceLost, SlowRoundTrip
 from standfast.locks.driving.keeper import Keeper
 from standfast.scope import Scope
 from standfast.stores.opening import open_store
@@ -169,8 +169,34 @@ def test_a_store_that_is_slower_than_the_lease_is_refused() -> None:
             return await update(*asked)
 
         world.scope.store.update = slow  # type: ignore[method-assign, assignment]  # the store of this test
-        with pytest.raises(LeaseTooShortError, match="one round trip"):
+        with pytest.raises(LeaseTooShortError, match="3 round trips to the store in a row"):
             await world.keeper.attend(LEASE)
+        assert [type(event) for event in world.events] == [SlowRoundTrip] * 3
+        await world.aclose()
+
+    simulate(8, main)
+
+
+@pytest.mark.parametrize("seconds", [6, 11, 60])
+@pytest.mark.parametrize("slow_ones", [1, 2])
+def test_one_slow_round_trip_is_no_mistake_in_the_lease(seconds: float, slow_ones: int) -> None:
+    """It is told, and asked again, also if the presence has lapsed meanwhile."""
+
+    async def main() -> None:
+        world = await watched()
+        update, left = world.scope.store.update, [seconds] * slow_ones
+
+        async def slow(*asked: Any) -> Any:
+            answer = await update(*asked)
+            await asyncio.sleep(left.pop() if left else 0)
+            return answer
+
+        world.scope.store.update = slow  # type: ignore[method-assign, assignment]  # the store of this test
+        presence = await world.keeper.attend(LEASE)
+        assert presence.left() > LEASE / 2
+        slow_trips = [event for event in world.events if isinstance(event, SlowRoundTrip)]
+        assert [round(event.seconds) for event in slow_trips] == [seconds] * slow_ones
+        assert {event.lease for event in slow_trips} == {LEASE}
         await world.aclose()
 
     simulate(8, main)

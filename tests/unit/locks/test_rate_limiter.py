@@ -233,9 +233,9 @@ class LineWatcher:
         self._ask = bucket.ask
         monkeypatch.setattr(bucket, "ask", self.ask)
 
-    def ask(self, *args: Any, waiter: str | None, ttl: float) -> tuple[Bucket, Pass]:
+    def ask(self, *args: Any, waiter: str | None, ttl: float, lifeline: str) -> tuple[Bucket, Pass]:
         """Ask, and take a note."""
-        after, answer = self._ask(*args, waiter=waiter, ttl=ttl)
+        after, answer = self._ask(*args, waiter=waiter, ttl=ttl, lifeline=lifeline)
         if waiter is not None and answer:
             self.passed.append(waiter)
         elif waiter is not None:

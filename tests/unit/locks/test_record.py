@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.errors import InvalidDurationError, InvalidLockArgumentError, LineFullError
+from standfast.errors import DecodeError, InvalidDurationError, InvalidLockArgumentError, LineFullError
 from standfast.locks.algebra.record import (
     MAX_WAITERS,
     LockPosition,
@@ -149,10 +149,8 @@ def test_a_lapsed_holder_is_a_newcomer() -> None:
         {},
         {"holders": None, "waiters": 3},
         {"holders": "ab", "waiters": {"b": 1}},
-        {"holders": [None, 3, {}, {"holder_id": 5, "lease_expires_at": 10**9}, {"holder_id": "x"}]},
-        {"holders": [{"holder_id": "x", "lease_expires_at": NAN}], "waiters": [{"holder_id": "y", "expires_at": NAN}]},
-        {"holders": [{"holder_id": "x", "lease_expires_at": INF}, {"holder_id": "x", "lease_expires_at": 10**400}]},
-        {"holders": [{"holder_id": "x", "lease_expires_at": True}], "waiters": [None, 3, {}, ""]},
+        {"holders": [None, 3, {}, NAN]},
+        {"waiters": [{"holder_id": "y", "expires_at": NAN}, None, 3, {}, ""]},
     ],
 )
 def test_a_damaged_record_is_an_empty_lock_with_a_higher_fence(damaged: object) -> None:
@@ -161,6 +159,41 @@ def test_a_damaged_record_is_an_empty_lock_with_a_higher_fence(damaged: object) 
 
     assert (holding(record), waiting(record)) == (["a"], [])
     assert place.fence == record.fence == 42
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"owner": "x", "until": 10**15},
+        {"holders": [{"holder_id": 5, "lease_expires_at": 10**9}]},
+        {"holders": [{"holder_id": "x"}]},
+        {"holders": [{"holder_id": "x", "lease_expires_at": NAN}]},
+        {"holders": [{"holder_id": "x", "lease_expires_at": INF}]},
+        {"holders": [{"holder_id": "x", "lease_expires_at": 10**400}]},
+        {"holders": [{"holder_id": "x", "lease_expires_at": True}]},
+        {"holders": [{"owner": "x", "until": 10**15}]},
+        {"holders": ["x"]},
+    ],
+)
+def test_what_may_be_a_held_lock_is_never_taken_for_a_free_one(unknown: object) -> None:
+    """A shape that is not known is refused, with what to do; nobody gets in beside one who may hold."""
+    with pytest.raises(DecodeError, match=r"initial_lock_record\(\)"):
+        take(unknown, "a")
+    with pytest.raises(DecodeError):
+        inspect(unknown)
+
+
+def test_records_in_the_other_spelling_are_read() -> None:
+    """With holderId, leaseExpiresAt and expiresAt in milliseconds: the holder holds, the waiters wait in order."""
+    ends = at(9) // 1000
+    other = {
+        "holders": [{"holderId": "a", "leaseExpiresAt": ends, "acquiredAt": 1}],
+        "waiters": ["b", {"holderId": "c", "expiresAt": ends}],
+    }
+    record, place = take(other, "d")
+    assert (holding(record), waiting(record), place.position) == (["a"], ["b", "c", "d"], 2)
+    assert (record.holders[0].lease_expires_at, record.waiters[1].expires_at) == (at(9), at(9))
+    assert take(other, "d", 9)[0].holders == ()
 
 
 @pytest.mark.parametrize("fence", [NAN, INF, -5, "9", None, True, 2**60, 10**400])
@@ -358,3 +391,28 @@ def test_impossible_names_and_times_are_refused(who: Any, now: Any) -> None:
     """A holder has a name; time is an instant, never a float of seconds."""
     with pytest.raises(InvalidLockArgumentError, match="of a lock"):
         release(None, who, now=now)
+
+
+def test_a_waiter_that_asks_too_rarely_is_told_that_it_lost_its_place() -> None:
+    """Whether it finds its own place lapsed, or others have swept it away meanwhile; others are told nothing."""
+    record, _ = take(line_of("a", lease=100), "slow", waiter_ttl=10)
+    record, second = take(record, "quick", 5, waiter_ttl=10)
+    assert (second.position, second.requeued) == (1, False)
+
+    assert take(record, "slow", 11, waiter_ttl=10)[1] == LockPosition(acquired=False, position=1, requeued=True)
+
+    record, moved = take(record, "quick", 14, waiter_ttl=10)
+    assert (moved.position, moved.requeued, record.lapsed) == (0, False, ("slow",))
+    record, told = take(record, "slow", 20, waiter_ttl=10)
+    assert (told.position, told.requeued, record.lapsed) == (1, True, ())
+    assert not take(record, "slow", 21, waiter_ttl=10)[1].requeued
+
+
+def test_who_lost_its_place_is_forgotten_when_it_leaves_or_the_line_is_empty() -> None:
+    """A record at rest remembers nobody."""
+    record, _ = take(line_of("a", lease=100), "slow", waiter_ttl=10)
+    swept, _ = take(record, "b", 20, waiter_ttl=10)
+    assert swept.lapsed == ("slow",)
+    assert withdraw(swept, "slow", now=at(20))[0].lapsed == release(swept, "slow", now=at(20))[0].lapsed == ()
+    alone, _ = release(withdraw(swept, "b", now=at(20))[0], "a", now=at(20))
+    assert alone.lapsed == ()

@@ -17,7 +17,7 @@ from standfast.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from standfast.events import Event, Hooks, LeaseLost, ReleaseDelayed
+from standfast.events import Event, Hooks, LeaseLost, ReleaseDelayed, SlowRoundTrip
 from standfast.space import Space
 from standfast.stores import Delete
 from standfast.stores.opening import open_store
@@ -314,6 +314,27 @@ async def test_a_lease_that_is_over_when_it_is_answered_is_refused(
         await locks.try_acquire("checkout", "1", lease="10s")
 
     assert await is_free(locks)
+
+
+async def test_one_late_answer_is_no_mistake_in_the_lease(
+    space: Space, locks: RunLocks, clock: VirtualClock, told: list[Event]
+) -> None:
+    """It is told, and the run is leased by asking again, whether or not the first lease has lapsed meanwhile."""
+    for late in (9.5, 11.0):
+        waits = [late]
+
+        async def answer_late(update: Callable[[], Awaitable[Any]], waits: list[float] = waits) -> Any:
+            answer = await update()
+            clock.advance(waits.pop() if waits else 0)
+            return answer
+
+        with Trouble(space, answer_late):
+            lease = await taken(locks, lease="10s")
+        assert not lease.is_lost
+        assert await lease.release()
+    slow = [event for event in told if isinstance(event, SlowRoundTrip)]
+    assert [event.seconds for event in slow] == [9.5, 11.0]
+    assert not any(isinstance(event, LeaseLost) for event in told)
 
 
 async def test_a_renewal_that_is_answered_too_late_is_none(space: Space, locks: RunLocks, clock: VirtualClock) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec import structs
 
 from standfast.errors import InvalidWorkflowError, RunNotFoundError, WorkflowTypeNotRegisteredForRecoveryError
 from standfast.events import RunLeftAlone
 from standfast.stores.protocol import Put
+from standfast.workflows.storing.records import LIVES
+from standfast.workflows.working import recovering
 from tests.unit.workflows.engines import DONE, acts, collects, engine, sleeps, until
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ async def test_an_engine_that_drives_nothing_tells_the_others(url: str) -> None:
         assert (await client.resume(run.id)).status == "pending"
         assert [(each.run_id, each.how) for each in await client.sweep()] == [(run.id, "told")]
         assert (await client.resume(delayed.id)).status == "pending"
+        looked = await recovering.look_at(client.host, None, delayed.id)
+        assert (looked.how, looked.problem) == ("waiting", "it waits for the time of its start")
         assert DONE == []
 
 
@@ -64,8 +69,12 @@ async def test_a_sweep_drives_what_is_due_and_one_that_is_broken_does_not_stop_i
         await space.commit(Put(life, b"nonsense", (await space.read(life)).version(life)))
         await space.commit(Put(space.key("timer", f"{1:016d}", "gone"), b"1:{}"))
         async with engine(url, workflows=[acts]) as worker:
-            looked = {each.run_id: each.how for each in await worker.sweep()}
+            swept = await worker.sweep()
+            looked = {each.run_id: each.how for each in swept}
             assert await good.result() == ["x"]
+        why = {each.run_id: each.problem for each in swept}
+        assert why[unknown.id] == "the workflow 'collects' is not here; start a worker that has it"
+        assert "DecodeError" in why[broken.id]
         assert looked.get(good.id, "ended") in ("taken", "ended")
         assert (looked[broken.id], looked[unknown.id]) == ("failed", "left")
         assert not (await space.scan(*space.key("timer").within(), limit=1)).records
@@ -147,3 +156,20 @@ async def test_runs_are_listed_page_by_page(url: str) -> None:
         assert len((await client.list(tag="odd")).runs) == 3
         with pytest.raises(InvalidWorkflowError):
             await client.list(limit=0)
+
+
+async def test_a_sweep_says_why_it_left_something(url: str) -> None:
+    """Whatever is not taken up comes with the reason: who has it, or what is wrong with it here."""
+    async with engine(url, drive=False) as client:
+        space, run = client.space, await client.start(acts, ["x"], id="a")
+        key = space.key("life", run.id)
+        record = (await space.read(key)).records[key]
+        life = LIVES.decode(record.value)
+        for change, how, why in [
+            ({"status": "quarantined", "deaths": 3}, "left", "it is quarantined: 3 workers died with it"),
+            ({"status": "running", "owner": "elsewhere.1"}, "held", "the worker elsewhere.1 drives it"),
+        ]:
+            version = (await space.read(key)).version(key)
+            await space.commit(Put(key, LIVES.encode(structs.replace(life, **cast("Any", change))), version))
+            looked = await recovering._outcome(client.host, "a")
+            assert (looked.how, looked.problem[: len(why)]) == (how, why)

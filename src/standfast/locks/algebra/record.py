@@ -35,6 +35,9 @@ MAX_WAITERS: Final = 1_000
 WAITER_TTL: Final = 30.0
 """Seconds after which a waiter that does not ask again has left, at least."""
 
+MAX_LAPSED: Final = 100
+"""How many waiters that lost their place are remembered."""
+
 SHORTEST: Final = 0.000_001
 """The shortest lease in seconds: the resolution of an instant."""
 
@@ -46,11 +49,13 @@ class LockPosition(Struct, frozen=True, gc=False):
         acquired: Whether the caller holds a permit.
         position: -1 for a holder; else its place in the line, 0 being next.
         fence: What a guarded write names; 0 while waiting.
+        requeued: The caller had a place and lost it: it did not ask again within ``waiter_ttl``. It asks too rarely.
     """
 
     acquired: bool
     position: int
     fence: int = 0
+    requeued: bool = False
 
 
 class Renewal(Struct, frozen=True):
@@ -111,16 +116,18 @@ def try_acquire(
     length = check_lease(lease)
     ttl = max(WAITER_TTL, length) if waiter_ttl is None else check_lease(waiter_ttl, "waiter_ttl")
     table = _Table(record, now, permits, version, ttl)
+    requeued = holder_id in table.lapsed
     line, answer = algebra.enter(table.line, _entry(holder_id, later(now, length)), now)
     if isinstance(answer, Granted):
         found = table.record(line)
-        return found, LockPosition(acquired=True, position=-1, fence=_fence(found, holder_id))
+        fence = _fence(found, holder_id)
+        return found, LockPosition(acquired=True, position=-1, fence=fence, requeued=requeued)
     if len(line.waiters) > max(MAX_WAITERS, len(table.line.waiters)):
         raise LineFullError(MAX_WAITERS)
     # Waiting, it lives by its own time: asking again changes nothing else.
     line, _ = algebra.enter(line, _entry(holder_id, later(now, ttl)), now)
     place = next(place for place, waiter in enumerate(line.waiters) if waiter.entry.id == holder_id)
-    return table.record(line), LockPosition(acquired=False, position=place)
+    return table.record(line), LockPosition(acquired=False, position=place, requeued=requeued)
 
 
 def renew(
@@ -161,6 +168,7 @@ def release(
     table = _Table(record, now, 1, version)
     if fence is not None and not table.holds(holder_id, fence):
         return table.record(), False
+    table.forget(holder_id)
     return table.record(algebra.leave(table.line, holder_id)), table.holds(holder_id)
 
 
@@ -168,6 +176,7 @@ def withdraw(record: object, holder_id: str, *, now: Instant, version: int = 0) 
     """Leave the line without touching a hold. Tells whether the caller waited until now."""
     _check(holder_id, now)
     table = _Table(record, now, 1, version)
+    table.forget(holder_id)
     if table.line.waiter(holder_id) is None:
         return table.record(), False
     return table.record(algebra.leave(table.line, holder_id)), True
@@ -230,13 +239,16 @@ def _until(entry: Entry) -> Instant:
 class _Table:
     """A record as a line, swept, and the way back."""
 
-    __slots__ = ("_fence", "_fences", "_given", "_permits", "line")
+    __slots__ = ("_fence", "_fences", "_given", "_permits", "lapsed", "line")
 
     def __init__(self, record: object, now: Instant, permits: int, version: int, ttl: float = WAITER_TTL) -> None:
         found = read_lock_record(record)
         self.line: Final = algebra.sweep(
             _as_line(found, permits, now, later(now, ttl)), now, lambda entry: _until(entry) > now
         )
+        waiting = {waiter.entry.id for waiter in self.line.waiters}
+        swept = (waiter.holder_id for waiter in found.waiters if waiter.holder_id not in waiting)
+        self.lapsed = tuple(dict.fromkeys((*found.lapsed, *swept)))[-MAX_LAPSED:]
         self._given: Final = max(found.fence, version)
         self._fence = found.fence
         self._permits: Final = found.permits
@@ -249,6 +261,10 @@ class _Table:
     def holds(self, holder_id: str, fence: int | None = None) -> bool:
         """Tell whether that id holds now, and if a fence is given, by that very grant."""
         return holder_id in self._fences and (fence is None or self._fences[holder_id] == fence)
+
+    def forget(self, holder_id: str) -> None:
+        """Tell that id nothing any more: it has left."""
+        self.lapsed = tuple(each for each in self.lapsed if each != holder_id)
 
     def move_fence(self) -> int:
         """Return a fence that is larger than every one before."""
@@ -265,7 +281,10 @@ class _Table:
             for each in line.holders
         )
         waiters = tuple(LockWaiter(each.entry.id, _until(each.entry)) for each in line.waiters)
-        return LockRecord(holders, waiters, self._fence, self._permits)
+        present = {*(each.entry.id for each in line.holders), *(each.entry.id for each in line.waiters)}
+        # Who comes back to an empty line has nothing to be told: the permit is its own.
+        lapsed = tuple(each for each in self.lapsed if each not in present) if present else ()
+        return LockRecord(holders, waiters, self._fence, self._permits, lapsed)
 
 
 def _as_line(record: LockRecord, permits: int, now: Instant, fresh: Instant) -> Line:

@@ -1,7 +1,9 @@
 """A whole lock as one value, and how to read it from whatever a slot holds.
 
-Reading never fails. What is no lock is an empty one; a holder or waiter that cannot be read is left out, because one
-without an end would stay for ever. Older shapes are read: a waiter that is a bare text, a holder without a fence.
+Nothing, and what has no lists of holders and waiters, is an empty lock. A waiter that cannot be read is left out: it
+loses its place. A holder that cannot be read is refused, and so is a value that is something else: to take either for a
+free lock would let two in. Other shapes are read: a waiter that is a bare text, a holder without a fence, and records
+with ``holderId``, ``leaseExpiresAt`` and ``expiresAt``, whose times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -12,12 +14,22 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import Struct
 
 from standfast.clock import Instant
+from standfast.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MILLISECOND: Final = 1_000
+"""In microseconds."""
+
 MAX_EXACT: Final = 2**53 - 1
 """The largest number that every store, and JSON, keeps exact. No fence and no instant is larger."""
+
+
+KNOWN: Final = frozenset({"holders", "waiters", "fence", "permits"})
+"""What a lock may have."""
+
+_WAY_OUT: Final = "if nobody holds it, set the slot to initial_lock_record()"
 
 
 class LockHolder(Struct, frozen=True, gc=False):
@@ -39,12 +51,14 @@ class LockRecord(Struct, frozen=True):
     """A whole lock: its holders, its waiters in order, and the last fence that was given out.
 
     ``permits`` is the number that those who use it have agreed on. None: from before it was kept, or never said.
+    ``lapsed`` are waiters that lost their place because they did not ask in time, to be told so when they do.
     """
 
     holders: tuple[LockHolder, ...] = ()
     waiters: tuple[LockWaiter, ...] = ()
     fence: int = 0
     permits: int | None = None
+    lapsed: tuple[str, ...] = ()
 
     def is_in_use(self, at: Instant) -> bool:
         """Tell whether anyone holds or waits at ``at``."""
@@ -60,7 +74,12 @@ class LockRecord(Struct, frozen=True):
 
 
 def read_lock_record(value: object) -> LockRecord:
-    """Return the lock that ``value`` stands for: a :class:`LockRecord`, the same as JSON-shaped data, or anything."""
+    """Return the lock that ``value`` stands for: a :class:`LockRecord`, the same as JSON-shaped data, or none.
+
+    Raises:
+        DecodeError: It may be a lock that is held, and cannot be read.
+    """
+    _refuse_another(value)
     holders: dict[str, LockHolder] = {}
     for holder in filter(None, map(_holder, _items(value, "holders"))):
         twin = holders.get(holder.holder_id)
@@ -71,24 +90,48 @@ def read_lock_record(value: object) -> LockRecord:
         if waiter.holder_id not in holders:
             waiters.setdefault(waiter.holder_id, waiter)
     fence = max(_fence(value), *(holder.fence for holder in holders.values()), 0)
-    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value))
+    lapsed = tuple(each for each in _items(value, "lapsed") if isinstance(each, str))
+    return LockRecord(tuple(holders.values()), tuple(waiters.values()), fence, _permits(value), lapsed)
+
+
+def _refuse_another(value: object) -> None:
+    """Refuse data that has nothing of a lock: to write one over it would lose it."""
+    names = {*cast("Mapping[object, object]", value)} if isinstance(value, Mapping) else set[object]()
+    if names and not names & KNOWN:
+        shown = ", ".join(sorted(ascii(name)[:30] for name in names)[:5])
+        raise DecodeError(f"the slot holds something that is no lock, with {shown}; {_WAY_OUT}")
 
 
 def _holder(value: object) -> LockHolder | None:
-    holder_id, ends_at = _field(value, "holder_id"), _instant(_field(value, "lease_expires_at"))
-    if not isinstance(holder_id, str) or not holder_id or ends_at is None:
+    if not value or isinstance(value, int | float):  # says nothing about anybody
         return None
+    holder_id, ends_at = _id(value), _end(value, "lease_expires_at", "leaseExpiresAt")
+    if not isinstance(holder_id, str) or not holder_id or ends_at is None:
+        raise DecodeError(
+            f"a holder of the lock is {ascii(value)[:100]}, which names no holder with an end; {_WAY_OUT}"
+        )
     return LockHolder(holder_id, ends_at, _fence(value))
 
 
 def _waiter(value: object) -> LockWaiter | None:
     if isinstance(value, str):
         return LockWaiter(value) if value else None
-    holder_id, stored = _field(value, "holder_id"), _field(value, "expires_at")
-    ends_at = _instant(stored)
-    if not isinstance(holder_id, str) or not holder_id or (ends_at is None and stored is not None):
+    holder_id, ends_at = _id(value), _end(value, "expires_at", "expiresAt")
+    has_end = _field(value, "expires_at") is not None or _field(value, "expiresAt") is not None
+    if not isinstance(holder_id, str) or not holder_id or (ends_at is None and has_end):
         return None
     return LockWaiter(holder_id, ends_at)
+
+
+def _id(value: object) -> object:
+    return _field(value, "holder_id") or _field(value, "holderId")
+
+
+def _end(value: object, name: str, in_milliseconds: str) -> Instant | None:
+    end = _instant(_field(value, name))
+    if end is not None or (other := _instant(_field(value, in_milliseconds))) is None:
+        return end
+    return _instant(other * MILLISECOND)
 
 
 def _items(value: object, name: str) -> Iterable[object]:

@@ -10,7 +10,7 @@ open and has no line is the same as none at all, so a store may forget it (:func
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from msgspec.structs import replace
 from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.durations import DAY, MAX_SECONDS, Duration, seconds
 from standfast.errors import CostTooHighError, InvalidRateError, LineFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 MAX_WAITERS: Final = 1_000
 """The most waiters that one record holds."""
@@ -43,16 +46,18 @@ class Rate(Struct, frozen=True, gc=False):
         return self.interval / MICROSECONDS
 
 
-class BucketWaiter(Struct, frozen=True, gc=False):
+class BucketWaiter(Struct, frozen=True, gc=False, omit_defaults=True):
     """Who stands in line for how many tokens.
 
     ``expires_at`` is when its place is lost if it does not ask again; ``turn_at`` is when it was told to come.
+    ``lifeline`` is that of the process that waits, where others can see by it that the process has died.
     """
 
     id: str
     cost: int
     expires_at: Instant
     turn_at: Instant
+    lifeline: str = ""
 
 
 class Bucket(Struct, frozen=True, omit_defaults=True):
@@ -158,10 +163,13 @@ def settle(bucket: Bucket, now: Instant) -> Bucket:
     return bucket if len(waiters) == len(bucket.waiters) else replace(bucket, waiters=waiters)
 
 
-def ask(bucket: Bucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float) -> tuple[Bucket, Pass]:
+def ask(
+    bucket: Bucket, cost: int, now: Instant, *, waiter: str | None = None, ttl: float, lifeline: str = ""
+) -> tuple[Bucket, Pass]:
     """Take ``cost`` tokens if nobody is in front and they are there; else stand in line, or keep the place there.
 
     Without ``waiter`` the caller takes the tokens or leaves: it is told where it would stand, and keeps no place.
+    ``lifeline`` is that of a process whose death ends the waiter.
 
     Raises:
         LineFullError: 1,000 wait already.
@@ -178,7 +186,7 @@ def ask(bucket: Bucket, cost: int, now: Instant, *, waiter: str | None = None, t
     answer = Pass(granted=False, position=place, retry_after=seconds_between(now, turn_at))
     if waiter is None:
         return bucket, answer
-    entry = BucketWaiter(check_waiter(waiter), cost, later(now, ttl), turn_at)
+    entry = BucketWaiter(check_waiter(waiter), cost, later(now, ttl), turn_at, lifeline)
     return _stand(bucket, place, entry), replace(answer, keep_within=ttl)
 
 
@@ -187,6 +195,12 @@ def withdraw(bucket: Bucket, waiter: str, now: Instant) -> tuple[Bucket, bool]:
     bucket = settle(bucket, now)
     others = tuple(each for each in bucket.waiters if each.id != waiter)
     return replace(bucket, waiters=others), len(others) < len(bucket.waiters)
+
+
+def bury(bucket: Bucket, severed: Collection[str], now: Instant) -> Bucket:
+    """Let go of every waiter of the processes with those lifelines."""
+    bucket = settle(bucket, now)
+    return replace(bucket, waiters=tuple(each for each in bucket.waiters if each.lifeline not in severed))
 
 
 def close(bucket: Bucket, until: Instant, now: Instant) -> Bucket:

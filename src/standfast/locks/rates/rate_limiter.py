@@ -13,12 +13,14 @@ from standfast.codec import Codec
 from standfast.durations import optional_seconds, seconds
 from standfast.errors import RateMismatchError, RateTimeoutError, StoreError
 from standfast.ids import new_id
+from standfast.locks.driving.lines import PROBE_EVERY
 from standfast.locks.rates import bucket as algebra
 from standfast.locks.rates.bucket import Bucket, Pass
 from standfast.stores.protocol import Decision, Delete, Put, Wake
+from standfast.stores.proving import tied_lifeline
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -83,7 +85,8 @@ class RateLimiter:
         capacity: How many may pass at once after a quiet time.
         interval: The time in which one more may pass: ``"600ms"`` is a hundred a minute.
         waiter_ttl: How long a waiter that does not ask again keeps its place; 30 s or four intervals if not told. A
-            process that dies in line holds up those behind it for that time and up to a third of it more.
+            process that dies in :meth:`acquire` holds nobody up where the store sees it die (SQLite, PostgreSQL);
+            elsewhere it holds up those behind it for that time and up to a third of it more.
         follow: Take the rate that is in use where it differs, instead of raising RateMismatchError; for the time of a
             roll-out.
 
@@ -128,11 +131,18 @@ class RateLimiter:
             LineFullError: 1,000 wait already.
             RateMismatchError: The limiter is in use with another rate.
         """
+        return await self._update(lambda bucket, now: self._ask(bucket, cost, now, waiter))
 
-        def change(bucket: Bucket, now: Instant) -> tuple[Bucket, Pass]:
-            return algebra.ask(self._agreed(bucket), cost, now, waiter=waiter, ttl=self._ttl)
+    def _ask(
+        self, bucket: Bucket, cost: int, now: Instant, waiter: str | None, lifeline: str = ""
+    ) -> tuple[Bucket, Pass]:
+        """Ask to pass, past waiters whose process has died: that one has cannot cease to be true."""
+        severed = self._severed(each.lifeline for each in bucket.waiters)
+        bucket = self._agreed(algebra.bury(bucket, severed, now) if severed else bucket)
+        return algebra.ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, lifeline=lifeline)
 
-        return await self._update(change)
+    def _severed(self, lifelines: Iterable[str]) -> frozenset[str]:
+        return frozenset(each for each in {*lifelines} if each and self._scope.store.is_severed(each))
 
     async def acquire(self, cost: int = 1, *, timeout: Duration | None = None) -> None:
         """Take ``cost`` tokens, waiting in line for as long as it takes, or until ``timeout`` is over.
@@ -151,10 +161,10 @@ class RateLimiter:
         deadline = float("inf") if limit is None else loop.time() + limit
         if await self.try_acquire(cost):
             return
-        waiter = new_id()
+        waiter, lifeline = new_id(), await tied_lifeline(self._scope.store)
         async with self._scope.watch(self._address(waiter)) as watch:
             try:
-                missed = await self._wait_in_line(waiter, cost, deadline, watch)
+                missed = await self._wait_in_line(waiter, cost, lifeline, deadline, watch)
             except BaseException:
                 await self._leave(waiter)
                 raise
@@ -162,14 +172,23 @@ class RateLimiter:
                 await self._leave(waiter)
                 raise RateTimeoutError(self._key, limit or 0.0, missed.retry_after)
 
-    async def _wait_in_line(self, waiter: str, cost: int, deadline: float, watch: Watch) -> Pass | None:
+    async def _wait_in_line(self, waiter: str, cost: int, lifeline: str, deadline: float, watch: Watch) -> Pass | None:
         """Return None when the tokens are taken, or the last answer when the deadline has passed."""
-        loop = asyncio.get_running_loop()
-        while not (answer := await self.try_acquire(cost, waiter=waiter)):
-            left = deadline - loop.time()
-            if left <= 0:
+        loop, in_front = asyncio.get_running_loop(), frozenset[str]()
+
+        def ask(bucket: Bucket, now: Instant) -> tuple[Bucket, Pass]:
+            nonlocal in_front
+            after, answer = self._ask(bucket, cost, now, waiter, lifeline)
+            in_front = frozenset(each.lifeline for each in after.waiters[: max(0, answer.position)] if each.lifeline)
+            return after, answer
+
+        while not (answer := await self._update(ask)):
+            if (left := deadline - loop.time()) <= 0:
                 return answer
-            await watch.wait(min(left, self._pause(answer)))
+            until = loop.time() + min(left, self._pause(answer))
+            while (rest := until - loop.time()) > 0 and not self._severed(in_front):
+                if await watch.wait(min(rest, PROBE_EVERY) if in_front else rest) is not None:
+                    break
         return None
 
     def _pause(self, answer: Pass) -> float:

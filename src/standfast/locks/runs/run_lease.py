@@ -175,12 +175,12 @@ class RunLease:
 
     def expect(self, asked_at: Instant, length: float) -> None:
         """Rely on no more than a lease of that length: it may have been granted, or not."""
-        self.deadline = min(self.deadline, _deadline(asked_at, length))
+        self.deadline = min(self.deadline, deadline_of(asked_at, length))
         self._set_timer()
 
     def extend(self, asked_at: Instant, length: float, expires_at: Instant) -> None:
         """Rely on a lease of that length: it has been granted."""
-        self.length, self.expires_at, self.deadline = length, expires_at, _deadline(asked_at, length)
+        self.length, self.expires_at, self.deadline = length, expires_at, deadline_of(asked_at, length)
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -215,5 +215,6 @@ class RunLease:
         return f"<RunLease {self._run.key} fence={self.fence} {'lost' if self.reason else 'held'}>"
 
 
-def _deadline(asked_at: Instant, length: float) -> Instant:
+def deadline_of(asked_at: Instant, length: float) -> Instant:
+    """Return until when a lease can be relied on that was asked for then."""
     return Instant(asked_at + round(length * (1 - MARGIN) * MICROSECONDS))

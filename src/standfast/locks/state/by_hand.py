@@ -19,6 +19,7 @@ those unless you need the lock to lie in a slot.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
@@ -51,6 +52,10 @@ POLL: Final = 0.25
 """Seconds between two tries of ``acquire``."""
 
 
+class PollWarning(UserWarning):
+    """A lock by hand is polled so rarely that its leases lapse in between."""
+
+
 class LockByHand:
     """What a mutex and a semaphore by hand do alike; make a :class:`DurableMutex` or a :class:`DurableSemaphore`."""
 
@@ -65,7 +70,8 @@ class LockByHand:
         """Take a permit if one is free and nobody is in front; else stand in line, or keep the place there.
 
         A holder that asks again renews its lease. A waiter must ask again within ``waiter_ttl`` or loses its place;
-        one that does not want to wait calls :meth:`withdraw`.
+        then the answer is ``requeued``, and it should ask more often. One that does not want to wait calls
+        :meth:`withdraw`.
 
         Args:
             slot: Where the lock lies.
@@ -107,6 +113,12 @@ class LockByHand:
         """
         length, limit = self._length(lease), optional_seconds(timeout, what="timeout")
         pause = seconds(poll, what="poll", minimum=0.001, maximum=self._waiter_life(length) / 2)
+        if length < 2 * pause:
+            message = (
+                f"a lease of {length:g} s is shorter than two polls of {pause:g} s: permits lapse before those who wait"
+                " ask again; take a longer lease or a shorter poll"
+            )
+            warnings.warn(message, PollWarning, stacklevel=2)
         waiting = _Waiting(holder_id, limit, partial(self._enter, holder_id, length))
         try:
             while not (step := await transact(slot, waiting.ask)).is_over:

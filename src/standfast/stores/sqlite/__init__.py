@@ -28,8 +28,9 @@ from standfast.stores.sqlite.files import prepare, refuse_others
 from standfast.stores.sqlite.lifelines import SUPPORTED
 from standfast.stores.sqlite.options import Options
 from standfast.stores.sqlite.sharing import SharedFile, share, share_again, unshare
-from standfast.stores.sqlite.store_time import StoreTime, read_anchor, write_anchor
+from standfast.stores.sqlite.store_time import is_off, read_anchor, write_anchor
 from standfast.stores.sqlite.trouble import translate
+from standfast.stores.sqlite.upkeep import tell_clock_step
 from standfast.stores.sqlite.work import SqlWork
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from standfast.clock import Clock
     from standfast.events import Hooks
     from standfast.stores.sqlite.driver import Connection
+    from standfast.stores.sqlite.store_time import ClockStep, StoreTime
 
 __all__ = ["CAPABILITIES", "OldSqliteWarning", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
 
@@ -63,7 +65,7 @@ async def open_sqlite(
 
 
 def _find(path: str, options: Options) -> SharedFile:
-    return share(prepare(path, network_allowed=options.network == "allow", others_allowed=options.others == "allow"))
+    return share(prepare(path, options))
 
 
 async def _open_backend(find: Callable[[], SharedFile], options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
@@ -71,11 +73,13 @@ async def _open_backend(find: Callable[[], SharedFile], options: Options, clock:
     opening = lane.start(_open, find, options, clock)
     lane.close(wait=False)
     try:
-        file, database = await asyncio.shield(opening)
+        file, database, step = await asyncio.shield(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unwanted)
         raise
     try:
+        if step is not None:
+            tell_clock_step(step, file, hooks)
         again = functools.partial(_open_backend, functools.partial(share_again, file), options, clock, hooks)
         return SqliteBackend(file, database, options, _limits(file), hooks, again)
     except BaseException:
@@ -87,10 +91,11 @@ def _limits(file: SharedFile) -> Capabilities:
     return structs.replace(CAPABILITIES, sees_process_death=file.alive.sees_deaths)
 
 
-def _close_unwanted(opening: asyncio.Future[tuple[SharedFile, Database]]) -> None:
+def _close_unwanted(opening: asyncio.Future[tuple[SharedFile, Database, ClockStep | None]]) -> None:
     """Close what was opened for a caller that was cancelled meanwhile."""
     if not opening.cancelled() and opening.exception() is None:
-        _close(*opening.result())
+        file, database, _ = opening.result()
+        _close(file, database)
 
 
 def _close(file: SharedFile, database: Database) -> None:
@@ -98,10 +103,12 @@ def _close(file: SharedFile, database: Database) -> None:
     unshare(file)
 
 
-def _open(find: Callable[[], SharedFile], options: Options, clock: Clock) -> tuple[SharedFile, Database]:
+def _open(
+    find: Callable[[], SharedFile], options: Options, clock: Clock
+) -> tuple[SharedFile, Database, ClockStep | None]:
     file = find()
     try:
-        return file, _open_database(file, options, clock)
+        return file, *_open_database(file, options, clock)
     except apsw.Error as problem:
         unshare(file)
         raise translate(problem, file.path) from problem
@@ -110,25 +117,29 @@ def _open(find: Callable[[], SharedFile], options: Options, clock: Clock) -> tup
         raise
 
 
-def _open_database(file: SharedFile, options: Options, clock: Clock) -> Database:
+def _open_database(file: SharedFile, options: Options, clock: Clock) -> tuple[Database, ClockStep | None]:
     writer = connect(file, busy_seconds=options.busy_seconds)
     try:
         ensure_schema(file, writer, busy_seconds=options.busy_seconds)
         file.identity.note_side_files()
         if options.others == "refuse":  # in a folder for everybody, somebody may have been quicker
             refuse_others(file.path)
+        file.alive.lifeline()  # tied before the time is read: whoever anchors it anew sees this process
+        step = None
         with file.new_section():
             time = read_anchor(writer, clock)
-        return Database(file, writer, time or _anchor(file, writer, options, clock), CAPABILITIES)
+        if time is None or (is_off(time, clock) and file.is_alone()):
+            time, step = _anchor(file, writer, options, clock)
+        return Database(file, writer, time, CAPABILITIES), step
     except BaseException:
         disconnect(file, writer)
         raise
 
 
-def _anchor(file: SharedFile, writer: Connection, options: Options, clock: Clock) -> StoreTime:
+def _anchor(file: SharedFile, writer: Connection, options: Options, clock: Clock) -> tuple[StoreTime, ClockStep | None]:
     if not file.turn.take_within(options.busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} keeps the write turn")
     try:
-        return write_anchor(writer, clock)
+        return write_anchor(writer, clock, alone=file.is_alone())
     finally:
         file.turn.give()

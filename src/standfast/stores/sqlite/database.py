@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from standfast.stores.backend import Rider
     from standfast.stores.sqlite.driver import Connection
     from standfast.stores.sqlite.sharing import SharedFile
-    from standfast.stores.sqlite.store_time import StoreTime
+    from standfast.stores.sqlite.store_time import ClockStep, StoreTime
 
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""
@@ -173,7 +173,9 @@ class Database:
     def _fold(self, riders: Sequence[Rider], at: Instant | None = None) -> Folded:
         last_version, last_at, found = look_up_with_counters(self._writer, keys_of(riders))
         records, self._rows = found
-        at = self._time.now(last_at) if at is None else at
+        if at is None:
+            self._time.look(self._writer)
+            at = self._time.now(last_at)
         # Never below the time in microseconds: so versions grow even after an older copy of the file was restored.
         last_version = max(last_version, at - 1)
         return fold(riders, at=at, last_version=last_version, records=records, limits=self._limits)
@@ -268,6 +270,7 @@ class Database:
         """Read records in one snapshot."""
         try:
             with self._section:
+                self._time.look(self._reader)
                 found, _ = look_up(self._reader, {key: key for key in keys})
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
@@ -276,10 +279,11 @@ class Database:
 
     def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""
-        at = self._time.now()
         query = _SCAN.format("DESC" if reverse else "ASC")
         try:
             with self._section:
+                self._time.look(self._reader)
+                at = self._time.now()
                 rows = self._reader.execute(query, (start, end, at, limit + 1)).fetchall()
         except apsw.Error as problem:
             raise translate(problem, self._file.path) from problem
@@ -306,6 +310,14 @@ class Database:
             swept = connection.changes()
             connection.execute(_FORGET_HANDLES, (later(self._time.now(), -HANDLE_REMEMBERED),))
             return swept
+
+    def wall_ahead(self) -> int:
+        """Return how far the time of day is ahead of the time since boot, in microseconds."""
+        return self._time.wall_ahead()
+
+    def follow_wall(self, connection: Connection) -> tuple[bool, ClockStep | None]:
+        """Let all processes follow the time of day over another connection, with the turn."""
+        return self._time.follow(connection)
 
     def retire(self) -> None:
         """Remove the trace of this handle's attempts, with the turn: nobody will settle them any more."""

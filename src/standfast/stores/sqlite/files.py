@@ -9,7 +9,7 @@ import pwd
 import shlex
 import stat
 import threading
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import (
@@ -24,6 +24,9 @@ from standfast.errors import (
 )
 from standfast.stores.forks import run_in_forked_child
 from standfast.stores.sqlite.mounts import filesystem_of, is_mounted_alone
+
+if TYPE_CHECKING:
+    from standfast.stores.sqlite.options import Options
 
 NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "davfs"}
@@ -55,11 +58,11 @@ def _renew_lock() -> None:
 run_in_forked_child(_renew_lock)
 
 
-def prepare(path: str, *, network_allowed: bool, others_allowed: bool = False) -> str:
+def prepare(path: str, options: Options) -> str:
     """Return the real path of a database that may be opened, creating an empty private file if there is none.
 
-    Raises if the last part is a symbolic link or not a file, if it lies on a network file system, or if other users can
-    change it.
+    Raises if the last part is a symbolic link or not a file, if its folder is missing and not to be made, if it lies on
+    a network file system, or if other users can change it.
     """
     try:
         folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
@@ -67,14 +70,17 @@ def prepare(path: str, *, network_allowed: bool, others_allowed: bool = False) -
         raise refusal(path, "the working folder is gone", problem) from problem
     if not name:
         raise InvalidUrlError(path, "it names a folder; add a file name, for example sqlite:///standfast.db")
-    _make_folder(folder, path)
+    if options.folder == "create":
+        _make_folder(folder, path)
+    elif not os.path.isdir(folder):  # noqa: PTH112 -- plain text throughout this module
+        _refuse_folder(folder, path)
     real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- see above
-    if not network_allowed:
+    if options.network != "allow":
         _refuse_network(real)
     _create(real)
     if is_mounted_alone(real):  # its log would lie beside it here, and another log beside it over there
         raise InvalidUrlError(path, "the file is mounted by itself; mount its folder, so that all see the same log")
-    if not others_allowed:
+    if options.others != "allow":
         refuse_others(real)
     return real
 
@@ -122,6 +128,14 @@ def _is_alone_in(group: int) -> bool:
     except KeyError:
         return False
     return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _refuse_folder(folder: str, path: str) -> None:
+    """Say that there is no such folder: more often a mistake in its name than a new one."""
+    if os.path.lexists(folder):
+        raise InvalidUrlError(path, f"{folder} is not a folder; name another one")
+    problem = f"there is no folder {folder}; check the name, make the folder, or add ?folder=create to the URL"
+    raise InvalidUrlError(path, problem)
 
 
 def _make_folder(folder: str, path: str) -> None:

@@ -105,6 +105,16 @@ class AliveFile:
             except OSError:
                 return False
 
+    def is_alone(self) -> bool:
+        """Return True if certainly no other process has the file open; each ties its lifeline before it reads."""
+        with self._lock:
+            if not self.sees_deaths or not self._descriptors or not self._tie():
+                return False
+            try:
+                return lock_holder(self._descriptors[0], 0, to_the_end=True) is None
+            except OSError:
+                return False
+
     def _is_here(self, line: _Lifeline) -> bool:
         """Tell whether a lifeline is tied to this file, and the file is the one that everybody finds."""
         device, inode = self.identity

@@ -49,9 +49,9 @@ if sys.platform == "win32":
         finally:
             unlock(descriptor, gate)
 
-    def lock_holder(descriptor: int, offset: int) -> int | None:
+    def lock_holder(descriptor: int, offset: int, *, to_the_end: bool = False) -> int | None:
         """Return the process that holds a byte, where the platform tells: never on Windows."""
-        del descriptor, offset
+        del descriptor, offset, to_the_end
 
 else:
     import fcntl
@@ -104,12 +104,14 @@ else:
             raise
         return True
 
-    def lock_holder(descriptor: int, offset: int) -> int | None:
-        """Return the process that holds a byte, where the platform tells; None if nobody or unknown."""
+    def lock_holder(descriptor: int, offset: int, *, to_the_end: bool = False) -> int | None:
+        """Return the other process that holds a byte, or any from there on; None if nobody or unknown."""
         if sys.platform != "linux":
             return None
         layout = "@hhqqi"
-        asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0).ljust(struct.calcsize("@hhqqiq"), b"\0")
+        asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, offset, not to_the_end, 0).ljust(
+            struct.calcsize("@hhqqiq"), b"\0"
+        )
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
         kind, _, _, _, holder = struct.unpack_from(layout, answer)
         return None if kind == fcntl.F_UNLCK else holder

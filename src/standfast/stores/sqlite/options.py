@@ -15,6 +15,7 @@ class Options(Struct, frozen=True):
         network: ``"allow"`` opens a file on a network file system all the same (``?network=allow``).
         others: ``"allow"`` opens a file that other users can change (``?others=allow``).
         commits: Where commits run: on the loop when that is quick, or always on the loop or a thread.
+        folder: ``"create"`` makes the folders above the file if they are missing (``?folder=create``).
         hints: ``"machine"`` rings other processes; ``"process"`` keeps hints inside this one.
     """
 
@@ -23,3 +24,4 @@ class Options(Struct, frozen=True):
     others: Literal["refuse", "allow"] = "refuse"
     commits: Literal["auto", "loop", "thread"] = "auto"
     hints: Literal["machine", "process"] = "machine"
+    folder: Literal["refuse", "create"] = "refuse"

@@ -33,7 +33,11 @@ STILL_WITHIN: Final = 2.0
 
 @final
 class SharedFile:
-    """One database file in this process. Get it with :func:`share`, give it back with :func:`unshare`."""
+    """One database file in this process. Get it with :func:`share`, give it back with :func:`unshare`.
+
+    ``wall_ahead`` is how far the time of day was ahead of the time since boot when this process last let the store
+    follow it. It says so once for each step of the clock, so that processes whose clocks differ do not fight.
+    """
 
     __slots__ = (
         "_held",
@@ -49,6 +53,7 @@ class SharedFile:
         "stands_still",
         "turn",
         "users",
+        "wall_ahead",
     )
 
     def __init__(self, path: str) -> None:
@@ -69,10 +74,16 @@ class SharedFile:
         self.lock: Final = threading.Lock()
         self.connections: Final[list[Connection]] = []
         self.users = 0
+        self.wall_ahead: int | None = None
         self._look_at = 0.0
         self._sections: Final[weakref.WeakSet[threading.Lock]] = weakref.WeakSet()
         self._held: Final[list[threading.Lock]] = []
         self.stands_still = False
+
+    def is_alone(self) -> bool:
+        """Return True if certainly nothing but one handle of this process has the file open."""
+        with self.lock:
+            return self.users == 1 and self.alive.is_alone()
 
     def check(self) -> None:
         """Raise if a stranger has the file open, or if it has been another one for longer than ``LOOK_EVERY``."""

@@ -12,9 +12,10 @@ import apsw
 
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.errors import ForeignHandleError
-from standfast.events import Checkpointed, ForeignHandleSeen, Swept
+from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, Swept
 from standfast.offload import Lane
 from standfast.stores.sqlite.connecting import connect, disconnect
+from standfast.stores.sqlite.store_time import TOLERANCE
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from standfast.stores.sqlite.driver import Connection
     from standfast.stores.sqlite.options import Options
     from standfast.stores.sqlite.sharing import SharedFile
+    from standfast.stores.sqlite.store_time import ClockStep
 
 CHECKPOINT_PAGES: Final = 1_000
 """The log is written back to the database when it has this many pages: half of the size it has from the start."""
@@ -71,6 +73,7 @@ class Upkeep:
             self._checkpoint(self._connection)
         if sweep:
             self._sweep(self._connection)
+            self._follow_wall(self._connection)
 
     def _look_for_strangers(self) -> None:
         try:
@@ -110,6 +113,18 @@ class Upkeep:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
 
+    def _follow_wall(self, connection: Connection) -> None:
+        """Let the store's time follow the time of day, once for each step of the clock that this process sees."""
+        ahead, known = self._database.wall_ahead(), self._file.wall_ahead
+        if known is not None and abs(ahead - known) <= TOLERANCE:
+            return
+        with self._file.turn:
+            is_followed, step = self._database.follow_wall(connection)
+        if is_followed:
+            self._file.wall_ahead = ahead
+        if step is not None:
+            tell_clock_step(step, self._file, self._hooks)
+
     async def aclose(self) -> None:
         """Close when what is under way has ended, off the loop: the last to close writes the log back."""
         if self._task is not None:
@@ -117,3 +132,9 @@ class Upkeep:
         if self._connection is not None:
             await self._lane.run(disconnect, self._file, self._connection)
         self._lane.close()
+
+
+def tell_clock_step(step: ClockStep, file: SharedFile, hooks: Hooks) -> None:
+    """Tell that the store's time and the time of day differ, and when they will not any more."""
+    at, store = SYSTEM_CLOCK.wall(), f"sqlite://{file.path}"
+    hooks.emit(ClockStepped(at=at, store=store, seconds=step.seconds, settles_in=step.settles_in))

@@ -232,7 +232,7 @@ class _MortalWatch:
     async def __aexit__(self, *exc: object) -> None:
         await self._watch.__aexit__(*exc)
 
-    async def wait(self, timeout: float | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Hint | None:
         """Return the hints since the last call."""
         await self._life.check()
         hint = await self._watch.wait(timeout)

@@ -180,7 +180,7 @@ class Performance:
         if activation.host.on_attempt is not None:
             activation.host.on_attempt(current)
         how: tuple[Any, BaseException | None]
-        branch.is_in_effect = True
+        branch.is_in_effect, branch.step = True, self._id
         try:
             if step.is_async and step.options.timeout is None:
                 how = await step.function(*self._args, **self._kwargs), None

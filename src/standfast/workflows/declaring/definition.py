@@ -24,7 +24,7 @@ from typing import (
 
 from msgspec import Struct
 
-from standfast.durations import seconds
+from standfast.durations import Duration, seconds
 from standfast.errors import InvalidWorkflowError, StepCalledDirectlyError
 from standfast.workflows.declaring.limits import Limit
 from standfast.workflows.storing.failures import KnownErrors
@@ -33,7 +33,6 @@ from standfast.workflows.storing.values import signature_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Iterable
 
-    from standfast.durations import Duration
     from standfast.workflows.context.context import Context
     from standfast.workflows.starting.creating import Start, Started
     from standfast.workflows.storing.records import Standing
@@ -60,24 +59,30 @@ class Retry(Struct, frozen=True, kw_only=True):
 
     Attributes:
         attempts: How often it is tried in all.
-        delay: Seconds before the second attempt.
+        delay: How long to wait before the second attempt: ``"100ms"``, a ``timedelta``, or seconds.
         factor: By how much each further wait is longer than the one before.
-        max_delay: The longest wait, in seconds.
+        max_delay: The longest wait.
         on: Which exceptions are worth another attempt.
     """
 
     attempts: int = 3
-    delay: float = 1.0
+    delay: Duration = 1.0
     factor: float = 2.0
-    max_delay: float = 60.0
+    max_delay: Duration = 60.0
     on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no duration."""
+        seconds(self.delay, what="delay")
+        seconds(self.max_delay, what="max_delay")
 
     def wait_before(self, attempt: int) -> float:
         """Return how many seconds to wait before an attempt; the first one is number 1."""
+        longest = seconds(self.max_delay)
         try:
-            return min(self.max_delay, self.delay * self.factor ** max(0, attempt - 2))
+            return min(longest, seconds(self.delay) * self.factor ** max(0, attempt - 2))
         except OverflowError:  # more than a float can be is more than any longest wait
-            return self.max_delay
+            return longest
 
 
 ONCE: Final = Retry(attempts=1)
@@ -334,10 +339,8 @@ def _checked_retry(retry: Retry) -> Retry:
         raise InvalidWorkflowError("retry", f"{retry!r:.100} is neither a Retry nor a number of attempts")
     if type(retry.attempts) is not int or retry.attempts < 1:
         raise InvalidWorkflowError("retry", f"{retry.attempts!r} attempts; it must be a whole number, at least 1")
-    for name in ("delay", "factor", "max_delay"):
-        number: object = getattr(retry, name)
-        if type(number) not in (int, float) or not 0 <= cast("float", number) < float("inf"):
-            raise InvalidWorkflowError("retry", f"{name} is {number!r:.100}; it must be a number, at least 0")
+    if type(retry.factor) not in (int, float) or not 0 <= retry.factor < float("inf"):
+        raise InvalidWorkflowError("retry", f"factor is {retry.factor!r:.100}; it must be a number, at least 0")
     on: Any = retry.on
     kinds = cast("tuple[object, ...]", on) if isinstance(on, tuple) else (on,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):

@@ -23,7 +23,7 @@ class Limit:
     """At most so many unfinished runs at a time: of the whole workflow, or of each key.
 
     Args:
-        max: How many; 400 at most.
+        max: How many; 400 at most, since all who hold a place share one record. For more, split it by ``key``.
         key: A function of the workflow's arguments that returns the key; without one, all runs count together.
         on_limit: What happens to a start beyond that: ``"reject"`` raises
             :class:`~standfast.errors.WorkflowConcurrencyLimitExceededError`, ``"queue"`` lets it wait its turn,
@@ -48,7 +48,9 @@ class Limit:
             raise InvalidWorkflowError("Limit", f"max is {max!r}; it must be a whole number, at least 1")
         if max > MOST_HOLDERS:
             raise InvalidWorkflowError(
-                "Limit", f"max is {max:,}; it must be at most {MOST_HOLDERS}, leave it out instead"
+                "Limit",
+                f"max is {max:,}; it must be at most {MOST_HOLDERS}, since all who hold a place share one record:"
+                " split it by a key, with a part of it for each, or leave it out",
             )
         if on_limit not in _CHOICES:
             raise InvalidWorkflowError("Limit", f"on_limit is {on_limit!r}; it must be one of {', '.join(_CHOICES)}")

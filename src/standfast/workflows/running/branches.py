@@ -82,6 +82,7 @@ class Branch:
         children: How many branches it waits for; while there are any it does nothing itself.
         wait: What it waits for.
         is_in_effect: It runs a step at the moment.
+        step: The id of the step that it runs, or has run last.
         is_interrupted: Its step was told to stop.
         cancel: What is to be raised at its next operation.
         is_told: It was told that the run is cancelled, and cleans up.
@@ -101,6 +102,7 @@ class Branch:
         "lost",
         "lost_in",
         "path",
+        "step",
         "task",
         "wait",
     )
@@ -111,6 +113,7 @@ class Branch:
         self.children = 0
         self.wait: Wait | None = None
         self.is_in_effect = self.is_interrupted = self.is_told = False
+        self.step = ""
         self.cancel: RunCancelled | None = None
         self.lost: LeaseLostError | None = None
         self.lost_in: Final[set[str]] = set()

@@ -21,7 +21,7 @@ from standfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
 from standfast.stores.protocol import Delete
 from standfast.workflows.schedules.emptying import empty
 from standfast.workflows.schedules.records import changing, commit, find, find_all, with_timer
-from standfast.workflows.schedules.starting import label_of, start_run, workflow_of
+from standfast.workflows.schedules.starting import label_of, overlap_of, start_run, workflow_of
 from standfast.workflows.schedules.timing import due, fires_at, pause, resume, run_id_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from standfast.workflows.running.host import Host
     from standfast.workflows.schedules.records import Seen, Stored
     from standfast.workflows.schedules.timing import Due
-    from standfast.workflows.starting.creating import Started
 
 PATIENCE: Final = 10.0
 """Seconds for which a tick is left to other workers, if this one does not have what it needs."""
@@ -140,7 +139,16 @@ class Ticker:
         [nominal_at] = now_due.fire
         run_id = run_id_of(seen.id, nominal_at)
         try:
-            started = await self._start(seen, structs.replace(after, last_run=run_id), workflow, run_id, nominal_at)
+            started = await start_run(
+                self._host,
+                seen.id,
+                seen.stored.spec,
+                workflow,
+                run_id,
+                nominal_at=nominal_at,
+                overlap=overlap_of(seen.stored.spec, is_late=now_due.late > 0),
+                alongside=tuple(changing(self._host.space, seen, structs.replace(after, last_run=run_id))),
+            )
         except RunNotFoundError:
             return False
         except WorkflowConcurrencyLimitExceededError as full:
@@ -159,20 +167,6 @@ class Ticker:
             joined = "its run is there already" if started.run_id == run_id else f"it joined the run {started.run_id!r}"
             skip = _Skip(joined)
         return await self._skip(seen, after, nominal_at, skip)
-
-    async def _start(
-        self, seen: Seen, after: Stored, workflow: Workflow[..., Any], run_id: str, nominal_at: Instant
-    ) -> Started:
-        return await start_run(
-            self._host,
-            seen.id,
-            seen.stored.spec,
-            workflow,
-            run_id,
-            nominal_at=nominal_at,
-            overlap=seen.stored.spec.overlap,
-            alongside=tuple(changing(self._host.space, seen, after)),
-        )
 
     async def _skip(self, seen: Seen, after: Stored, nominal_at: Instant, skip: _Skip) -> bool:
         stored = structs.replace(

@@ -57,8 +57,8 @@ class TickOptions(TypedDict, total=False):
             seconds. ``@hourly``, ``@daily``, ``@weekly``, ``@monthly`` and ``@yearly`` as well.
         zone: The time zone of ``cron``, like ``"Europe/Berlin"``; by default UTC.
         every: The time between two ticks, from one second on. The first is one period after the schedule was made.
-        backfill: Whether ticks that nobody was there for are made up for. By default a tick that is more than a second
-            late is skipped and counted as missed.
+        backfill: Whether missed ticks are made up for, one after another. By default a tick that is more than a second
+            late is left out and counted as missed.
         most_backfilled: How many missed ticks are made up for at most, the oldest first; the rest is counted as missed.
         jitter: Each tick fires up to that much later, always by the same amount for the same tick. Keeps many schedules
             from firing together.
@@ -77,7 +77,8 @@ class ScheduleOptions(TickOptions, total=False):
 
     Attributes:
         overlap: While a run of this schedule is unfinished, a tick is dropped (``"skip"``, the default), waits its turn
-            (``"queue"``), cancels the run first (``"cancel_running"``), or starts another one (``"allow"``).
+            (``"queue"``), cancels the run first (``"cancel_running"``), or starts another one (``"allow"``). A tick
+            that ``backfill`` makes up for waits its turn, except with ``"allow"``.
     """
 
     overlap: Overlap
@@ -119,9 +120,10 @@ class Schedule:
         Schedule(report, "eu", id="daily-report", cron="0 9 * * mon-fri", zone="Europe/Berlin")
         Schedule(sweep, id="sweep", every="5 minutes", overlap="skip", kwargs={"limit": 100})
 
-    Each tick starts one run, however many processes look after the schedule. Times are those of the clock on the wall:
-    a time of day that is skipped when clocks go forward runs at that moment, one that occurs twice runs once; where the
-    hours are ``*`` or ``*/2``, ticks follow the clock instead and run whenever it shows a time that matches.
+    Each tick starts one run, however many processes look after the schedule. Times are those of the clock on the wall,
+    of the store's server or of the machine that its file lies on. A time of day that is skipped when clocks go forward
+    runs at that moment, one that occurs twice runs once; where the hours are ``*`` or ``*/2``, ticks follow the clock
+    instead and run whenever it shows a time that matches.
 
     Args:
         workflow: The workflow; one with its arguments, by :meth:`Workflow.bind`; or its name.

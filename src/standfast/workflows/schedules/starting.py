@@ -36,6 +36,15 @@ def workflow_of(host: Host, spec: ScheduleSpec) -> Workflow[..., Any] | None:
     return exact or next((each for each in host.workflows.values() if each.name == spec.workflow), None)
 
 
+def overlap_of(spec: ScheduleSpec, *, is_late: bool) -> Overlap:
+    """Return what a tick does while a run of its schedule is unfinished.
+
+    Ticks that are made up for all come at once. They run one after another: a backfill that dropped or cancelled all
+    but one of them would make up for one.
+    """
+    return "queue" if is_late and spec.overlap != "allow" else spec.overlap
+
+
 async def start_run(
     host: Host,
     schedule_id: str,
@@ -62,13 +71,14 @@ async def start_run(
         nominal_at=nominal_at,
         alongside=alongside,
     )
-    own = () if overlap == "allow" else (_standing(schedule_id, overlap),)
+    own = () if overlap == "allow" else (standing_of(schedule_id, spec, overlap),)
     if workflow.on_tick is not None:
         return await workflow.on_tick(asked, own)
     lines = (*own, *standings_of(workflow, asked.packed))
     return await start_in_lines(host, asked, lines) if lines else await start(host, asked)
 
 
-def _standing(schedule_id: str, overlap: Overlap) -> Standing:
-    most = MOST_QUEUED if overlap == "queue" else None
+def standing_of(schedule_id: str, spec: ScheduleSpec, overlap: Overlap) -> Standing:
+    """Return the place of a tick's run in the line of its schedule; what is made up for may all wait there."""
+    most = max(MOST_QUEUED, spec.most_backfilled) if overlap == "queue" else None
     return Standing(line_of(schedule_id), "schedule", 1, _ON_LIMIT[overlap], label_of(schedule_id), most)

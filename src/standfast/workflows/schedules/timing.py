@@ -69,12 +69,14 @@ class Due(Struct, frozen=True):
         missed: How many ticks are left out because they are late.
         state: The state to store in the commit that starts the runs.
         wake_at: When to ask again; None while paused. It is not after now if ``most`` kept ticks back.
+        late: How many of those to fire are made up for; they come first.
     """
 
     fire: tuple[Instant, ...]
     missed: int
     state: ScheduleState
     wake_at: Instant | None
+    late: int = 0
 
 
 # --- the next tick --------------------------------------------------------------------------------------------------
@@ -180,6 +182,7 @@ def due(spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant
     if state.paused:
         return Due((), 0, state, None)
     fire: list[Instant] = []
+    made_up = 0
     after, wake_at = state, _wake_at(spec, schedule_id, state)
     while wake_at <= now and (most is None or len(fire) < most):
         late = wake_at < now - GRACE
@@ -188,11 +191,12 @@ def due(spec: ScheduleSpec, schedule_id: str, state: ScheduleState, now: Instant
             wake_at = _wake_at(spec, schedule_id, after)
         else:
             fire.append(after.next_at)
+            made_up += late
             after = _fired(spec, after, late=late)
             wake_at = max(wake_at, _wake_at(spec, schedule_id, after))
     if wake_at > now and after.backfilled:
         after = replace(after, backfilled=0)
-    return Due(tuple(fire), after.missed - state.missed, after, wake_at)
+    return Due(tuple(fire), after.missed - state.missed, after, wake_at, made_up)
 
 
 def _wake_at(spec: ScheduleSpec, schedule_id: str, state: ScheduleState) -> Instant:

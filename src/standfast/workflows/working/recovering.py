@@ -34,9 +34,8 @@ class Looked(Struct, frozen=True):
         run_id: The run.
         how: ``taken``: this engine drives it now. ``held``: another one does, or a run lock holds it. ``told``: this
             engine drives none, so the others were told. ``left``: its code is not here, does not fit, or it is
-            quarantined. ``waiting``: nothing is due. ``ended``: it has ended. ``failed``: it could not be looked at;
-            see ``problem``.
-        problem: What went wrong, in words.
+            quarantined. ``waiting``: nothing is due. ``ended``: it has ended. ``failed``: it could not be looked at.
+        problem: Why it was not taken up, in words: who drives it, what is not here, what it waits for, what went wrong.
     """
 
     run_id: str
@@ -57,10 +56,10 @@ async def look_at(host: Host, worker: Worker | None, run_id: str) -> Looked:
     if life is None or life.has_ended:
         return Looked(run_id, "ended")
     if worker is None:
-        return await _tell(host, run_id, is_due=is_due)
+        return await _tell(host, run_id, life, is_due=is_due)
     if is_due:
         await worker.look_at(run_id)
-    return Looked(run_id, await _outcome(host, run_id))
+    return await _outcome(host, run_id)
 
 
 async def _state(host: Host, run_id: str) -> tuple[Life | None, bool]:
@@ -75,23 +74,39 @@ async def _state(host: Host, run_id: str) -> tuple[Life | None, bool]:
     return life, due or bool(seen.version(keys.ready))
 
 
-async def _tell(host: Host, run_id: str, *, is_due: bool) -> Looked:
+async def _tell(host: Host, run_id: str, life: Life, *, is_due: bool) -> Looked:
     if not is_due:
-        return Looked(run_id, "waiting")
+        return Looked(run_id, "waiting", _wait_of(life))
     await commit_over(host.space, (), {RunKeys(host.space, run_id).ready: READY})
-    return Looked(run_id, "told")
+    return Looked(run_id, "told", "this engine drives nothing; workers that do were told")
 
 
-async def _outcome(host: Host, run_id: str) -> How:
+async def _outcome(host: Host, run_id: str) -> Looked:
     life, is_due = await _state(host, run_id)
     if life is None or life.has_ended:
-        return "ended"
+        return Looked(run_id, "ended")
     if life.owner:
-        return "taken" if host.worker is not None and life.owner == host.worker.presence else "held"
+        is_own = host.worker is not None and life.owner == host.worker.presence
+        return Looked(run_id, "taken") if is_own else Looked(run_id, "held", f"the worker {life.owner} drives it")
     if life.lease_awaited:
-        return "held"
-    is_here = (life.workflow, life.version) in host.workflows
-    return "waiting" if is_here and not is_due and life.status != "quarantined" else "left"
+        return Looked(run_id, "held", "a run lock holds it")
+    if life.status == "quarantined":
+        problem = f"it is quarantined: {life.deaths} workers died with it; find out why, then retry it"
+    elif (life.workflow, life.version) not in host.workflows:
+        problem = f"the workflow {_type(life.workflow, life.version)!r} is not here; start a worker that has it"
+    elif host.is_mismatched(run_id):
+        problem = "the code here does not fit its history; see RunCodeDiffers, and bring the old code back"
+    elif not is_due:
+        return Looked(run_id, "waiting", _wait_of(life))
+    elif not host.has_room():
+        problem = "this worker has no room for another run, or is stopping; it stays due"
+    else:
+        problem = "another worker, or the store, was in the way just now; it stays due"
+    return Looked(run_id, "left", problem)
+
+
+def _wait_of(life: Life) -> str:
+    return f"it waits for {life.waits_for}" if life.waits_for else "nothing of it is due"
 
 
 # --- all that is due ----------------------------------------------------------------------------------------------

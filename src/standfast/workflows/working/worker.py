@@ -6,6 +6,7 @@ Hints tell what is ready; the timer index tells what is due; now and then it loo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
@@ -13,7 +14,7 @@ from zlib import crc32
 
 from standfast.clock import Instant, seconds_between
 from standfast.errors import StandfastError
-from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails
+from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails, WorkerWaits
 from standfast.stores.protocol import Delete
 from standfast.workflows.running.control import Unload
 from standfast.workflows.running.driving import drive, is_resting, release, suspend
@@ -24,12 +25,16 @@ from standfast.workflows.working.looking_after import look_after
 from standfast.workflows.working.paging import PAGE, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from standfast.clock import Clock
+    from standfast.events import Hooks
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Record, Watch
     from standfast.workflows.running.activation import Activation
     from standfast.workflows.running.host import Host
+
+_logger: Final = logging.getLogger("standfast")
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
@@ -41,7 +46,10 @@ FLUSH_AFTER: Final = 0.02
 """Seconds after which marks are written though nothing needs them to be."""
 
 HELD_UP: Final = 0.5
-"""A worker that wakes up so many seconds too late says so: something blocks its event loop."""
+"""An event loop that stands still for so many seconds is told: something blocks it."""
+
+PULSE: Final = 0.1
+"""Seconds between two beats of the event loop. No hold-up that is longer than ``HELD_UP`` falls between them."""
 
 GRACE: Final = 5.0
 """Seconds that steps get to end when a worker is stopped."""
@@ -51,6 +59,55 @@ AHEAD: Final = 4
 
 LAST: Final = 1.0
 """Seconds that are waited for what is left to do when every run is handed back."""
+
+
+SHOWN: Final = 10
+"""How many of those that are waited for are named."""
+
+
+def tell_waits(hooks: Hooks, clock: Clock, under_way: Sequence[str], grace: float) -> None:
+    """Tell what is waited for when a worker or a server stops; where nobody listens, on the log, which is stderr."""
+    if not under_way or not grace:
+        return
+    waits = WorkerWaits(at=clock.wall(), waits_for=tuple(under_way[:SHOWN]), count=len(under_way), grace=grace)
+    if hooks:
+        hooks.emit(waits)
+    else:
+        _logger.warning("%s", waiting_line(waits))
+
+
+def waiting_line(waits: WorkerWaits) -> str:
+    """Say in a line what is waited for."""
+    others = f" and {waits.count - SHOWN:,} others" if waits.count > SHOWN else ""
+    return (
+        f"waiting up to {waits.grace:g} s for what is under way: {', '.join(waits.waits_for)}{others};"
+        " then it is cancelled, and what is durable is handed back. Ctrl-C once more waits for nothing"
+    )
+
+
+@final
+class Pulse:
+    """Beats on an event loop while a worker runs, so that a loop that stands still is seen whenever that happens.
+
+    A hold-up delays the next beat by its length, less at most the time between two beats.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, held_up: Callable[[float], None]) -> None:
+        self._loop, self._held_up = loop, held_up
+        self._next = self._begin()
+
+    def _begin(self) -> asyncio.TimerHandle:
+        return self._loop.call_at(self._loop.time() + PULSE, self._beat)
+
+    def _beat(self) -> None:
+        late = self._loop.time() - self._next.when()
+        self._next = self._begin()
+        if late >= HELD_UP - PULSE:
+            self._held_up(late)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._next.cancel()
 
 
 @final
@@ -64,6 +121,7 @@ class Worker:
         self._news: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
+        self._pulse: Pulse | None = None
         self._ready: Final[OrderedDict[str, None]] = OrderedDict()
         self._capacity, self._ended, self._took = Capacity(), 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,6 +146,10 @@ class Worker:
         await watch.__aenter__()
         self._hearing = asyncio.get_running_loop().create_task(self._hear(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
+        self._pulse = Pulse(asyncio.get_running_loop(), self._tell_held_up)
+
+    def _tell_held_up(self, late: float) -> None:
+        self._host.emit(LoopHeldUp(at=self._host.clock.wall(), seconds=late))
 
     async def join(self) -> None:
         """Wait until the worker has stopped. If that is because of an error that nobody expected, raise it."""
@@ -240,15 +302,11 @@ class Worker:
 
     async def _rest(self) -> None:
         self._resting = True
-        loop, seconds = asyncio.get_running_loop(), self._seconds_to_rest()
-        began = loop.time()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._seconds_to_rest()):
                 await self._news.wait()
         except TimeoutError:
-            late = loop.time() - began - seconds
-            if late > HELD_UP:
-                self._host.emit(LoopHeldUp(at=self._host.clock.wall(), seconds=late))
+            return
         finally:
             self._resting = False
 
@@ -463,7 +521,13 @@ class Worker:
         self._news.set()
         if self._main is not None:
             await asyncio.gather(self._main, return_exceptions=True)
+        if self._pulse is not None:
+            self._pulse.stop()
         loaded = [each for each in self._host.loaded.values() if each.claim is not None]
+        under_way = [
+            f"{each.keys.id} ({branch.step})" for each in loaded for branch in each.branches if branch.is_in_effect
+        ]
+        tell_waits(self._host.hooks, self._host.clock, under_way, grace)
         hurried = asyncio.ensure_future(self._hurried.wait())
         await asyncio.gather(*(self._let_go(each, grace, hurried) for each in loaded), return_exceptions=True)
         hurried.cancel()
@@ -485,6 +549,8 @@ class Worker:
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
         self.is_stopping = True
+        if self._pulse is not None:
+            self._pulse.stop()
         loops = {task for task in (self._main, self._hearing) if task is not None}
         for task in loops:
             task.cancel()

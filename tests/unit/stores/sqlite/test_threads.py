@@ -12,6 +12,7 @@ from standfast.stores.sqlite import connecting, open_sqlite
 from standfast.stores.sqlite.connecting import connect, disconnect
 from standfast.stores.sqlite.driver import open_connection
 from standfast.stores.sqlite.files import prepare
+from standfast.stores.sqlite.options import Options
 from standfast.stores.sqlite.sharing import share, unshare
 from standfast.stores.sqlite.upkeep import Upkeep
 
@@ -41,7 +42,7 @@ def test_a_file_is_not_opened_while_another_thread_creates_it(tmp_path: Path, mo
 
     monkeypatch.setattr(os, "close", close_late)
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(prepare, str(tmp_path / "x.db"), network_allowed=False)
+        first = threads.submit(prepare, str(tmp_path / "x.db"), Options())
         creating.wait(timeout=10)
         second = threads.submit(asyncio.run, open_and_close(tmp_path / "x.db"))
         wait([second], timeout=0.2)  # it must not come to an end before the first one

@@ -6,12 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from msgspec import Raw
 
 import standfast as sf
 from standfast.errors import RunCancelledError
 from standfast.events import SchedulePaused, TickFired, TickSkipped, TicksMissed
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.testing.workflows.mortal_store import Death
+from standfast.workflows.schedules.specification import OVERLAPS
+from standfast.workflows.schedules.starting import standing_of
 from tests.unit.workflows.schedules.flows import (
     alone,
     dated,
@@ -107,15 +110,41 @@ async def test_late_ticks_are_missed_and_counted() -> None:
         assert [event.count for event in named(told, TicksMissed) if isinstance(event, TicksMissed)] == [3]
 
 
-async def test_late_ticks_are_made_up_for_if_the_schedule_says_so() -> None:
-    """Three minutes without a worker are three runs, each with its own nominal time."""
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("workflow", [report, slow])
+async def test_late_ticks_are_made_up_for_if_the_schedule_says_so(
+    overlap: Overlap, workflow: sf.Workflow[[], str]
+) -> None:
+    """Three minutes without a worker are three runs, each with its own nominal time, whatever overlaps are to do."""
     async with environment() as env:
-        await env.client.schedules.create(sf.Schedule(report, id="r", every="1 minute", backfill=True, overlap="queue"))
+        schedules = env.client.schedules
+        await schedules.create(sf.Schedule(workflow, id="r", every="1 hour", backfill=True, overlap=overlap))
         await env.crash()
-        await env.advance("3.5 minutes")
+        await env.advance("3.5 hours")
         await env.restart()
-        await env.settle()
-        assert [run.rpartition("T")[2] for run in await runs(env)] == ["15:07:40Z", "15:08:40Z", "15:09:40Z"]
+        await env.advance("5 minutes")
+        assert [run.rpartition("T")[2] for run in await runs(env)] == ["16:06:40Z", "17:06:40Z", "18:06:40Z"]
+        assert await statuses(env) == ["completed"] * 3
+        assert (await schedules.get("r")).skipped == 0
+
+
+async def test_a_backfill_is_made_up_for_however_many_ticks_it_may_have() -> None:
+    """What may be made up for may also wait: more than the thousand runs that a schedule otherwise queues."""
+    spec = sf.Schedule(slow, id="r", every="1 hour", backfill=True, most_backfilled=5_000).spec("slow", Raw(b"null"))
+    assert standing_of("r", spec, "queue").most_waiting == 5_000
+
+
+async def test_a_tick_on_time_is_dropped_while_a_backfill_is_at_work() -> None:
+    """Only what is late waits its turn; the next tick on time follows the overlap of the schedule."""
+    async with environment() as env:
+        schedules = env.client.schedules
+        await schedules.create(sf.Schedule(slow, id="r", every="1 minute", backfill=True))
+        await env.crash()
+        await env.advance("2.5 minutes")
+        await env.restart()
+        await env.advance("1 minute")
+        info = await schedules.get("r")
+        assert (info.started, info.skipped) == (2, 1)
 
 
 async def test_a_clock_that_is_set_back_repeats_no_tick() -> None:
