@@ -1,8 +1,8 @@
 """Reverse proxies from Debian's packages: nginx 1.22 and HAProxy 2.6, in front of a server that speaks HTTP.
 
-Both are set up as people do who follow the manual: a header that says who the user is comes from the proxy alone, so what
-a client says in it is deleted; and where a request comes from is written down. A host whose name begins with ``bare`` is
-served by the least that works: one line that says where the server is.
+Both are set up as the manuals say: a header that says who the user is comes from the proxy alone, so what a client says
+in it is deleted, and where a request comes from is written down. A host that begins with ``bare`` is served by the
+least that works: one line that says where the server is.
 """
 
 from __future__ import annotations
