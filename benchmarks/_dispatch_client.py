@@ -9,7 +9,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Final
 
-from benchmarks._dispatch_flow import BODY
+from benchmarks._dispatch_flow import BODY, TOKEN
 from benchmarks._workflow_windows import Timing
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ _END: Final = b"\r\n\r\n"
 def request(action: str, body: bytes = BODY, **headers: str) -> bytes:
     """Return a request, as it goes over the wire."""
     named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    head = f"POST /flows/bench/{action} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{named}"
+    known = f"Authorization: Bearer {TOKEN}\r\n"
+    head = f"POST /flows/bench/{action} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{known}{named}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

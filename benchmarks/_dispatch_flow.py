@@ -10,6 +10,7 @@ from msgspec import Struct
 import standfast as sf
 
 FLOW: Final = sf.Flow("bench")
+TOKEN: Final = "sf_a-token-of-the-benchmarks"  # noqa: S105 -- made up for them
 BODY: Final = b'{"text":"what is asked for over and over","number":7,"tags":["a","b","c"]}'
 
 

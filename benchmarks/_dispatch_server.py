@@ -23,9 +23,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import standfast as sf
-from benchmarks._dispatch_flow import FLOW, Question, answer
+from benchmarks._dispatch_flow import FLOW, TOKEN, Question, answer
 from benchmarks.harness import ROOT
 from standfast.cli.serve_running import OBJECTS
+from standfast.transports.protocol import HttpProtocol
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -78,7 +79,9 @@ def app_of(kind: Kind, url: str) -> ASGIApp:
     if kind == "fastapi":
         return fastapi_app()
     limits = sf.AppLimits(requests=10_000)
-    return sf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
+    app = sf.App(url, flows=[FLOW], arbiter=kind, limits=limits)
+    app.token = TOKEN
+    return app
 
 
 async def serve(kind: Kind, url: str) -> None:
@@ -87,7 +90,7 @@ async def serve(kind: Kind, url: str) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             app_of(kind, url),
-            http="httptools",
+            http=HttpProtocol,
             loop="asyncio",
             ws="none",
             log_level="warning",

@@ -20,7 +20,9 @@ async def buy(request: sf.Request, item: str) -> int:
     return len(await request.session.get("basket"))
 
 
-flows = sf.App("sqlite:///shop.db", flows=[shop])
+ANN = sf.new_token()  # give it to Ann, and keep its digest only
+tokens = sf.BearerTokens({sf.token_digest(ANN): sf.Principal(user="ann")})
+flows = sf.App("sqlite:///shop.db", flows=[shop], authenticate=tokens)
 api = FastAPI(lifespan=sf.lifespan(flows))
 api.mount("/api", flows)
 
@@ -42,8 +44,8 @@ async def gift(user: str) -> dict[str, int]:
 
 
 def main() -> None:
-    """Call it as a browser would."""
-    with TestClient(api, base_url="http://localhost", client=("127.0.0.1", 50_000)) as client:
+    """Call it as Ann would."""
+    with TestClient(api, headers={"Authorization": f"Bearer {ANN}"}) as client:
         print("FastAPI says:", client.get("/baskets/ann").json()["basket"])
         bought = client.post("/api/flows/shop/buy", json={"item": "tea"}, headers={"Standfast-Session": "basket-ann"})
         print("bought:", bought.status_code, bought.json())

@@ -2,7 +2,7 @@
 
 Run it to see a burst of messages played through it, or serve it and talk to it in a browser:
 
-    standfast serve support_chat:app     # in this folder; then open http://127.0.0.1:8000/chat/support-chat/
+    standfast serve support_chat:app     # in this folder; then open the address that it shows
 """
 
 from __future__ import annotations

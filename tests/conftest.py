@@ -71,6 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def is_long(item: pytest.Item) -> bool:
     """Tell whether a test repeats itself, starts many processes, or strikes at servers: seconds rather than moments."""
     strikes = "tests/integration/" in item.nodeid and item.get_closest_marker("services") is not None
+    if "tests/integration/adversary/" in item.nodeid:
+        return False  # what a stranger may do to a server is tried every time
     return strikes or item.get_closest_marker("heavy") is not None
 
 

@@ -74,6 +74,10 @@ class Screen:
         """Print lines that stay."""
         self._write("".join(f"{self._fit(line)}\n" for line in lines))
 
+    def say_whole(self, line: str) -> None:
+        """Print a line that stays, however long it is: an address is of no use in parts."""
+        self._write(f"{line}\n")
+
     def note(self, line: str) -> None:
         """Print an event as a line, where there is no live picture to show it."""
         if not self.live:

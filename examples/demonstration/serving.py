@@ -17,6 +17,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import standfast as sf
 from demonstration.processes import PATIENCE, end
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = Path(__file__).resolve().parent.parent
 STORE: Final = "STANDFAST_DEMO_STORE"
+TOKEN: Final = "STANDFAST_TOKEN"  # noqa: S105 -- the name of a variable, and no token
 LEDGER: Final = "STANDFAST_DEMO_LEDGER"
 SECRET: Final = "whsec_ZGVtb25zdHJhdGlvbi1vbmx5LTAxMjM0NTY3ODk="  # noqa: S105 -- of a carrier that does not exist
 CHAT: Final = "/chat/support-chat"
@@ -40,9 +42,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A server that is up."""
+    """A server that is up, and the token that its callers show."""
 
     address: str
+    token: str
+
+    @property
+    def page(self) -> str:
+        """Where a browser opens the chat."""
+        return f"{self.address}{CHAT}/?token={self.token}"
 
     async def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """Send a request over a connection of its own, and wait for the answer."""
@@ -52,7 +60,8 @@ class Served:
         connection = HTTPConnection(self.address.removeprefix("http://"), timeout=PATIENCE)
         with contextlib.closing(connection):
             named = {name.replace("_", "-"): value for name, value in headers.items() if value}
-            connection.request(method, path, body or None, {"Content-Type": "application/json", **named})
+            shown = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+            connection.request(method, path, body or None, shown | named)
             answer = connection.getresponse()
             return Answer(answer.status, json.loads(answer.read()), answer.headers.get("Standfast-Session", ""))
 
@@ -79,10 +88,20 @@ class Served:
 @contextlib.asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Served]:
     """Serve the support chat on a SQLite file in a folder, on a free port of this machine."""
-    environment = os.environ | {STORE: f"sqlite:///{folder / 'chat.db'}", LEDGER: str(folder / "carrier.log")}
+    token = sf.new_token()
+    environment = os.environ | {
+        STORE: f"sqlite:///{folder / 'chat.db'}",
+        LEDGER: str(folder / "carrier.log"),
+        TOKEN: token,
+    }
     command = [sys.executable, "-m", "standfast", "serve", "demonstration.desk:app", "--port", "0", "--grace", "1s"]
     process = await asyncio.create_subprocess_exec(
-        *command, "--app-dir", str(EXAMPLES), env=environment, stdout=asyncio.subprocess.PIPE, start_new_session=True
+        *command,
+        "--app-dir",
+        str(EXAMPLES),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdout is not None
     try:
@@ -91,7 +110,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
         found = re.search(r"http://\S+", told)
         if found is None:
             raise RuntimeError("the server did not start")
-        yield Served(found[0])
+        yield Served(found[0], token)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -141,5 +141,5 @@ def judge(scene: Scene, report: Report) -> None:
 async def keep_serving(folder: Path, screen: Screen) -> None:
     """Serve the same chat until somebody ends it."""
     async with served(folder) as server:
-        screen.say(f"Talk to it at {screen.paint(f'{server.address}{CHAT}/', 'bold')} (Ctrl-C ends it)", "")
+        screen.say_whole(f"Talk to it at {screen.paint(server.page, 'bold')} (Ctrl-C ends it)")
         await asyncio.Event().wait()

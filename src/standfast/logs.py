@@ -6,6 +6,7 @@ passwords, and whatever could break a line or colour a terminal is escaped.
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import re
@@ -32,6 +33,7 @@ _LEVELS: Final = {
     "error": logging.ERROR,
 }
 _BARE: Final = re.compile(r"[\w.:/@#%+*(),-]+", re.ASCII)
+codecs.lookup("unicode_escape")  # it is loaded from a file, and a line may have to be written when none can be opened
 _WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 

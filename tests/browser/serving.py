@@ -25,6 +25,7 @@ async def served(app: App) -> AsyncIterator[Line]:
         async with app, await asyncio.start_server(line.carry, "127.0.0.1", 0) as listening:
             serving = asyncio.ensure_future(server.serve([listener]))
             line.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            line.token = app.token
             try:
                 yield line
             finally:
@@ -42,7 +43,11 @@ class Line:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_up = asyncio.Event()
         self._is_up.set()
-        self.url = ""
+        self.url = self.token = ""
+
+    def page(self, flow: str) -> str:
+        """Return the address of a chat as a server shows it: with the token, which the browser gets a cookie for."""
+        return f"{self.url}/chat/{flow}/?token={self.token}"
 
     def cut(self) -> None:
         """Break all connections; those that come wait until the line is mended."""

@@ -92,9 +92,9 @@ def completed(many: int) -> str:
 
 async def test_a_burst_is_answered_in_order_in_both_tabs(chromium: Browser, echo: Echo, line: Line) -> None:
     """What is written in one tab is seen in the other one of the same session, with the answers in order."""
-    first = await chromium.tab(f"{line.url}/chat/echo/")
+    first = await chromium.tab(line.page("echo"))
     await first.until(CONNECTED)
-    second = await chromium.tab(f"{line.url}/chat/echo/")
+    second = await chromium.tab(line.page("echo"))
     await second.until(CONNECTED)
     for text in ("one", "two", "three"):
         await first.write(text)
@@ -113,7 +113,7 @@ async def test_a_line_that_is_cut_in_the_middle_of_an_answer_loses_nothing(
     chromium: Browser, echo: Echo, line: Line
 ) -> None:
     """The rest of the answer comes once, and what was written meanwhile is sent once."""
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     await tab.write("one")
     echo.go_on(2)
@@ -131,7 +131,7 @@ async def test_a_line_that_is_cut_in_the_middle_of_an_answer_loses_nothing(
 async def test_markup_in_a_message_stays_text(chromium: Browser, echo: Echo, line: Line) -> None:
     """Neither a message nor an answer becomes part of the page."""
     echo.go_on()
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     await tab.write(NASTY)
     await tab.until(completed(1))
@@ -143,7 +143,7 @@ async def test_markup_in_a_message_stays_text(chromium: Browser, echo: Echo, lin
 
 async def test_a_script_in_the_page_would_not_run(chromium: Browser, line: Line) -> None:
     """The policy of the page stops what text alone should never become."""
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     markup = json.dumps("<img src=x onerror=\"document.title='taken'\">")
     script = f"document.body.insertAdjacentHTML('beforeend', {markup}); new Promise((go) => setTimeout(go, 50))"
@@ -156,7 +156,7 @@ async def test_what_was_dropped_is_shown(chromium: Browser) -> None:
     """Under restart the answer to the older message says that a newer one took its place."""
     echo = Echo("restart")
     async with served(echo.app) as line:
-        tab = await chromium.tab(f"{line.url}/chat/echo/")
+        tab = await chromium.tab(line.page("echo"))
         await tab.until(CONNECTED)
         await tab.write("one")
         await tab.until("document.querySelector('.answer[data-state=running]')")
@@ -171,7 +171,7 @@ async def test_what_was_refused_is_shown_and_can_be_sent_again(chromium: Browser
     """Under reject the second message says why it is not answered; later it is."""
     echo = Echo("reject")
     async with served(echo.app) as line:
-        tab = await chromium.tab(f"{line.url}/chat/echo/")
+        tab = await chromium.tab(line.page("echo"))
         await tab.until(CONNECTED)
         await tab.write("one")
         await tab.until("document.querySelector('.answer')")
@@ -187,7 +187,7 @@ async def test_what_was_refused_is_shown_and_can_be_sent_again(chromium: Browser
 async def test_an_answer_can_be_stopped(chromium: Browser, echo: Echo, line: Line) -> None:
     """A button beside an answer that is being written ends it."""
     echo.go_on(1)
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     await tab.write("one")
     await tab.until("document.querySelector('.answer button')")
@@ -198,7 +198,7 @@ async def test_an_answer_can_be_stopped(chromium: Browser, echo: Echo, line: Lin
 async def test_a_new_conversation_is_another_one(chromium: Browser, echo: Echo, line: Line) -> None:
     """The old one is not shown in it."""
     echo.go_on()
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     await tab.write("one")
     await tab.until(completed(1))
@@ -210,7 +210,7 @@ async def test_a_new_conversation_is_another_one(chromium: Browser, echo: Echo, 
 
 async def test_the_page_fits_a_phone_and_follows_the_dark(chromium: Browser, line: Line) -> None:
     """Nothing is wider than the screen, and the ground is dark where people want it dark."""
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     await tab.write("w" * 300)
     await tab.until("document.querySelector('.said')")
@@ -225,7 +225,7 @@ async def test_the_page_fits_a_phone_and_follows_the_dark(chromium: Browser, lin
 
 async def test_everything_has_a_name_for_those_who_do_not_see_it(chromium: Browser, line: Line) -> None:
     """The box, the buttons and the regions that tell news are named or live."""
-    tab = await chromium.tab(f"{line.url}/chat/echo/")
+    tab = await chromium.tab(line.page("echo"))
     await tab.until(CONNECTED)
     nodes = (await tab.ask("Accessibility.getFullAXTree"))["nodes"]
     named = {(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from tests.docs.page import FENCE, blocks
-from tests.integration.cli.programs import PATIENCE, Program
+from tests.integration.cli.programs import PATIENCE, TOKEN, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,8 @@ def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 def run(words: str, printed: list[str]) -> list[str]:
     """Run a command to its end; one whose end the page leaves out, until it has printed what the page has."""
-    with subprocess.Popen(shlex.split(words), stdout=subprocess.PIPE, text=True) as process:
+    command = shlex.split(words.replace("$STANDFAST_TOKEN", TOKEN))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said: list[str] = []
         for line in process.stdout:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.client import connect
 
+from tests.integration.cli.programs import SHOWN, TOKEN
 from tests.services.running import DIES_WITH_PARENT, free_port
 
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ async def serving(port: int, folder: Path) -> AsyncGenerator[asyncio.subprocess.
     """Serve the example, and kill it at the end."""
     command = [sys.executable, "-m", "standfast", "serve", "support_chat:app", "--app-dir", str(EXAMPLES)]
     started = await asyncio.create_subprocess_exec(
-        *DIES_WITH_PARENT, *command, "--port", str(port), "--quiet", cwd=folder, env=os.environ
+        *DIES_WITH_PARENT,
+        *command,
+        "--port",
+        str(port),
+        "--quiet",
+        cwd=folder,
+        env=os.environ | {"STANDFAST_TOKEN": TOKEN},
     )
     try:
         yield started
@@ -42,7 +49,7 @@ async def serving(port: int, folder: Path) -> AsyncGenerator[asyncio.subprocess.
 async def talking(port: int, **opening: str) -> AsyncGenerator[ClientConnection]:
     """Open the session, as soon as there is a server."""
     url = f"ws://127.0.0.1:{port}/chat/support-chat"
-    async for socket in connect(url):
+    async for socket in connect(url, additional_headers=SHOWN):
         await socket.send(json.dumps({"type": "open", **opening}))
         yield socket
         await socket.close()

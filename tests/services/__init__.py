@@ -59,7 +59,7 @@ def private(
 
     Args:
         kind: as for `url`.
-        behind: the URL of the PostgreSQL that a pgbouncer stands in front of.
+        behind: the URL of the server that this one stands in front of: a PostgreSQL, or one that speaks HTTP.
         environment: variables for the server besides those of this process.
         arguments: more arguments for its command line.
     """

@@ -7,13 +7,15 @@ import signal
 from contextlib import suppress
 
 from tests.services.fetching import fetch_all
-from tests.services.kinds import MODULES
+from tests.services.kinds import IN_FRONT, MODULES
 from tests.services.sharing import shared
+
+NAMES = [name for name in MODULES if name not in IN_FRONT]
 
 
 def start(names: list[str]) -> None:
     """Start servers, print where they are, and end them with this process."""
-    for name in names or MODULES:
+    for name in names or NAMES:
         place = shared(name)
         print(f"{name:12}{place.url or 'missing: ' + place.missing}", flush=True)
     print("Ctrl-C stops them.", flush=True)
@@ -26,11 +28,11 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     commands.add_parser("fetch", help="fetch what is not there yet").set_defaults(run=lambda _: fetch_all())
     starter = commands.add_parser("start", help="start servers until Ctrl-C")
-    starter.add_argument("names", nargs="*", metavar="NAME", help=f"which ones, of {', '.join(MODULES)}; all if none")
+    starter.add_argument("names", nargs="*", metavar="NAME", help=f"which ones, of {', '.join(NAMES)}; all if none")
     starter.set_defaults(run=lambda options: start(options.names))
     options = parser.parse_args()
-    if unknown := set(getattr(options, "names", ())) - set(MODULES):
-        parser.error(f"there is no {unknown.pop()}; there are {', '.join(MODULES)}")
+    if unknown := set(getattr(options, "names", ())) - set(NAMES):
+        parser.error(f"there is no {unknown.pop()}; there are {', '.join(NAMES)}")
     with suppress(KeyboardInterrupt):
         options.run(options)
 

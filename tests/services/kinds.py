@@ -12,14 +12,19 @@ if TYPE_CHECKING:
 # A module is imported only when its server is wanted: each brings a driver, which takes its time.
 MODULES = {
     "dynamodb": "http",
+    "haproxy": "proxies",
     "libsql": "http",
     "mongodb": "mongodb",
     "mysql": "mariadb",
+    "nginx": "proxies",
     "pgbouncer": "pgbouncer",
     "postgresql": "postgresql",
     "redis": "valkey",
     "redis7": "valkey",
 }
+
+IN_FRONT = frozenset({"haproxy", "nginx"})
+"""Those that stand in front of a server of the test's own, and nowhere else: `private(kind, behind=url)`."""
 
 
 @functools.cache

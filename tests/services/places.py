@@ -33,7 +33,8 @@ def fetched(place: str) -> Path:
 
 def libraries() -> str:
     """Return the folders of the shared libraries that came with the Debian packages."""
-    return ":".join(map(str, (cache() / "debian").glob("usr/lib/*-linux-gnu")))
+    folders = (cache() / name for name in ("debian", "proxies"))
+    return ":".join(str(found) for folder in folders for found in folder.glob("usr/lib/*-linux-gnu"))
 
 
 @contextmanager

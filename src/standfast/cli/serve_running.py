@@ -8,25 +8,27 @@ import gc
 import math
 import os
 import signal
-import socket
-from typing import TYPE_CHECKING, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import click
 import uvicorn
 
-from standfast.cli.exits import FAILED, end
+from standfast.cli.serve_listener import Acceptor, address_of
+from standfast.transports.protocol import HttpProtocol
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Generator
 
     from standfast.transports.app import App
+    from standfast.transports.edge import Edge
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 WS_MESSAGE: Final = 262_144
 """Bytes of one message over a WebSocket."""
 
 WS_PING: Final = 20.0
-BACKLOG: Final = 2_048
 PATIENCE: Final = 5
 """Seconds that requests have which were told to stop when their grace was over. Then their callers are cut off."""
 
@@ -34,31 +36,47 @@ OBJECTS: Final = 10_000
 """How many more objects there have to be before the youngest are looked through for cycles."""
 
 
-async def run(app: App, name: str, place: tuple[str, int], grace: float, *, quiet: bool) -> int:
-    """Open an application, serve it, close it, and return the exit code to end with."""
-    with _listening(*place, app.limits.patience) as listener:
-        app.grace = grace
-        async with app:
-            config = uvicorn.Config(
-                app,
-                http="httptools",
-                loop="asyncio",
-                ws="websockets-sansio",
-                lifespan="off",  # it is open already: what goes wrong then is told in our words
-                log_level="warning",
-                access_log=False,
-                proxy_headers=False,  # whoever asks must not say where they ask from
-                server_header=False,
-                timeout_graceful_shutdown=math.ceil(grace) + PATIENCE,
-                ws_max_size=WS_MESSAGE,
-                ws_ping_interval=WS_PING,
-                ws_per_message_deflate=False,  # a few bytes could become megabytes
-            )
-            server = _Server(config, app, quiet=quiet)
-            _let_garbage_be()
-            server.tell(f"serving {name} at {_address(listener)} (process {os.getpid()})")
-            await server.serve(sockets=[listener])
-        server.tell("stopped")
+async def run(
+    app: App, name: str, listener: socket.socket, edge: Edge, grace: float, *, shows: str = "", quiet: bool
+) -> int:
+    """Open an application, serve it, close it, and return the exit code to end with.
+
+    Args:
+        app: What is served.
+        name: What it is called.
+        listener: Where.
+        edge: What is taken from anybody.
+        grace: How long requests have to end.
+        shows: The token, if it is to be shown to whoever started this.
+        quiet: Say nothing.
+    """
+    app.grace = grace
+    async with app:
+        config = uvicorn.Config(
+            app,
+            http=HttpProtocol,
+            loop="asyncio",
+            ws="websockets-sansio",
+            lifespan="off",  # it is open already: what goes wrong then is told in our words
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,  # the edge knows whose word is taken
+            server_header=False,
+            timeout_graceful_shutdown=math.ceil(grace) + PATIENCE,
+            ws_max_size=WS_MESSAGE,
+            ws_ping_interval=WS_PING,
+            ws_per_message_deflate=False,  # a few bytes could become megabytes
+        )
+        server = _Server(config, app, edge, quiet=quiet)
+        _let_garbage_be()
+        address = address_of(listener)
+        server.tell(f"serving {name} at {address} (process {os.getpid()})")
+        if shows:
+            server.tell(f"whoever has this token may do everything: {shows}")
+            for page in app.pages:
+                server.tell(f"open {address}{page}?token={shows}")
+        await server.serve(sockets=[listener])
+    server.tell("stopped")
     return 0
 
 
@@ -73,33 +91,13 @@ def _let_garbage_be() -> None:
     gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
 
 
-def _listening(host: str, port: int, patience: float) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as problem:
-        end(f"cannot listen on {host} port {port}: {problem}", FAILED, "Choose another with --host and --port.")
-    # Whatever is accepted inherits it. Without it the body of an answer waits 40 ms for the caller to confirm the head.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Likewise: a connection whose other side does not read is cut off, with all that waits in it. Where a system cannot
-    # do that, what waits is as much as its buffers hold.
-    if (unread := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
-        listener.setsockopt(socket.IPPROTO_TCP, unread, max(1, round(patience * 1_000)))
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 @final
 class _Server(uvicorn.Server):
     """uvicorn with signals of ours: the first lets requests end, the second ends the process as it would any other."""
 
-    def __init__(self, config: uvicorn.Config, app: App, *, quiet: bool) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, edge: Edge, *, quiet: bool) -> None:
         super().__init__(config)
-        self._app, self._quiet = app, quiet
+        self._app, self._edge, self._quiet = app, edge, quiet
 
     def tell(self, words: str) -> None:
         """Say something to whoever started us."""
@@ -113,6 +111,14 @@ class _Server(uvicorn.Server):
         for number in STOPS:
             loop.add_signal_handler(number, self._hear, number)
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take connections in our way."""
+        await self.lifespan.startup()
+        make = partial(HttpProtocol, self.config, self.server_state, self.lifespan.state, edge=self._edge)
+        taking = [Acceptor(each, make, self._edge.log) for each in sockets or ()]
+        self.servers = cast("Any", taking)  # all that uvicorn does with them is to close them
+        self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop serving; whoever waits for a request that is stopped after its grace is told so."""

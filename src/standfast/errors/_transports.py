@@ -99,3 +99,75 @@ class WrongOriginError(FlowError):
 
     def __str__(self) -> str:
         return f"pages of {self.origin!r:.100} may not use this application"
+
+
+class LengthRequiredError(FlowError):
+    """A chunked body came by a server that may show what follows it, the trailers, as headers. Nothing was started.
+
+    Send ``Content-Length``. Or serve the application with ``standfast serve``, or with
+    ``uvicorn --http standfast.transports.protocol:HttpProtocol``: both keep trailers apart.
+    """
+
+    status = 411
+
+    def __init__(self) -> None:
+        super().__init__("a chunked body is not taken here")
+
+
+class MalformedRequestError(FlowError):
+    """What came is no request of HTTP/1.1, or one that others may read in another way. Nothing was started."""
+
+    status = 400
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class HeadersTooLargeError(FlowError):
+    """The headers of a request have more bytes, or are more, than is taken here. Send less of them.
+
+    ``standfast serve --header-bytes`` and ``--headers`` say how much is taken.
+    """
+
+    status = 431
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(what, limit)
+        self.what, self.limit = what, limit
+
+    def __str__(self) -> str:
+        return f"the headers have more than the {self.limit:,} {self.what} that are taken here"
+
+
+class HeadersTooSlowError(FlowError):
+    """The headers of a request did not arrive in time. Send it again, in one go."""
+
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"the headers did not arrive within {self.seconds:g} s"
+
+
+class TooManyConnectionsError(FlowError):
+    """There are as many connections as the server takes, in all or from one address. Try again after a while.
+
+    ``standfast serve --connections`` and ``--connections-per-address`` say how many it takes. A proxy that brings the
+    connections of many is named by ``--trust-proxy``: then they are not counted as those of one address.
+    """
+
+    status = 503
+
+    def __init__(self, what: str, limit: int, retry_after: float) -> None:
+        super().__init__(what, limit, retry_after)
+        self.what, self.limit, self.retry_after = what, limit, retry_after
+
+    def __str__(self) -> str:
+        return f"there are {self.limit} connections {self.what} already; try again in {self.retry_after:g} s"

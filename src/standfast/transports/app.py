@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
 
 from standfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraError
 from standfast.flows.call import name_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from standfast.transports.chat.declaring import Chat
     from standfast.transports.mcp.serving import ToolEndpoint
     from standfast.transports.mcp.tools import Toolable
+    from standfast.transports.own_token import OwnToken
     from standfast.transports.seam import Handle, Simple
     from standfast.workflows.engine import Runnable
 
@@ -47,7 +48,8 @@ class App:
 
         app = sf.App("sqlite:///standfast.db", flows=[chat], authenticate=sf.BearerTokens({...}))
 
-    Without ``authenticate``, it answers to its own machine only.
+    Without ``authenticate``, it answers to callers that have its :attr:`token`; ``standfast serve`` shows it on the
+    terminal.
 
     Args:
         store: Which store, as in :func:`standfast.open`; or an engine that is not open yet, for more options.
@@ -62,7 +64,8 @@ class App:
             workflows, as in :class:`~standfast.Engine`, only with a store.
         authenticate: Says who asks: a function of the request, such as :class:`~standfast.BearerTokens` or
             :class:`~standfast.OAuthTokens`. It is asked before anything else is read, for every address but those of
-            webhooks, which are signed, ``/health``, and what clients of OAuth are told.
+            webhooks, which are signed, ``/health``, and what clients of OAuth are told. Without it, callers need the
+            :attr:`token`.
         arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
             and decides in memory, without asking the store; a second one refuses to start.
         hosts: The names that it is served under; requests for others are refused. By default any.
@@ -117,18 +120,18 @@ class App:
         self.closing: Final = asyncio.Event()
         self._is_open = False
         building = _building()
+        who: Authenticate = building.OwnToken() if authenticate is None else authenticate
+        self._authenticate: Final = who
         known = _checked(webhooks, self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)
         self._tools: Final[ToolEndpoint | None] = (
             building.tools_of(self, self.toolbox, has_sessions=tool_sessions) if self.toolbox else None
         )
-        self.routes: Final = building.routes_of(
-            self, known, checked_chats(chats, self.flows), self._tools, version, authenticate
-        )
+        talks = checked_chats(chats, self.flows)
+        self.pages: Final = tuple(f"/chat/{each.flow}/" for each in talks if each.page)
+        self.routes: Final = building.routes_of(self, known, talks, self._tools, version, who)
         allowed = {"hosts": given.texts("hosts", hosts), "origins": given.texts("origins", origins)}
-        self._door: Final[ASGIApp] = building.behind_the_door(
-            self, self.routes, known, authenticate=authenticate, **allowed
-        )
+        self._door: Final[ASGIApp] = building.behind_the_door(self, self.routes, known, authenticate=who, **allowed)
 
     def __repr__(self) -> str:
         return f"<App {self.name!r}>"
@@ -212,6 +215,21 @@ class App:
     def space(self) -> Space:
         """The space that it serves from; refused while it is not open."""
         return self.dispatcher.engine.space
+
+    @property
+    def token(self) -> str:
+        """What callers send as ``Authorization: Bearer`` if there is no ``authenticate``; nothing if there is.
+
+        It is made anew with every application, and can be set before it serves: to one that several processes share.
+        Whoever has it is an operator.
+        """
+        return "" if self.is_guarded else cast("OwnToken", self._authenticate).token
+
+    @token.setter
+    def token(self, token: str) -> None:
+        if self.is_guarded:
+            raise InvalidFlowError("App", "it has authentication, so it takes no token of its own")
+        cast("OwnToken", self._authenticate).token = token
 
     async def serve_tools(self, principal: Principal) -> None:
         """Serve its tools over stdin and stdout, to whoever has started this process: what ``standfast mcp`` does.

@@ -8,12 +8,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 
 from standfast.errors import MissingExtraError
-from standfast.flows.arrival import Principal
-from standfast.flows.seeing import OPERATOR
 from standfast.transports.asking import IDEMPOTENCY_KEY, SESSION
 from standfast.transports.chat.routes import chat_routes
 from standfast.transports.gate import Gate
 from standfast.transports.oauth.tokens import OAuthTokens
+from standfast.transports.own_token import OwnToken
 from standfast.transports.results import REQUEST
 from standfast.transports.routing import (
     CALLS,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
 
+    from standfast.flows.arrival import Principal
     from standfast.transports.app import App
     from standfast.transports.authentication import Authenticate
     from standfast.transports.chat.declaring import Chat
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from standfast.transports.mcp.tools import Toolbox
     from standfast.transports.webhooks.declaring import Webhook
 
-LOCAL: Final = Principal(roles=frozenset({OPERATOR}))
-"""Who asks if there is no authentication: whoever has this machine, and so everything that is served on it."""
+__all__ = ["OwnToken", "behind_the_door", "routes_of", "tools_of", "tools_over_stdio"]
 
 CORS_HEADERS: Final = (
     *("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION),
@@ -85,7 +84,7 @@ def routes_of(
     chats: Sequence[Chat],
     tools: ToolEndpoint | None,
     version: str,
-    authenticate: Authenticate | None,
+    authenticate: Authenticate,
 ) -> list[BaseRoute]:
     """Return all routes of an application."""
     limits, rooms = app.limits, app.rooms
@@ -94,7 +93,7 @@ def routes_of(
         *webhook_routes(app, webhooks, limits, rooms),
         *chat_routes(chats, app, space=lambda: app.space, limits=limits, rooms=rooms, closing=app.closing),
         *([] if tools is None else [Route("/mcp", tools)]),
-        document_route(app.name, version, app.flows, is_guarded=app.is_guarded),
+        document_route(app.name, version, app.flows, is_guarded=True),
         health_route(lambda: app.is_well),
         *metadata_routes(authenticate),
     ]
@@ -105,7 +104,7 @@ def behind_the_door(
     routes: Sequence[BaseRoute],
     webhooks: Sequence[Webhook],
     *,
-    authenticate: Authenticate | None,
+    authenticate: Authenticate,
     hosts: Sequence[str],
     origins: Sequence[str],
 ) -> ASGIApp:
@@ -117,8 +116,7 @@ def behind_the_door(
         authenticate=authenticate,
         hosts=hosts,
         origins=origins,
-        open_paths={HEALTH, *map(webhook_path, webhooks), *open_paths},
-        nobody=Principal() if authenticate is not None else LOCAL,
+        open_paths={HEALTH, *(webhook_path(each) for each in webhooks if each.is_signed), *open_paths},
         straight=Straight(app, app.flows, CALLS, app.limits, app.rooms),
     )
     if not origins:

@@ -7,11 +7,23 @@ from typing import TYPE_CHECKING, Final, final
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
 
-from standfast.errors import AuthenticationError, FlowError, WrongHostError, WrongOriginError
-from standfast.transports.authentication import identify
+from standfast.errors import (
+    AuthenticationError,
+    FlowError,
+    LengthRequiredError,
+    WrongHostError,
+    WrongOriginError,
+)
+from standfast.flows.arrival import Principal
+from standfast.transports.authentication import BearerTokens, identify
+from standfast.transports.edge import EDGE, PRIVATE
 from standfast.transports.headers import SECURITY, raw_headers
-from standfast.transports.loopback import host_of, is_from_here
+from standfast.transports.log_budget import LogBudget
+from standfast.transports.loopback import host_of
+from standfast.transports.oauth.tokens import OAuthTokens
+from standfast.transports.own_token import OWNER, OwnToken
 from standfast.transports.places import who_is
 from standfast.transports.problems import problem_response
 from standfast.transports.results import Result
@@ -22,7 +34,6 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from standfast.flows.arrival import Principal
     from standfast.transports.authentication import Authenticate
     from standfast.transports.headers import RawHeaders
     from standfast.transports.straight import Straight
@@ -30,7 +41,11 @@ if TYPE_CHECKING:
 PRINCIPAL: Final = "standfast.principal"
 """Where an endpoint finds in the scope who asks."""
 
-_NOT_GUARDED: Final = "without authentication, this application serves its own machine only; see authenticate="
+NOBODY: Final = Principal()
+"""Who asks at an address that takes no credentials."""
+
+_NO_CREDENTIALS: Final = "credentials are needed"
+_NO_TOKEN: Final = "this application has no authentication of its own, so its token is needed; see authenticate="  # noqa: S105 -- words for a caller, and no token
 _log: Final = logging.getLogger("standfast.transports")
 
 
@@ -38,8 +53,7 @@ _log: Final = logging.getLogger("standfast.transports")
 class Gate:
     """Lets in what comes to the right host, from a trusted page, with credentials that hold; refuses all the rest.
 
-    It stands before the router, so a route cannot be forgotten. Without ``authenticate``, it lets in what comes from
-    this machine.
+    It stands before the router, so a route cannot be forgotten. Where a request comes from is no credential.
 
     Args:
         app: What is behind it.
@@ -47,7 +61,6 @@ class Gate:
         hosts: The names that the application is served under; ``*.example.com`` stands for all below it.
         origins: The pages besides its own that may use it.
         open_paths: The paths that take no credentials, each in full. They look after themselves.
-        nobody: Who asks if there is no ``authenticate``.
         straight: Answers plain calls of actions, once they are let in; all else goes to ``app``.
     """
 
@@ -55,14 +68,17 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        authenticate: Authenticate | None,
+        authenticate: Authenticate,
         hosts: Collection[str],
         origins: Collection[str],
         open_paths: Collection[str],
-        nobody: Principal,
         straight: Straight | None = None,
     ) -> None:
-        self._app, self._authenticate, self._nobody, self._straight = app, authenticate, nobody, straight
+        self._app, self._authenticate, self._straight = app, authenticate, straight
+        self._refusals: Final = LogBudget(_log)
+        self._own: Final = authenticate if isinstance(authenticate, OwnToken) else None
+        # A function of the user's may rely on a header that a proxy sets, and deletes if a client has sent it.
+        self._may_trust_headers: Final = not isinstance(authenticate, BearerTokens | OAuthTokens | OwnToken)
         self._hosts: Final = frozenset(host.lower() for host in hosts if not host.startswith("*."))
         self._below: Final = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
         self._origins: Final = frozenset(origin.rstrip("/").lower() for origin in origins)
@@ -76,11 +92,14 @@ class Gate:
         headers, straight = raw_headers(scope), self._straight
         answer: _Answer | None = None  # one that brings along what the door adds to others needs none
         try:
-            if self._is_open(scope, headers):
-                principal = self._nobody
-            else:
-                scope = {**scope}
-                principal = await self._identified(scope)
+            self._check(headers)
+            principal = self._known(scope, headers)
+            if principal is None:
+                scope = {**scope, "headers": list(scope["headers"])}  # nothing that comes later is a header
+                principal = await self._identified(scope, headers)
+            if isinstance(principal, Response):
+                await principal(scope, receive, _Answer(send))
+                return
             if straight is None or (action := straight.find(scope, headers)) is None:
                 answer = _Answer(send)
                 await self._app({**scope, PRINCIPAL: principal}, receive, answer)
@@ -101,25 +120,35 @@ class Gate:
             await send(told.start)
             await send(told.body)
 
-    def _is_open(self, scope: Scope, headers: RawHeaders) -> bool:
-        """Check the host and the origin; tell whether no credentials are needed."""
+    def _check(self, headers: RawHeaders) -> None:
+        """Refuse a host that is none of ours, and a page that is not trusted."""
         if self._hosts or self._below:
             self._check_host(headers.get(b"host", b"").decode("latin-1"))
         if b"origin" in headers:
             self._check_origin(headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1"))
-        if self._authenticate is None and is_from_here(scope, headers):
-            return True
-        if route_path(scope) in self._open_paths:
-            return True
-        if self._authenticate is None:
-            raise AuthenticationError(_NOT_GUARDED)
-        return False
 
-    async def _identified(self, scope: Scope) -> Principal:
-        assert self._authenticate is not None  # noqa: S101 -- otherwise it is open, or refused
-        principal = await identify(self._authenticate, HTTPConnection(scope))
-        if principal is None:
-            raise AuthenticationError
+    def _known(self, scope: Scope, headers: RawHeaders) -> Principal | Response | None:
+        """Return who asks if that needs no function of the user; or the answer, or None if it does."""
+        if route_path(scope) in self._open_paths:
+            return NOBODY
+        if self._own is None:
+            return None
+        if self._own.is_shown(headers) or scope.get(EDGE) == PRIVATE:
+            return OWNER
+        return self._own.greeting(scope)
+
+    async def _identified(self, scope: Scope, headers: RawHeaders) -> Principal:
+        if self._may_trust_headers and EDGE not in scope and b"transfer-encoding" in headers:
+            raise LengthRequiredError
+        try:
+            principal = await identify(self._authenticate, HTTPConnection(scope))
+            if principal is None:
+                raise AuthenticationError(_NO_TOKEN if self._own is not None else _NO_CREDENTIALS)
+        except FlowError as problem:
+            address = (scope.get("client") or ("",))[0]
+            kind = "missing" if b"authorization" not in headers and b"cookie" not in headers else "refused"
+            self._refusals.warning(f"credentials-{kind}", address=address, status=problem.status)
+            raise
         return principal
 
     def _check_host(self, header: str) -> None:

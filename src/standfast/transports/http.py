@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, Final, final
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from standfast.errors import FlowError, StandfastError, TooManyRequestsError
+from standfast.flows.seeing import OPERATOR
 from standfast.transports.asking import Preference, arrival_of, read_after, read_preference
 from standfast.transports.begun import Begun
 from standfast.transports.bodies import read_body
 from standfast.transports.gate import PRINCIPAL
 from standfast.transports.headers import headers_of
+from standfast.transports.log_budget import LogBudget
 from standfast.transports.problems import problem_response
 from standfast.transports.results import GONE, Result, refusal, result_within, told, watched
 from standfast.transports.showing import as_json, shown_handle, shown_info
@@ -120,6 +123,7 @@ class Following:
     def __init__(self, dispatching: Dispatching, limits: AppLimits, rooms: Rooms, closing: asyncio.Event) -> None:
         self._dispatching, self._limits, self._closing = dispatching, limits, closing
         self._streams: Final = rooms.streams
+        self._log: Final = LogBudget(logging.getLogger("standfast.transports"))
 
     async def show(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell where a request stands."""
@@ -133,8 +137,10 @@ class Following:
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask a request to stop. One that has ended stays as it is."""
         try:
-            handle = await self._found(scope)
+            handle, principal = await self._found(scope), scope[PRINCIPAL]
             await handle.cancel("somebody asked for it over HTTP")  # who, its record says to those who may know
+            if OPERATOR in principal.roles:
+                self._log.info("operator-cancelled", request=handle.id, tenant=principal.tenant, user=principal.user)
             info = await handle.info()
             answer = Response(as_json(shown_info(info)), 202, {"Cache-Control": "no-store"}, "application/json")
         except StandfastError as problem:

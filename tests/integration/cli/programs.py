@@ -19,6 +19,11 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 PATIENCE: Final = 40.0
 """How many seconds a healthy process may take on a busy machine."""
 
+TOKEN: Final = "sf_a-token-of-the-tests"  # noqa: S105 -- made up for the tests
+"""The token of an application without authentication that a process serves."""
+
+SHOWN: Final = {"Authorization": f"Bearer {TOKEN}"}
+
 # Become the owner of the terminal on stdin, as a shell does, and run the arguments.
 OWN_TERMINAL: Final = """
 import fcntl, os, sys, termios
@@ -40,7 +45,13 @@ class Program:
             stdin=options.pop("stdin", subprocess.PIPE),
             stdout=options.pop("stdout", subprocess.PIPE),
             stderr=options.pop("stderr", subprocess.PIPE),
-            env={**os.environ, "STANDFAST_STORE": url, "PYTHONPATH": str(ROOT / "src")},
+            env={
+                **os.environ,
+                "STANDFAST_STORE": url,
+                "STANDFAST_TOKEN": TOKEN,
+                "PYTHONPATH": str(ROOT / "src"),
+                **options.pop("environment", {}),
+            },
             **options,
         )
         self._heard = b""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.integration.cli.programs import answer
+from tests.integration.cli.programs import SHOWN, answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ def serve(start: Start, folder: str, *options: str, name: str = "web:app") -> tu
 async def test_a_server_serves_and_lets_requests_end_when_it_is_stopped(start: Start, folder: str) -> None:
     """What is under way is answered after the signal; then the process ends well."""
     program, address = serve(start, folder)
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, headers=SHOWN) as client:
         bought = await client.post("/flows/shop/buy", json={"item": "tea"})
         waiting = asyncio.ensure_future(client.post("/flows/shop/wait"))
         assert await asyncio.to_thread(program.hear) == "waiting"
@@ -100,7 +100,7 @@ async def test_whoever_waits_for_longer_than_the_grace_is_told_that_the_server_s
 ) -> None:
     """Its request is told to stop and ends interrupted; nobody is cut off, and nothing is logged as an error."""
     program, address = serve(start, folder, "--grace", "50ms", name=name)
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, headers=SHOWN) as client:
         waiting = asyncio.ensure_future(client.post("/flows/shop/wait", json={}))
         assert await asyncio.to_thread(program.hear) == "waiting"
         program.send(signal.SIGTERM)
@@ -113,7 +113,7 @@ async def test_whoever_waits_for_longer_than_the_grace_is_told_that_the_server_s
 async def test_a_second_signal_ends_it_at_once(start: Start, folder: str) -> None:
     """Without waiting for anything; others go on when they notice."""
     program, address = serve(start, folder, "--grace", "60s")
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, headers=SHOWN) as client:
         waiting = asyncio.ensure_future(client.post("/flows/shop/wait"))
         assert await asyncio.to_thread(program.hear) == "waiting"
         program.send(signal.SIGTERM)
@@ -127,7 +127,7 @@ async def test_a_second_signal_ends_it_at_once(start: Start, folder: str) -> Non
 async def test_a_caller_that_hangs_up_is_noticed(start: Start, folder: str) -> None:
     """Over a real connection: its request is cancelled."""
     program, address = serve(start, folder)
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, headers=SHOWN) as client:
         waiting = asyncio.ensure_future(client.post("/flows/shop/wait"))
         assert await asyncio.to_thread(program.hear) == "waiting"
         waiting.cancel()
@@ -139,7 +139,7 @@ async def test_events_are_read_to_the_end_over_broken_connections(start: Start, 
     """Whoever comes back with the last number misses nothing and gets nothing twice."""
     _, address = serve(start, folder)
     seen: list[int] = []
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, headers=SHOWN) as client:
         accepted = await client.post("/flows/shop/count", json={"upto": 30})
         while True:
             last = {"Last-Event-ID": str(seen[-1])} if seen else {}
@@ -158,7 +158,10 @@ async def test_events_are_read_to_the_end_over_broken_connections(start: Start, 
 async def test_two_servers_share_one_line(start: Start, folder: str) -> None:
     """A request that one has taken is found, followed and cancelled by the other."""
     (_, one), (_, other) = serve(start, folder), serve(start, folder)
-    async with httpx.AsyncClient(base_url=one) as here, httpx.AsyncClient(base_url=other) as there:
+    async with (
+        httpx.AsyncClient(base_url=one, headers=SHOWN) as here,
+        httpx.AsyncClient(base_url=other, headers=SHOWN) as there,
+    ):
         accepted = await here.post("/flows/shop/count", json={"upto": 3})
         events = await there.get(f"{accepted.headers['location']}/events")
         status = (await there.get(accepted.headers["location"])).json()

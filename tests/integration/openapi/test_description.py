@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from standfast.transports.chains import HEADER as CHAIN
-from tests.integration.cli.programs import PATIENCE, ROOT, Program
+from tests.integration.cli.programs import PATIENCE, ROOT, SHOWN, Program
 from tests.sizes import remark, rounds, size
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def operations(address: str, mode: schemathesis.GenerationMode) -> list[Any]:
     """Return what the description says can be done."""
-    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json", headers=SHOWN)
     schema.config.generation.modes = [mode]
     found = list(schema.get_all_operations())
     assert all(isinstance(each, Ok) for each in found)
@@ -73,7 +73,7 @@ def attempt(operation: Any, mode: schemathesis.GenerationMode, seed: int, told: 
     @given(case=operation.as_strategy(generation_mode=mode))
     def call(case: Any) -> None:
         case.headers.pop(CHAIN, None)  # what is made up is refused before anything else is looked at
-        told[case.call_and_validate(checks=CHECKS, timeout=PATIENCE).status_code] += 1
+        told[case.call_and_validate(checks=CHECKS, timeout=PATIENCE, headers=SHOWN).status_code] += 1
 
     with suppress(SkipTest):  # nothing that could be sent to it does not fit
         call()

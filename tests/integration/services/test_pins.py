@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.services.places import ROOT
 
 PINS = ROOT / "requirements"
@@ -17,9 +19,10 @@ def test_every_server_from_npm_has_a_version_and_a_hash() -> None:
         assert re.fullmatch(r"@[\w/-]+@\d[\w.-]+ sha512-[\w+/]{86}==", line), line
 
 
-def test_every_server_from_debian_has_a_version() -> None:
+@pytest.mark.parametrize("pins", ["services-debian.pins", "services-proxies.pins"])
+def test_every_server_from_debian_has_a_version(pins: str) -> None:
     """Debian's mirrors keep one build of a version: the version is pinned, the build may have been repaired."""
-    lines = (PINS / "services-debian.pins").read_text(encoding="utf-8").splitlines()
+    lines = (PINS / pins).read_text(encoding="utf-8").splitlines()
     assert lines
     for line in lines:
         assert re.fullmatch(r"[\w-]+=(\d:)?\d+\.\d+\.([\d.-]*)\*", line), line

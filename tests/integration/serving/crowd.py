@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import httpx
 
+from tests.integration.cli.programs import SHOWN
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,7 +28,7 @@ class Crowd:
     """
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        self._clients: Final = [httpx.AsyncClient(base_url=each, timeout=PATIENCE) for each in addresses]
+        self._clients: Final = [httpx.AsyncClient(base_url=each, timeout=PATIENCE, headers=SHOWN) for each in addresses]
         self.accepted: Final[defaultdict[str, dict[int, str]]] = defaultdict(dict)
         self.seen: Final[dict[str, list[tuple[int, str, Any]]]] = {}
 

@@ -15,7 +15,7 @@ import uvicorn
 import websockets
 
 import standfast as sf
-from standfast.cli import serve_running
+from standfast.cli import serve_listener
 from tests.integration.webhooks.sending import SOON
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ async def served(limits: sf.AppLimits = LIMITS) -> AsyncIterator[tuple[uvicorn.S
     """Serve on a real socket with small buffers; return the server and its port."""
     released["count"] = asyncio.Event()
     chat = sf.Chat(talk, append=None, limits=sf.ChatLimits(patience="200ms"))
-    async with sf.App("memory://", flows=[talk], chats=[chat], tools=[count], limits=limits) as app:
-        listener = serve_running._listening("127.0.0.1", 0, limits.patience)
+    options: dict[str, Any] = {"chats": [chat], "tools": [count], "authenticate": lambda _: sf.Principal("acme", "ada")}
+    async with sf.App("memory://", flows=[talk], limits=limits, **options) as app:
+        place = contextlib.ExitStack()
+        listener = place.enter_context(serve_listener.on_port("127.0.0.1", 0, limits.patience))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         config = uvicorn.Config(
             app,
@@ -70,7 +72,7 @@ async def served(limits: sf.AppLimits = LIMITS) -> AsyncIterator[tuple[uvicorn.S
             released["count"].set()
             server.should_exit = True
             await serving
-            listener.close()
+            place.close()
 
 
 def client(port: int) -> httpx.AsyncClient:
@@ -214,7 +216,7 @@ ASKING: Final = {
 def test_what_waits_in_a_connection_goes_with_it() -> None:
     """Whatever is accepted is cut off by the system too, so that no buffer is kept for whoever never reads."""
     with (
-        serve_running._listening("127.0.0.1", 0, 1.5) as listener,
+        serve_listener.on_port("127.0.0.1", 0, 1.5) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):

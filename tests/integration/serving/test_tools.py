@@ -11,6 +11,7 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from tests.integration.cli.programs import SHOWN
 from tests.integration.serving.crowd import PATIENCE
 from tests.unit.transports.mcp.clients import speaking
 
@@ -52,7 +53,7 @@ def addresses(servers: Servers) -> list[str]:
 async def client_of(addresses: list[str], era: str) -> AsyncIterator[Any]:
     """Return the official client of an older version of the protocol, or of the newest."""
     async with (
-        httpx2.AsyncClient(transport=Balancer(addresses), timeout=PATIENCE) as http,
+        httpx2.AsyncClient(transport=Balancer(addresses), timeout=PATIENCE, headers=SHOWN) as http,
         speaking(http, era) as client,
     ):
         yield client

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.integration.cli.programs import SHOWN
 from tests.integration.fleet.places import place_on
 from tests.integration.serving.conftest import Servers
 from tests.integration.serving.crowd import PATIENCE, Crowd, overlaps
@@ -114,7 +115,7 @@ async def test_callers_of_a_server_that_is_told_to_stop_are_answered(servers: Se
     """Those whose requests run, and those whose requests wait: with the result, or with when to come again."""
     one, address = servers.start("--grace", "5s", seconds=0.05)
     headers = {"Standfast-Session": "s"}
-    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE, headers=SHOWN) as client:
         calls = [
             asyncio.ensure_future(client.post("/flows/desk/here", json={"number": n}, headers=headers))
             for n in range(4)

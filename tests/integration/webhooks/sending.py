@@ -14,7 +14,9 @@ import httpx
 
 import standfast as sf
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
+from standfast.transports.app import App
 from standfast.transports.webhooks import StandardWebhooks
+from tests.unit.transports.fakes import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -113,9 +115,12 @@ class Worker:
 
 @contextlib.asynccontextmanager
 async def client_of(app: ASGIApp, address: str = "127.0.0.1") -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client at an address."""
+    """Return a client at an address; it shows the token if the application has no authentication."""
     transport = httpx.ASGITransport(app=app, client=(address, 4711))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=SOON) as client:
+    headers = shown(app) if isinstance(app, App) else {}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", timeout=SOON, headers=headers
+    ) as client:
         yield client
 
 

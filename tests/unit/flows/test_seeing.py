@@ -277,11 +277,11 @@ async def test_who_shares_a_run_is_known_to_all_servers(stage: Stage) -> None:
         await result(handle)
 
 
-async def test_without_authentication_whoever_is_on_the_machine_sees_everything(stage: Stage) -> None:
+async def test_without_authentication_whoever_has_the_token_sees_everything(stage: Stage) -> None:
     """Also what came by webhooks and schedules, which have users of their own."""
     app = sf.App("memory://", flows=[stage.flow])
-    transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
-    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    transport, token = httpx.ASGITransport(app=app, client=("127.0.0.1", 1)), {"Authorization": f"Bearer {app.token}"}
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=token) as client:
         sent = arrival("queued", "a", principal=sf.Principal(user="webhook:shop"), transport="webhook", durable=True)
         handle = await app.dispatcher.dispatch(sent)
         assert (await client.get(f"/requests/{handle.id}")).status_code == 200

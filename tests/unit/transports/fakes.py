@@ -11,11 +11,11 @@ from starlette.routing import Router
 
 from standfast.clock import Instant
 from standfast.errors import RequestCancelledError, RequestNotFoundError, ResultTimeoutError, StandfastError
-from standfast.flows.arrival import Principal
 from standfast.flows.flow import Flow, Flows
 from standfast.flows.request import Event, Explanation, Request, RequestInfo
 from standfast.transports.gate import Gate
 from standfast.transports.limits import AppLimits, Rooms
+from standfast.transports.own_token import OwnToken
 from standfast.transports.routing import (
     CALLS,
     HEALTH,
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from standfast.flows.action import Action
-    from standfast.flows.arrival import Arrival
+    from standfast.flows.arrival import Arrival, Principal
+    from standfast.transports.app import App
     from standfast.transports.authentication import Authenticate
     from standfast.transports.seam import Simple
     from standfast.transports.webhooks import Webhook
@@ -57,6 +58,16 @@ async def post(request: Request, letter: dict[str, Any]) -> None:
 @chat.action(on_disconnect="continue")
 async def stay(request: Request) -> None:
     """Go on whatever happens."""
+
+
+OWN = OwnToken()
+SHOWN = {"Authorization": f"Bearer {OWN.token}"}
+"""What a caller sends to an application without authentication."""
+
+
+def shown(app: App) -> dict[str, str]:
+    """Return what a caller sends to an application: its token, if it has no authentication."""
+    return {} if app.is_guarded else {"Authorization": f"Bearer {app.token}"}
 
 
 class FakeHandle:
@@ -191,30 +202,31 @@ class Served:
         self.routes = [
             *flow_routes(self.dispatching, flows, limits, rooms, self.closing),
             *webhook_routes(self.dispatching, webhooks, limits, rooms),
-            document_route("test", "1", flows, is_guarded=authenticate is not None),
+            document_route("test", "1", flows, is_guarded=True),
             health_route(lambda: not self.closing.is_set()),
         ]
         self.app: ASGIApp = Gate(
             Router(self.routes, redirect_slashes=False, default=nothing_here),
-            authenticate=authenticate,
+            authenticate=authenticate or OWN,
             hosts=hosts,
             origins=origins,
-            open_paths={HEALTH, *map(webhook_path, webhooks)},
-            nobody=Principal(),
+            open_paths={HEALTH, *(webhook_path(each) for each in webhooks if each.is_signed)},
             straight=Straight(self.dispatching, flows, CALLS, limits, rooms) if straight else None,
         )
 
+        self._shown = SHOWN if authenticate is None else {}
+
     def client(self, address: str = "127.0.0.1", base: str = "http://localhost") -> httpx.AsyncClient:
-        """Return a client that comes from an address."""
+        """Return a client that comes from an address; it shows the token if that is all there is."""
         transport = httpx.ASGITransport(app=self.app, client=(address, 1234))
-        return httpx.AsyncClient(transport=transport, base_url=base)
+        return httpx.AsyncClient(transport=transport, base_url=base, headers=self._shown)
 
 
 class Call:
     """One HTTP request by hand, for what a client library keeps from us: pieces of an answer, and hanging up."""
 
     def __init__(self, app: ASGIApp, method: str, path: str, headers: dict[str, str] | None = None) -> None:
-        given = {"host": "localhost"} | (headers or {})
+        given = {"host": "localhost"} | SHOWN | (headers or {})
         self.scope: dict[str, Any] = {
             "type": "http",
             "method": method,

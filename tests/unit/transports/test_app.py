@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 import standfast as sf
 from standfast.errors import InvalidFlowError, NotTheSoleServerError
 from standfast.transports.webhooks import Unsigned
+from tests.unit.transports.fakes import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,10 +76,10 @@ def url(tmp_path: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def client_of(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client on this machine."""
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+async def client_of(app: sf.App, host: ASGIApp | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client on this machine that has the token, of an application or of what it is mounted in."""
+    transport = httpx.ASGITransport(app=host or app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=shown(app)) as client:
         yield client
 
 
@@ -226,7 +227,7 @@ async def test_it_can_be_mounted_in_another_application(url: str) -> None:
     app = sf.App(url, flows=[shop])
     outer = Starlette(lifespan=sf.lifespan(app))
     outer.mount("/api", app)
-    async with outer.router.lifespan_context(outer), client_of(outer) as client:
+    async with outer.router.lifespan_context(outer), client_of(app, outer) as client:
         answer = await client.post("/api/flows/shop/ship", json={"parcel": {"to": "Ada"}})
         assert answer.headers["location"].startswith("/api/requests/")
         assert (await client.get(answer.headers["location"])).status_code == 200

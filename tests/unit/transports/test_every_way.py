@@ -80,6 +80,7 @@ AUTHENTICATORS: dict[str, Any] = {
     "bearer": lambda: sf.BearerTokens({sf.token_digest("t"): sf.Principal("acme", "ada")}),
     "oauth": oauth_tokens,
     "function": lambda: nobody,
+    "token": lambda: None,
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 import standfast as sf
 from standfast.errors import QueueFullError, QueueTimeoutError, RequestRejectedError, RequestSupersededError
 from standfast.transports.problems import problem_of
+from tests.unit.transports.fakes import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,7 +50,8 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Desk, ht
     desk = Desk()
     app = sf.App("memory://", flows=[desk.flow], arbiter=request.param)
     transport = httpx.ASGITransport(app=app)
-    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=SESSION) as client:
+    given = SESSION | shown(app)
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=given) as client:
         yield desk, client
 
 

@@ -11,9 +11,11 @@ from starlette.routing import Route
 from standfast.errors import InvalidFlowError
 from standfast.flows.arrival import Principal
 from standfast.transports.authentication import BearerTokens, new_token, token_digest
+from standfast.transports.log_budget import BURST
 from standfast.transports.loopback import host_of, is_loopback
-from standfast.transports.webhooks import Unsigned, Webhook
-from tests.unit.transports.fakes import Served, post
+from standfast.transports.own_token import OWNER, OwnToken
+from standfast.transports.webhooks import GitHub, Unsigned, Webhook
+from tests.unit.transports.fakes import OWN, Served, post
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -28,11 +30,11 @@ FAR = ("203.0.113.9", "http://api.example")
 
 def guarded(**options: Any) -> Served:
     """Return an application that takes tokens."""
-    webhook = Webhook("letters", Unsigned(), post)
-    return Served(authenticate=BearerTokens(TOKENS), webhooks=[webhook], **options)
+    webhooks = [Webhook("letters", Unsigned(), post), Webhook("signed", GitHub("a secret of the tests, long"), post)]
+    return Served(authenticate=BearerTokens(TOKENS), webhooks=webhooks, **options)
 
 
-OPEN = {"/health", "/webhooks/letters"}
+OPEN = {"/health", "/webhooks/signed"}
 """What takes no credentials, each in full: webhooks are signed, and health tells nothing."""
 
 
@@ -43,7 +45,7 @@ async def test_every_route_needs_credentials(method: str) -> None:
     paths = [route.path for route in app.routes if isinstance(route, Route)]
     assert len(paths) == len(app.routes) >= 6
     async with app.client(*FAR) as client:
-        for path in {*paths, "/", "/nothing", "/health/", "/healthx", "/x/health", "/webhooks/letters/"} - OPEN:
+        for path in {*paths, "/", "/nothing", "/health/", "/healthx", "/x/health", "/webhooks/signed/"} - OPEN:
             answer = await client.request(method, path.replace("{", "").replace("}", ""))
             assert answer.status_code == 401, path
             assert method == "HEAD" or answer.json()["title"]
@@ -154,31 +156,129 @@ async def test_a_function_that_fails_lets_nobody_in(odd: object) -> None:
 # --- without authentication ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "base", "headers"),
-    [
-        ("203.0.113.9", "http://localhost", {}),
-        ("127.0.0.1", "http://api.example", {}),
-        ("127.0.0.1", "http://localhost", {"X-Forwarded-For": "203.0.113.9"}),
-        ("127.0.0.1", "http://localhost", {"Forwarded": "for=203.0.113.9"}),
-        ("", "http://localhost", {}),
-    ],
-)
-async def test_without_authentication_only_this_machine_is_served(
-    address: str, base: str, headers: dict[str, str]
-) -> None:
-    """Not others, not what a proxy hands on, and not a page that points a name of its own at this machine."""
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "203.0.113.9", ""])
+@pytest.mark.parametrize("base", ["http://localhost", "http://api.example"])
+async def test_where_a_request_comes_from_is_no_credential(address: str, base: str) -> None:
+    """Whatever stands between sends from this machine for anybody: the token alone lets in, from anywhere."""
     app = Served()
     async with app.client(address, base) as client:
-        answer = await client.post(ECHO, json=HELLO, headers=headers)
-    assert (answer.status_code, app.dispatching.arrivals) == (401, [])
+        without = await client.post(ECHO, json=HELLO, headers={"Authorization": ""})
+        wrong = await client.post(ECHO, json=HELLO, headers={"Authorization": f"Bearer {new_token()}"})
+        assert app.dispatching.arrivals == []
+        right = await client.post(ECHO, json=HELLO)
+    assert (without.status_code, wrong.status_code, right.status_code) == (401, 401, 200)
+    assert app.dispatching.arrivals[0].principal == OWNER
 
 
-@pytest.mark.parametrize(("address", "base"), [("127.0.0.1", "http://localhost:8000"), ("::1", "http://[::1]:8000")])
-async def test_this_machine_is_served_without_authentication(address: str, base: str) -> None:
-    """So it can be tried out."""
-    async with Served().client(address, base) as client:
-        assert (await client.post(ECHO, json=HELLO)).status_code == 200
+async def test_a_browser_that_brings_the_token_gets_a_cookie_and_an_address_without_it() -> None:
+    """No script can read it, no other site makes the browser send it, and ports of one host have one each."""
+    app = Served()
+    async with app.client(base="http://localhost:8000") as client:
+        client.headers.pop("authorization")
+        answer = await client.get("/openapi.json", params={"token": OWN.token, "a": "b c"})
+        cookie = answer.headers["set-cookie"]
+        assert (answer.status_code, answer.headers["location"]) == (303, "/openapi.json?a=b+c")
+        assert cookie.startswith(f"standfast-token-8000={OWN.token};")
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+        assert (await client.get("/openapi.json")).status_code == 200
+        elsewhere = {"Origin": "http://localhost:3000"}
+        assert (await client.post(ECHO, json=HELLO, headers=elsewhere)).status_code == 403
+        assert (await client.post(ECHO, json=HELLO, headers={"Authorization": "Bearer x"})).status_code == 401
+    async with app.client(base="http://localhost:8001") as other:
+        other.headers.pop("authorization")
+        assert (await other.get("/openapi.json", headers={"Cookie": cookie})).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [
+        ("GET", "token=wrong"),
+        ("GET", "token="),
+        ("GET", "token=%s&token=x"),
+        ("GET", "x=token=%s"),
+        ("POST", "token=%s"),
+    ],
+)
+async def test_a_token_in_an_address_is_taken_from_a_browser_only(method: str, query: str) -> None:
+    """That is, to be exchanged for a cookie; it calls nothing."""
+    app = Served()
+    async with app.client() as client:
+        client.headers.pop("authorization")
+        answer = await client.request(method, f"{ECHO}?{query.replace('%s', OWN.token)}", json=HELLO)
+    assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+    assert OWN.token not in answer.text
+
+
+async def test_an_address_with_two_slashes_leads_to_no_other_host() -> None:
+    """What the browser is sent on to is below this one."""
+    app = Served()
+    sent: list[dict[str, Any]] = []
+    query = f"token={OWN.token}".encode()
+    paths = {"path": "//evil.example/x", "raw_path": b"//evil.example/x", "query_string": query}
+    scope = {"type": "http", "method": "GET", "headers": [(b"host", b"localhost")], **paths}
+    await app.app(scope, asyncio.Queue().get, _collects(sent))
+    assert dict(sent[0]["headers"])[b"location"] == b"/evil.example/x"
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "with a space in it, which is long", "ümlauts are not taken here", "a\nb" * 10]
+)
+def test_a_token_that_can_be_guessed_or_sent_in_two_ways_is_refused(token: str) -> None:
+    """And it is not shown."""
+    with pytest.raises(InvalidFlowError) as caught:
+        OwnToken().token = token
+    assert not token or token not in str(caught.value)
+
+
+async def test_refused_credentials_are_logged_within_a_budget(caplog: pytest.LogCaptureFixture) -> None:
+    """A few of each kind, with the address and never with what was sent; whoever tries for long fills no disk."""
+    app = Served(authenticate=BearerTokens(TOKENS, failures=1_000))
+    async with app.client(*FAR) as client:
+        for number in range(100):
+            await client.get("/openapi.json", headers={"Authorization": f"Bearer canary-{number}"})
+        await client.get("/openapi.json")
+    lines = [record.getMessage() for record in caplog.records]
+    assert 1 < len(lines) <= BURST + 2
+    assert lines[0] == f"event=credentials-refused address={FAR[0]} status=401"
+    assert lines[-1] == f"event=credentials-missing address={FAR[0]} status=401"
+    assert "canary" not in caplog.text
+
+
+# --- trailers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("authenticate", "status"), [(None, 200), (BearerTokens(TOKENS), 200), (lambda _: ADA, 411)])
+async def test_a_chunked_body_by_a_server_that_may_mix_up_trailers_is_not_trusted(
+    authenticate: Any, status: int
+) -> None:
+    """A function of one's own may rely on headers that a proxy deletes, and trailers are not deleted by it."""
+
+    async def pieces() -> Any:
+        yield b'{"text":"hello"}'
+
+    app = Served(authenticate=authenticate)
+    async with app.client(*FAR) as client:
+        headers = {"content-type": "application/json"} | (BEARER if authenticate is not None else {})
+        answer = await client.post(ECHO, content=pieces(), headers=headers)
+    assert answer.status_code == status
+    assert len(app.dispatching.arrivals) == (status == 200)
+
+
+async def test_what_comes_after_the_headers_is_no_header() -> None:
+    """A server that goes on writing into the list of headers changes nothing that was decided on, or is."""
+    seen: list[int] = []
+
+    async def who(connection: HTTPConnection) -> Principal:
+        scope["headers"].append((b"x-user", b"root"))
+        await asyncio.sleep(0)
+        seen.append(len(connection.headers))
+        return ADA
+
+    app, sent = Served(authenticate=who), list[dict[str, Any]]()
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/openapi.json", "query_string": b""}
+    scope["headers"] = [(b"host", b"localhost")]
+    await app.app(scope, asyncio.Queue().get, _collects(sent))
+    assert (sent[0]["status"], seen) == (200, [1])
 
 
 # --- hosts and origins -----------------------------------------------------------------------------------------------

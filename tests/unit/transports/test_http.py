@@ -24,6 +24,7 @@ from standfast.flows.arrival import Principal
 from standfast.flows.request import Explanation
 from standfast.transports.chains import HEADER, chain_headers
 from standfast.transports.limits import AppLimits
+from standfast.transports.own_token import OWNER
 from tests.unit.transports.fakes import Call, Served
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def test_headers_say_which_session_and_which_key() -> None:
     async with app.client() as client:
         await client.post(ECHO, json={"session": "s-2", "tenant": "evil"}, headers=headers)
     [arrival] = app.dispatching.arrivals
-    assert (arrival.session, arrival.idempotency_key, arrival.principal) == ("s-1", "k-1", Principal())
+    assert (arrival.session, arrival.idempotency_key, arrival.principal) == ("s-1", "k-1", OWNER)
     assert arrival.metadata == {}
 
 

@@ -13,6 +13,7 @@ import standfast as sf
 from standfast.errors import InputsTooLargeError
 from standfast.transports import bodies
 from standfast.transports.bodies import LARGE, read_json
+from tests.unit.transports.fakes import shown
 
 JSON = {"content-type": "application/json"}
 MOST = 339_998
@@ -37,7 +38,7 @@ async def test_inputs_that_cannot_be_recorded_are_refused_by_their_length() -> N
     """413 with the limit and the way out, whatever the action and however it is asked; nothing of it was read."""
     async with sf.App("memory://", flows=[letters]) as app:
         transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=shown(app)) as client:
             for name, body in product(("read", "keep"), (b'{"text":"%s"}' % (b"x" * MOST), b"[" * (MOST + 1))):
                 answer = await client.post(f"/flows/letters/{name}", content=body, headers=JSON)
                 problem = answer.json()

@@ -10,6 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.transports.webhooks import Unsigned
+from tests.unit.transports.fakes import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,7 +47,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     hook = sf.Webhook("bell", Unsigned(), rated, inputs=lambda _: {})
     async with sf.App("memory://", flows=[works], webhooks=[hook], arbiter="local") as app:
         transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=shown(app)) as asking:
             yield asking
 
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 import standfast as sf
 from standfast.errors import InvalidFlowError, NotTheSoleServerError
+from tests.unit.transports.fakes import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,10 @@ async def report(ctx: sf.Context) -> str:
     return str(await ctx.now())
 
 
-async def call(host: FastAPI, path: str) -> httpx.Response:
+async def call(host: FastAPI, path: str, app: sf.App) -> httpx.Response:
     """Send a request to a host."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=host), base_url="http://localhost") as client:
-        return await client.post(path, json={"room": "attic"})
+        return await client.post(path, json={"room": "attic"}, headers=shown(app))
 
 
 async def test_in_fastapi_it_serves_while_the_host_does() -> None:
@@ -42,8 +43,8 @@ async def test_in_fastapi_it_serves_while_the_host_does() -> None:
     api = FastAPI(lifespan=sf.lifespan(app))
     api.mount("/api", app)
     async with api.router.lifespan_context(api):
-        assert (await call(api, "/api/flows/office/tidy")).json() == "tidied attic"
-    assert (await call(api, "/api/flows/office/tidy")).status_code == 503
+        assert (await call(api, "/api/flows/office/tidy", app)).json() == "tidied attic"
+    assert (await call(api, "/api/flows/office/tidy", app)).status_code == 503
 
 
 @pytest.mark.parametrize(("mounted", "servers"), [("/api", [{"url": "/api"}]), ("", None)])
@@ -53,7 +54,7 @@ async def test_the_description_says_where_it_is_mounted(mounted: str, servers: o
     api = FastAPI(openapi_url=None)
     api.mount(mounted, app)
     transport = httpx.ASGITransport(app=api)
-    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with app, httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=shown(app)) as client:
         assert (await client.get(f"{mounted}/openapi.json")).json().get("servers") == servers
 
 

@@ -18,7 +18,7 @@ from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from standfast.errors import AuthenticationError, EngineNotOpenError
 from standfast.flows.shares import SAID, Shares
-from standfast.transports.bodies import LARGE
+from standfast.transports.bodies import LARGE, read_body
 from standfast.transports.gate import PRINCIPAL
 from standfast.transports.headers import headers_of
 from standfast.transports.mcp.calling import ToolCalls
@@ -103,6 +103,9 @@ class ToolEndpoint:
             self._streams.of(who) if scope["method"] == "GET" else self._open.of(who[0], who),
             sessions.opening(who) if is_opening else sessions.used(session),
         ):
+            if scope["method"] == "POST":  # the library would wait for the body for as long as it takes
+                most = min(self._limits.body, LARGE)
+                receive = _again(await read_body(headers_of(scope), receive, most, self._limits.body_time), receive)
             try:
                 await manager.handle_request({**scope, "user": _as_user(scope[PRINCIPAL])}, receive, exchange)
             except Exception:
@@ -186,6 +189,16 @@ class Exchange:
             self._on_session(given.decode())
         if self.status == HTTPStatus.SERVICE_UNAVAILABLE:  # the library says only that there are too many sessions
             message["headers"] = [*headers, (b"retry-after", b"%d" % max(1, round(spread(SAID))))]
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return what receives a body that was read already, and then what comes after it."""
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return next_message
 
 
 def _may_open_one(scope: Scope) -> bool:

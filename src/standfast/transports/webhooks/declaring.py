@@ -13,6 +13,7 @@ from standfast.errors import InvalidFlowError
 from standfast.flows.action import Action
 from standfast.flows.arrival import Principal
 from standfast.transports.webhooks.signing import TOLERANCE
+from standfast.transports.webhooks.untimed import Unsigned
 
 if TYPE_CHECKING:
     from standfast.durations import Duration
@@ -112,6 +113,11 @@ class Webhook:
 
     def __repr__(self) -> str:
         return f"<webhook {self.name!r} of {self.verifier.provider!r}>"
+
+    @property
+    def is_signed(self) -> bool:
+        """False: nothing in a delivery says who sends it, so it needs the credentials that other requests need."""
+        return not isinstance(self.verifier, Unsigned)
 
     @property
     def actions(self) -> tuple[Action[..., Any], ...]:

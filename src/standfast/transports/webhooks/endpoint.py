@@ -26,12 +26,11 @@ from standfast.flows.bursts import EVENT_TIME
 from standfast.logs import as_logfmt
 from standfast.transports.bodies import content_type, is_json, read_body, read_json
 from standfast.transports.headers import headers_of
-from standfast.transports.loopback import is_local
+from standfast.transports.log_budget import LogBudget
 from standfast.transports.problems import MEDIA_TYPE, problem_response
 from standfast.transports.spreading import spread
 from standfast.transports.webhooks.declaring import Delivery
 from standfast.transports.webhooks.signing import Refused
-from standfast.transports.webhooks.untimed import Unsigned
 from standfast.workflows.storing.failure_log import log_failure
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ class WebhookEndpoint:
     ) -> None:
         self._webhook, self._dispatching, self._clock = webhook, dispatching, clock
         self._open: Final = rooms.deliveries
+        self._refusals: Final = LogBudget(_log)
         self._limit: Final = webhook.max_body or limits.body
         self._time: Final = webhook.body_time or limits.body_time
 
@@ -77,17 +77,16 @@ class WebhookEndpoint:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         headers = headers_of(scope)
-        if isinstance(self._webhook.verifier, Unsigned) and not is_local(scope):
-            self._tell("refused", reason="not-local")
-            return _refused(503)
         try:
             body = await read_body(headers, receive, self._limit, self._time)
         except FlowError as problem:
             return problem_response(problem)
         verdict = self._webhook.verifier.verify(headers, body, self._clock.wall())
         if isinstance(verdict, Refused):
-            self._tell("refused", reason=verdict.reason)
-            return _refused(401)
+            address = (scope.get("client") or ("",))[0]
+            facts = {"webhook": self._webhook.name, "reason": verdict.reason, "address": address}
+            self._refusals.warning("webhook-refused", **facts)
+            return _refused()
         try:
             payload = await _read(content_type(headers), body)
         except UnsupportedBodyError as problem:
@@ -212,10 +211,9 @@ def _later() -> str:
     return str(round(spread(LATER)))
 
 
-def _refused(status: int) -> Response:
+def _refused() -> Response:
     """Return the one answer to whatever is not signed: it tells nothing about why."""
-    title = "Unauthorized" if status == 401 else "Unavailable"  # noqa: PLR2004 -- a status of HTTP
-    return Response(msgspec.json.encode({"title": title, "status": status}), status, _CLOSED, MEDIA_TYPE)
+    return Response(msgspec.json.encode({"title": "Unauthorized", "status": 401}), 401, _CLOSED, MEDIA_TYPE)
 
 
 def _said(status: str, code: int, headers: dict[str, str] | None = None, **facts: str) -> Response:

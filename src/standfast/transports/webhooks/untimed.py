@@ -103,9 +103,9 @@ def GitHub(secrets: Secrets | None) -> BodySignature:  # noqa: N802 -- it makes 
 
 @final
 class Unsigned:
-    """Nobody signs. For trying something out on your own machine: it is served on loopback only.
+    """Nobody signs, so whoever sends has to show the credentials that every other address of the application needs.
 
-    Whatever comes from elsewhere, or through a proxy, is answered with 503.
+    For trying something out: without ``authenticate``, that is the token that ``standfast serve`` shows.
     """
 
     signs_time = False
@@ -115,7 +115,7 @@ class Unsigned:
         return "<Unsigned>"
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: Instant) -> Verdict:
-        """Take whatever comes; the endpoint has made sure that it comes from this machine."""
+        """Take whatever comes; the door has looked at its credentials."""
         del headers, body, now
         return Verified("unsigned", "")
 
