@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from standfast.errors import InvalidWorkflowError, StandfastError, WorkflowAlreadyExistsError
+from standfast.errors import InvalidWorkflowError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
 from standfast.workflows.context.asking import ask
 from standfast.workflows.running.branches import Wait
 from standfast.workflows.running.control import RunCancelled, Unload
@@ -119,7 +120,8 @@ async def _cancel(
     if mark is None:
         await activation.flush()
         told = cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")
-        await ask(activation, told)
+        with suppress(RunNotFoundError):  # it was purged
+            await ask(activation, told)
         await _wait_for(activation, branch, operation, child_id)
 
 
@@ -129,8 +131,10 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     async def ended() -> Life | None:
         seen = await activation.host.space.read(keys.life)
         record = seen.get(keys.life)
-        life = None if record is None else LIVES.decode(record.value)
-        return life if life is None or life.has_ended else None
+        if record is None:  # it was started, so an operator has deleted it
+            return Life("cancelled", "", "", seen.at, cancel="it was purged")
+        life = LIVES.decode(record.value)
+        return life if life.has_ended else None
 
     async def look(wait: Wait) -> None:
         if (life := await ended()) is not None:
