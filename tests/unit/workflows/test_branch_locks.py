@@ -46,6 +46,6 @@ async def run_once(seed: int) -> list[int]:
 
 
 def test_no_branch_loses_its_lock_because_another_one_takes_or_leaves_one() -> None:
-    """On a store that answers late, in many orders: whoever looks at the locks does not see those of the others move."""
+    """On a store that answers late, in many orders: a look at locks is not confused by those that move meanwhile."""
     for seed in range(60):
         assert simulate(seed, run_once, seed) == [0, 0, 1, 1, 2, 2]

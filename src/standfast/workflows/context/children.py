@@ -19,6 +19,7 @@ from standfast.workflows.storing.failures import describe, restore
 from standfast.workflows.storing.records import HEADERS, LIVES, Life, Mark, RunKeys
 
 if TYPE_CHECKING:
+    from standfast.stores.protocol import Snapshot
     from standfast.workflows.declaring.definition import Workflow
     from standfast.workflows.running.activation import Activation
     from standfast.workflows.running.branches import Branch
@@ -129,12 +130,7 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     keys = RunKeys(activation.host.space, child_id)
 
     async def ended() -> Life | None:
-        seen = await activation.host.space.read(keys.life)
-        record = seen.get(keys.life)
-        if record is None:  # it was started, so an operator has deleted it
-            return Life("cancelled", "", "", seen.at, cancel="it was purged")
-        life = LIVES.decode(record.value)
-        return life if life.has_ended else None
+        return ending_in(await activation.host.space.read(keys.life), keys)
 
     async def look(wait: Wait) -> None:
         if (life := await ended()) is not None:
@@ -156,6 +152,13 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     mark = Mark("child_done", operation, activation.host.now(), life.result, failure)
     activation.note(mark)
     return mark
+
+
+def ending_in(seen: Snapshot, keys: RunKeys) -> Life | None:
+    """Return how a child has ended; None: it has not. One that is gone was started, so an operator has deleted it."""
+    record = seen.get(keys.life)
+    life = Life("cancelled", "", "", seen.at, cancel="it was purged") if record is None else LIVES.decode(record.value)
+    return life if life.has_ended else None
 
 
 def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the child returned
