@@ -158,7 +158,7 @@ async def bounded(ctx: sf.Context, length: int) -> int:
             await ctx.step("leave the bounded", take_a_while, length)
     except LeaseLostError:
         await ctx.step("go on without it", take_a_while, length)
-    return length
+    return await ctx.step("go on", take_a_while, length)
 
 
 @sf.workflow

@@ -210,7 +210,7 @@ class WorkflowWatch:
                 self._saw_mark(run, mark)
 
     def _saw_mark(self, run: str, mark: Mark) -> None:
-        if mark.kind == "cancelled":
+        if mark.kind in ("cancelled", "lost"):
             self._cancelled.add(mark.id)
         if mark.kind == "tried":
             self._tried[run, mark.id] += 1

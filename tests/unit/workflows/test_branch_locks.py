@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from typing import Final
 
 import standfast as sf
+from standfast.errors import LeaseLostError
 from standfast.space import Space
+from standfast.stores import Delete, Put
 from standfast.stores.memory import open_memory
 from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
+from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows.storing.records import RunKeys, packed_chunk
+from standfast.workflows.working.claiming import marks_of
 
 
 async def note(number: int) -> int:
@@ -34,13 +41,70 @@ async def each_its_own(ctx: sf.Context) -> list[int]:
         return await ctx.gather(*(work for number in range(3) for work in (branch(number), ctx.child(child, number))))
 
 
-async def run_once(seed: int) -> list[int]:
-    """Run it on a store that answers late."""
+@sf.workflow
+async def loses_it_at_the_end(ctx: sf.Context) -> list[int]:
+    """Hold locks for about as long as they may be held, and go on without them."""
+    done: list[int] = []
+    for number in range(4):
+        with suppress(LeaseLostError):
+            async with ctx.mutex("short", max_hold=0.05):
+                await ctx.step(note, number)
+                await ctx.sleep(0.04)
+        done.append(await ctx.step(note, number))
+    return done
+
+
+GATE: Final[list[asyncio.Event]] = []
+
+
+async def stay() -> None:
+    """Stay until the gate is open."""
+    await GATE[-1].wait()
+
+
+@sf.workflow
+async def leaves_and_stays(ctx: sf.Context) -> str:
+    """Leave one lock, and hold another one beside that."""
+
+    async def leaves() -> None:
+        async with ctx.mutex("left"):
+            pass
+        await ctx.step("outside", stay)
+
+    async def stays() -> None:
+        async with ctx.mutex("kept"):
+            await ctx.sleep("1 hour")
+            await ctx.step("inside", stay)
+
+    await ctx.gather(leaves(), stays())
+    return "done"
+
+
+async def test_a_lock_that_was_left_before_a_crash_is_not_lost_after_it() -> None:
+    """Also if the process died before it learned that it had left, and other branches had recorded more by then."""
+    GATE.append(asyncio.Event())
+    async with WorkflowEnvironment([leaves_and_stays]) as env:
+        run = await env.start(leaves_and_stays)
+        await env.advance("2 hours")
+        await env.crash()
+        space, keys = env.client.space, RunKeys(env.client.space, run.id)
+        marks = [mark for mark in await marks_of(space, keys) if mark.kind != "went_on"]
+        assert [mark.kind for mark in marks][-2:] == ["sleep", "slept"]
+        chunks = (await space.scan(*keys.history(), limit=100)).records.values()
+        await space.commit(*(Delete(chunk.key, chunk.version) for chunk in chunks))
+        await space.commit(Put(keys.chunk(0), packed_chunk(marks)))
+        GATE[-1].set()
+        await env.restart()
+        assert await env.result(run) == "done"
+
+
+async def run_once(seed: int, workflow: sf.Workflow[[], list[int]]) -> list[int]:
+    """Run one on a store that answers late."""
     clock = VirtualClock(asyncio.get_running_loop())
     store = FaultyStore(open_memory(clock=clock), faults=Faults(delay=0.5), seed=seed)
     space = Space(store, clock=clock)
-    async with sf.Engine(space, workflows=[each_its_own, child]) as engine:
-        found = await (await engine.start(each_its_own)).result(timeout=60)
+    async with sf.Engine(space, workflows=[workflow, child]) as engine:
+        found = await (await engine.start(workflow)).result(timeout=60)
     await space.aclose()
     return found
 
@@ -48,4 +112,10 @@ async def run_once(seed: int) -> list[int]:
 def test_no_branch_loses_its_lock_because_another_one_takes_or_leaves_one() -> None:
     """On a store that answers late, in many orders: a look at locks is not confused by those that move meanwhile."""
     for seed in range(60):
-        assert simulate(seed, run_once, seed) == [0, 0, 1, 1, 2, 2]
+        assert simulate(seed, run_once, seed, each_its_own) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_lock_that_is_lost_while_it_is_being_left_is_not_lost_once_more_afterwards() -> None:
+    """It is raised where the block ends, if at all, and not at the next operation, which is outside of the block."""
+    for seed in range(60):
+        assert simulate(seed, run_once, seed, loses_it_at_the_end) == [0, 1, 2, 3]

@@ -97,14 +97,22 @@ class ContextLock:
         mark = await self._turn_undisturbed(standing)
         if mark is None:
             mark = await standing.leave(hold=hold if problem is None else None)
+            self._has_left(standing, hold)
             self._tell_unlocked(standing, hold, mark.at)
             go_on(self._activation, standing.operation)
         else:
+            self._has_left(standing, hold)
             await self._pass_by(standing)
-        if self._activation.journal is not None:
-            self._activation.journal.holds.pop(hold.guard.key, None)
         if mark.failure is not None:
             raise self._failed(mark)
+
+    def _has_left(self, standing: Standing, hold: RunHold) -> None:
+        """Rely on the lock no longer. That it is lost may be found while it is left: then that is no news any more."""
+        if self._activation.journal is not None:
+            self._activation.journal.holds.pop(hold.guard.key, None)
+        lost = standing.branch.lost
+        if lost is not None and (lost.key, lost.fence) == (hold.key, hold.fence):
+            standing.branch.lost = None
 
     # --- the history ---------------------------------------------------------------------------------------------
 
@@ -119,8 +127,7 @@ class ContextLock:
             return await self._turn(standing)
         finally:
             branch.cancel = branch.cancel or cancel
-            if lost is not None and (self._hold is None or lost.fence != self._hold.fence):
-                branch.lost = lost
+            branch.lost = branch.lost or lost
 
     async def _pass_by(self, standing: Standing) -> None:
         if await self._turn_undisturbed(standing) is None:
