@@ -210,14 +210,20 @@ class Wire:
             await self._process.awake()
             return seen
         await self._process.awake()
-        return self._memory.read(keys)
+        seen = self._memory.read(keys)
+        await self._process.dice.linger()  # the answer, too, takes its time
+        await self._process.awake()
+        return seen
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""
         self._process.requests += 1
         await self._process.dice.before_reading(self.name)
         await self._process.awake()
-        return self._memory.scan(start, end, limit=limit, reverse=reverse)
+        seen = self._memory.scan(start, end, limit=limit, reverse=reverse)
+        await self._process.dice.linger()
+        await self._process.awake()
+        return seen
 
     def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
         """Listen, with some hints lost, doubled or late."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import pytest
 
 import standfast as sf
 from standfast.errors import LeaseLostError
@@ -13,8 +15,13 @@ from standfast.stores import Delete, Put
 from standfast.stores.memory import open_memory
 from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from standfast.testing.workflows import WorkflowEnvironment
+from standfast.workflows.context.standing import Standing
 from standfast.workflows.storing.records import RunKeys, packed_chunk
 from standfast.workflows.working.claiming import marks_of
+
+if TYPE_CHECKING:
+    from standfast.clock import Instant
+    from standfast.workflows.context.standing import Place
 
 
 async def note(number: int) -> int:
@@ -96,6 +103,38 @@ async def test_a_lock_that_was_left_before_a_crash_is_not_lost_after_it() -> Non
         GATE[-1].set()
         await env.restart()
         assert await env.result(run) == "done"
+
+
+@sf.workflow
+async def waits_its_turn(ctx: sf.Context) -> str:
+    """Wait for a lock that a process holds."""
+    async with ctx.mutex("k"):
+        return "held"
+
+
+async def test_a_turn_that_comes_while_the_store_is_asked_for_it_is_not_overheard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer says that it is not its turn, and comes after the news that it is: the run looks once more."""
+    asked, answered, look_after = asyncio.Event(), asyncio.Event(), Standing.look_after
+
+    async def late(standing: Standing) -> tuple[Place, Instant | None]:
+        answer = await look_after(standing)
+        asked.set()
+        await answered.wait()
+        return answer
+
+    monkeypatch.setattr(Standing, "look_after", late)
+    async with sf.Engine("memory://", workflows=[waits_its_turn]) as engine:
+        ready = engine.space.key("ready", "the-run")
+        async with engine.space.mutex("k").hold():
+            run = await engine.start(waits_its_turn, id="the-run")
+            await asked.wait()
+        async with asyncio.timeout(10), engine.space.watch(ready) as watch:
+            while engine.host.loaded["the-run"].news.is_looking or (await engine.space.read(ready)).records:
+                await watch.wait(0.05)
+        answered.set()
+        assert await run.result(timeout=10) == "held"
 
 
 async def run_once(seed: int, workflow: sf.Workflow[[], list[int]]) -> list[int]:

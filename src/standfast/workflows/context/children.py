@@ -136,9 +136,10 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
         if (life := await ended()) is not None:
             wait.settle(life)
 
+    as_of = activation.news.looks
     life: object = await ask(activation, ended())
     if life is None:
-        wait = Wait(f"the child {child_id}", None, look)
+        wait = Wait(f"the child {child_id}", None, look, as_of=as_of)
         life = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, operation)

@@ -254,6 +254,7 @@ class ContextLock:
     async def _wait_a_while(self, standing: Standing, until: Instant | None) -> Place:
         """Wait until something may have changed; return the place then."""
         activation, wish, branch = self._activation, self._wish, standing.branch
+        as_of = activation.news.looks
         place, look_at = await standing.look_after()
         if not isinstance(place, Waiting):
             return place
@@ -267,7 +268,7 @@ class ContextLock:
             if not isinstance(found, Waiting):
                 wait.settle(found)
 
-        wait = Wait(f"the {wish.site.kind} {wish.name!r}", wakes_at, look, line=line)
+        wait = Wait(f"the {wish.site.kind} {wish.name!r}", wakes_at, look, line=line, as_of=as_of)
         found = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, standing.operation)

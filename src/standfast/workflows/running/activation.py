@@ -180,6 +180,8 @@ class Activation:
             wait.settle(CANCELLED)
         if wait.until is not None:
             self.host.alarm(wait.until, self)
+        if wait.as_of is not None and (wait.as_of != self.news.looks or self.news.is_looking):
+            self.poke()  # what it waits for may have come after the store was asked, and before it waited
         self.note_idleness()
         try:
             return await wait.future
