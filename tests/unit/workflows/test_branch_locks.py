@@ -6,8 +6,6 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-import pytest
-
 import standfast as sf
 from standfast.errors import LeaseLostError
 from standfast.space import Space
@@ -20,6 +18,8 @@ from standfast.workflows.storing.records import RunKeys, packed_chunk
 from standfast.workflows.working.claiming import marks_of
 
 if TYPE_CHECKING:
+    import pytest
+
     from standfast.clock import Instant
     from standfast.workflows.context.standing import Place
 

@@ -28,8 +28,8 @@ class Wait:
         look: Finds out whether it has come true, and then sets its result; called when there is news for the run.
         predicate: Tells whether it has come true; asked after each update.
         line: The address of the line to look after meanwhile, if it waits in one.
-        as_of: How often somebody had looked for news when the store was asked whether there is anything to wait for; None:
-            it was not asked. What has come since then was not for this wait, which was not there yet.
+        as_of: How often news had been looked for when the store was asked whether there is anything to wait for. None:
+            it was not asked. What has come since was not for this wait, which was not there yet.
         future: Its result.
     """
 
