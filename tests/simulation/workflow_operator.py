@@ -94,15 +94,15 @@ class Operator:
 
     def _cancel(self) -> Verb | None:
         run = self._meant("cancel", ended=False)
-        return run and (lambda engine: engine.cancel(run, "no more"))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.cancel(run, "no more")
 
     def _end(self) -> Verb | None:
         run = self._meant("end", ended=False)
-        return run and (lambda engine: engine.cancel(run, "at once", force=True))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.cancel(run, "at once", force=True)
 
     def _retry(self) -> Verb | None:
         run = self._meant("retry", ended=True)
-        return run and (lambda engine: engine.retry(run))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.retry(run)
 
     def _step_of(self, run: str) -> str | None:
         steps = [mark.id for mark in self._watch.marks.get(run, ()) if mark.kind in ("step", "tried", "child")]
@@ -118,7 +118,7 @@ class Operator:
 
     def _restart(self) -> Verb | None:
         run, new = self._run(), self._new_id("again")
-        return run and (lambda engine: engine.restart(run, id=new))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.restart(run, id=new)
 
     def _fork(self) -> Verb | None:
         run = self._run()
@@ -130,18 +130,18 @@ class Operator:
 
     def _resume(self) -> Verb | None:
         run = self._run(ended=False)
-        return run and (lambda engine: engine.resume(run))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.resume(run)
 
     def _sweep(self) -> Verb:
         return (lambda engine: engine.sweep()) if self._chance.random() < 0.5 else lambda engine: engine.recover_all()
 
     def _purge(self) -> Verb | None:
         run = self._meant("purge", ended=True)
-        return run and (lambda engine: engine.purge(run))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.purge(run)
 
     def _purge_by_force(self) -> Verb | None:
         run = self._meant("purge")
-        return run and (lambda engine: engine.purge(run, force=True))  # type: ignore[return-value]
+        return None if run is None else lambda engine: engine.purge(run, force=True)
 
     # --- locks and limits ----------------------------------------------------------------------------------------
 
