@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import standfast as sf
-from standfast.errors import LeaseLostError
+from standfast.errors import LeaseLostError, RunFailedError, StandfastError
 from standfast.space import Space
 from standfast.stores import Delete, Put
 from standfast.stores.memory import open_memory
@@ -59,6 +59,58 @@ async def loses_it_at_the_end(ctx: sf.Context) -> list[int]:
                 await ctx.sleep(0.04)
         done.append(await ctx.step(note, number))
     return done
+
+
+@sf.workflow
+async def all_depend_on_one(ctx: sf.Context) -> None:
+    """Hold a lock, and let branches hold others while that one may be taken away, and each ends the others."""
+
+    async def branch(number: int) -> None:
+        async with ctx.mutex(f"stock {number}"):
+            await ctx.sleep(0.02)
+            await ctx.step(note, number)
+            await ctx.sleep(0.02 + 0.01 * number)
+
+    async with ctx.mutex("all"):
+        await ctx.gather(*(work for number in range(3) for work in (branch(number), ctx.child(child, number))))
+
+
+async def lose_all(seed: int) -> list[str]:
+    """Take the lock away on which all depend; return what is still held when the run has ended."""
+    clock = VirtualClock(asyncio.get_running_loop())
+    calm = open_memory(clock=clock)
+    rough = FaultyStore(calm, faults=Faults(delay=0.5, lose_reply=0.15), seed=seed)
+    spaces, workflows = [Space(calm, clock=clock), Space(rough, clock=clock)], [all_depend_on_one, child]
+    worker = sf.Engine(spaces[1], workflows=workflows, linger=0)
+    async with sf.Engine(spaces[0], workflows=workflows, drive=False) as client:
+        await opened(worker)
+        run = await client.start(all_depend_on_one, id="run")
+        await asyncio.sleep(0.03 + seed % 7 * 0.01)
+        await spaces[0].mutex("all").force_release("run:mutex")
+        with suppress(RunFailedError):
+            await run.result(timeout=60)
+        held = [line.key async for line in spaces[0].lines()]
+        with suppress(StandfastError):  # it cannot be sure that it has handed back everything
+            await worker.aclose()
+    return held
+
+
+async def opened(worker: sf.Engine) -> None:
+    """Open an engine on a store that fails now and then."""
+    while True:
+        try:
+            return await worker.open()
+        except StandfastError:
+            continue
+
+
+def test_branches_leave_their_locks_whatever_they_are_told_meanwhile() -> None:
+    """That the lock around them is lost, and that another branch has ended first, keeps none from leaving its own.
+
+    Nor is the run quarantined because a record of several of its branches was refused, once.
+    """
+    for seed in range(120):
+        assert simulate(seed, lose_all, seed) == [], seed
 
 
 GATE: Final[list[asyncio.Event]] = []

@@ -117,7 +117,7 @@ async def _cancel(
     activation: Activation, branch: Branch, operation: str, child_id: str, cancelled: RunCancelled
 ) -> None:
     """Cancel the child and wait for its end, so that nothing of it goes on when its parent cleans up."""
-    mark = await activation.turn(branch, CHILD, operation)
+    mark = await activation.turn(branch, CHILD, operation, is_leaving=True)
     if mark is None:
         await activation.flush()
         told = cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")

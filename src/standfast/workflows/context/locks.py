@@ -120,14 +120,8 @@ class ContextLock:
         return await self._activation.turn(standing.branch, LOCK, standing.operation)
 
     async def _turn_undisturbed(self, standing: Standing) -> Mark | None:
-        """As ``_turn``, for one who leaves: what its branch is to be told besides is told at its next operation."""
-        branch = standing.branch
-        lost, cancel, branch.lost, branch.cancel = branch.lost, branch.cancel, None, None
-        try:
-            return await self._turn(standing)
-        finally:
-            branch.cancel = branch.cancel or cancel
-            branch.lost = branch.lost or lost
+        """As ``_turn``, for one who leaves."""
+        return await self._activation.turn(standing.branch, LOCK, standing.operation, is_leaving=True)
 
     async def _pass_by(self, standing: Standing) -> None:
         if await self._turn_undisturbed(standing) is None:

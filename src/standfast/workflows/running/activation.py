@@ -290,7 +290,8 @@ class Activation:
         if self.claim is None or self.journal is None or self.claim.key in conflict.current:
             self.depose()
             return
-        self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
+        if not self.has_conflicted:  # each of its branches may be refused
+            self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
         self.abandon()
 
     def abandon(self) -> None:
