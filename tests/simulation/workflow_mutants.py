@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from standfast.locks.driving import readying
 from standfast.locks.driving.requests import Leave
-from standfast.stores.protocol import Check, Conflict, Put
+from standfast.stores.protocol import Check, Commit, Conflict, Put
 from standfast.workflows.context import children
 from standfast.workflows.context.riding import Ride
 from standfast.workflows.operating import administration, forcing
@@ -40,6 +40,16 @@ def no_fence(journal: Journal) -> tuple[Check, ...]:
     header, records = journal._keys.header, journal._host.space.store.backend._memory._records  # type: ignore[attr-defined] # of the memory store
     held = (Check(key, held.fence) for key, held in journal.holds.items())
     return (Check(header, records[header].version), *held)
+
+
+async def flush_unfenced(journal: Journal) -> Conflict | None:
+    """Write marks in the same way."""
+    taken, answer = await journal.begin(), None
+    try:
+        answer = await journal._host.space.commit(*no_fence(journal), *journal._chunks(taken.marks))
+    finally:
+        journal.end(taken, 0 if isinstance(answer, Commit) else None, {})
+    return answer if isinstance(answer, Conflict) else None
 
 
 def always(_host: Host, _presence: str | None = None) -> bool:
@@ -85,7 +95,7 @@ def no_due(_activation: Activation) -> None:
 
 
 MUTANTS: Final[dict[str, Patches]] = {
-    "no fence": ((Journal, "guards", no_fence),),
+    "no fence": ((Journal, "guards", no_fence), (Journal, "_flush_marks", flush_unfenced)),
     "acts without its presence": ((Host, "may_act", always),),
     "takes the living for dead": ((worker, "find_dead", all_are_dead),),
     "signals stay in the inbox": ((Mail, "take", left_there),),

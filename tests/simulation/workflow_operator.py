@@ -45,7 +45,8 @@ class Operator:
         for _ in range(self._chance.choice((1, 2, 3, 5, 8))):
             await asyncio.sleep(self._chance.choice((0.0, 0.05, 0.3, 0.8)) * self._chance.random())
             verbs: tuple[Callable[[], Verb | None], ...] = (
-                self._cancel, self._end, self._end, self._retry, self._retry, self._retry_from, self._restart,
+                self._cancel, self._end, self._end, self._retry, self._retry, self._retry, self._retry_from,
+                self._restart,
                 self._fork, self._fork, self._resume, self._sweep, self._purge, self._purge_by_force, self._release,
                 self._release, self._release, self._release, self._withdraw, self._withdraw, self._set_limit,
                 self._clear_limit,
@@ -100,8 +101,16 @@ class Operator:
         run = self._meant("end", ended=False)
         return None if run is None else lambda engine: engine.cancel(run, "at once", force=True)
 
+    def _stopped(self) -> str | None:
+        """Choose a run that can be retried, if there are any; else any."""
+        lives = self._watch.lives
+        chosen = [run for run, life in lives.items() if life.has_ended and life.status != "completed"]
+        return self._chance.choice(sorted(chosen)) if chosen else self._run(ended=True)
+
     def _retry(self) -> Verb | None:
-        run = self._meant("retry", ended=True)
+        run = self._stopped()
+        if run is not None:
+            self._watch.operated(run, "retry")
         return None if run is None else lambda engine: engine.retry(run)
 
     def _step_of(self, run: str) -> str | None:
@@ -109,7 +118,7 @@ class Operator:
         return self._chance.choice(steps) if steps else None
 
     def _retry_from(self) -> Verb | None:
-        run = self._run(ended=True)
+        run = self._stopped()
         step = None if run is None else self._step_of(run)
         if run is None or step is None:
             return None
