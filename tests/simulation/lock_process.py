@@ -49,6 +49,7 @@ class Process:
         self.name: Final = name
         self.memory: Final = memory
         self.is_dead = False
+        self.requests = 0
         self.sees_deaths = False
         self.lifelines: dict[str, Process] = {}
         self._saw: Final = saw
@@ -160,6 +161,7 @@ class Wire:
     def apply_now(self, batch: Batch) -> Applied | None:
         """Apply the batch on the loop, unless something is to go wrong with it."""
         process = self._process
+        process.requests += 1
         fate = process.dice.fate()
         if fate is not Fate.FINE or process.is_still or process.dice.happens(process.faults.delay):
             self._fates[batch.attempt] = fate
@@ -201,19 +203,27 @@ class Wire:
 
     async def read(self, keys: Sequence[RecordKey]) -> Snapshot:
         """Read records; an answer may be old when it arrives."""
+        self._process.requests += 1
         await self._process.dice.before_reading(self.name)
         if self._process.is_still and self._process.answers_late():
             seen = self._memory.read(keys)
             await self._process.awake()
             return seen
         await self._process.awake()
-        return self._memory.read(keys)
+        seen = self._memory.read(keys)
+        await self._process.dice.linger()  # the answer, too, takes its time
+        await self._process.awake()
+        return seen
 
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""
+        self._process.requests += 1
         await self._process.dice.before_reading(self.name)
         await self._process.awake()
-        return self._memory.scan(start, end, limit=limit, reverse=reverse)
+        seen = self._memory.scan(start, end, limit=limit, reverse=reverse)
+        await self._process.dice.linger()
+        await self._process.awake()
+        return seen
 
     def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
         """Listen, with some hints lost, doubled or late."""

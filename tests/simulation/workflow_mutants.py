@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from standfast.stores.protocol import Check
+from standfast.locks.driving import readying
+from standfast.locks.driving.requests import Leave
+from standfast.stores.protocol import Check, Commit, Conflict, Put
+from standfast.workflows.context import children
+from standfast.workflows.context.riding import Ride
+from standfast.workflows.operating import administration, forcing
 from standfast.workflows.running.activation import Activation
 from standfast.workflows.running.host import Host
 from standfast.workflows.running.journal import Journal
 from standfast.workflows.running.mail import Letter, Mail
 from standfast.workflows.running.replay import LIVE, Live, Mismatch, Replay, show
 from standfast.workflows.starting.posting import Sending
+from standfast.workflows.storing import cutting
+from standfast.workflows.storing.records import CHUNKS, LIVES, Chunk
 from standfast.workflows.working import worker
 from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from contextlib import AbstractContextManager
 
-    from standfast.workflows.storing.records import Mark, RunKeys
+    from standfast.locks.driving.requests import Answer, Request
+    from standfast.stores.protocol import Change, Snapshot
+    from standfast.workflows.storing.records import Life, Mark, RunKeys
 
     Patches = tuple[tuple[Any, str, Any], ...]
 
@@ -31,6 +40,16 @@ def no_fence(journal: Journal) -> tuple[Check, ...]:
     header, records = journal._keys.header, journal._host.space.store.backend._memory._records  # type: ignore[attr-defined] # of the memory store
     held = (Check(key, held.fence) for key, held in journal.holds.items())
     return (Check(header, records[header].version), *held)
+
+
+async def flush_unfenced(journal: Journal) -> Conflict | None:
+    """Write marks in the same way."""
+    taken, answer = await journal.begin(), None
+    try:
+        answer = await journal._host.space.commit(*no_fence(journal), *journal._chunks(taken.marks))
+    finally:
+        journal.end(taken, 0 if isinstance(answer, Commit) else None, {})
+    return answer if isinstance(answer, Conflict) else None
 
 
 def always(_host: Host, _presence: str | None = None) -> bool:
@@ -76,7 +95,7 @@ def no_due(_activation: Activation) -> None:
 
 
 MUTANTS: Final[dict[str, Patches]] = {
-    "no fence": ((Journal, "guards", no_fence),),
+    "no fence": ((Journal, "guards", no_fence), (Journal, "_flush_marks", flush_unfenced)),
     "acts without its presence": ((Host, "may_act", always),),
     "takes the living for dead": ((worker, "find_dead", all_are_dead),),
     "signals stay in the inbox": ((Mail, "take", left_there),),
@@ -88,6 +107,73 @@ MUTANTS: Final[dict[str, Patches]] = {
 }
 
 
+# --- those that only show when an operator acts -------------------------------------------------------------------
+
+
+def even_if_empty(sent: Ride, *marks: Mark) -> tuple[Change, ...]:
+    """Write a part of the history also if there is nothing to write."""
+    sent.added = len(marks)
+    return (Put(sent._chunks[0], CHUNKS.encode_own(Chunk((*sent._taken.marks, *marks)))),)
+
+
+async def at_all_that_come(journal: Journal, *, is_alone: bool = False) -> Conflict | None:
+    """Look at locks, and miss those that other branches have taken meanwhile."""
+    del is_alone
+    seen = await journal._host.space.read(*journal.holds) if journal.holds else None
+    gone = {} if seen is None else {key: None for key, h in journal.holds.items() if seen.version(key) != h.fence}
+    return Conflict(seen.at, dict(gone)) if seen is not None and gone else None
+
+
+def waits_for_the_purged(seen: Snapshot, keys: RunKeys) -> Life | None:
+    """Wait for a child that is no longer there."""
+    record = seen.get(keys.life)
+    life = None if record is None else LIVES.decode(record.value)
+    return life if life is None or life.has_ended else None
+
+
+def inside_of_a_lock(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:
+    """Keep what was done inside of a lock that was lost at its end."""
+    place = cutting._cause(life, marks)
+    if place == len(marks) or marks[place].kind != "released":
+        return cutting.cut_for_retry(run_id, life, marks)
+    return [mark for mark in marks[:place] if mark.id != marks[place].id or mark.kind == "child"]
+
+
+def own_alone(journal: Journal) -> tuple[Check, ...]:
+    """Write whoever holds the run's locks by now."""
+    return (journal._own,)
+
+
+async def sees_nothing(_journal: Journal, *, is_alone: bool = False) -> None:
+    """Do not look who holds the run's locks by now."""
+    del is_alone
+
+
+async def lets_nothing_go(host: Host, run: forcing.Found) -> None:
+    """Keep everything that a run held which was ended by force."""
+    await forcing._has_left(host, run.id)
+
+
+def tells_nobody(known: dict[str, Any], request: Request, answer: Answer) -> None:
+    """Do not tell a run that an operator took it out of a line."""
+    told(known, request, answer)
+    if isinstance(request, Leave):
+        known.pop(request.entry_id, None)
+
+
+told: Final = readying._note_answer
+
+OPERATED_MUTANTS: Final[dict[str, Patches]] = {
+    "an empty part of a history": ((Ride, "written", even_if_empty),),
+    "locks of other branches are lost": ((Journal, "_look_at_holds", at_all_that_come),),
+    "waits for a purged child": ((children, "ending_in", waits_for_the_purged),),
+    "goes on inside of a lock": ((administration, "cut_for_retry", inside_of_a_lock),),
+    "locks do not guard": ((Journal, "guards", own_alone), (Journal, "_look_at_holds", sees_nothing)),
+    "a forced end releases nothing": ((forcing, "let_go", lets_nothing_go),),
+    "tells nobody who was turned out": ((readying, "_note_answer", tells_nobody),),
+}
+
+
 def mutated(name: str) -> AbstractContextManager[None]:
     """Run the code with one of the mutants in it."""
-    return replaced(MUTANTS[name])
+    return replaced((MUTANTS | OPERATED_MUTANTS)[name])

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import standfast as sf
+from standfast.errors import HoldTimeoutError, LeaseLostError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -144,7 +145,96 @@ async def queued(ctx: sf.Context, length: int) -> int:
     return length
 
 
+# --- for operators: everything that can be taken from a run, or be waited for -------------------------------------
+
+
+@sf.workflow
+async def bounded(ctx: sf.Context, length: int) -> int:
+    """Hold a mutex for longer than it may, if it does much; go on without it."""
+    try:
+        async with ctx.mutex("bounded", max_hold=1.2):
+            await ctx.step("enter the bounded", take_a_while, length)
+            await ctx.sleep(0.4 * length)
+            await ctx.step("leave the bounded", take_a_while, length)
+    except LeaseLostError:
+        await ctx.step("go on without it", take_a_while, length)
+    return await ctx.step("go on", take_a_while, length)
+
+
+@sf.workflow
+async def metered(ctx: sf.Context, length: int) -> int:
+    """Take one or two of three permits, twice."""
+    for _ in range(2):
+        async with ctx.semaphore("pool", permits=3, weight=1 + length % 2):
+            await ctx.step(take_a_while, length)
+            await ctx.sleep(0.1 * length)
+            await ctx.step(take_a_while, length)
+    return length
+
+
+@sf.workflow
+async def reader(ctx: sf.Context, length: int) -> int:
+    """Share a mode lock with others, then have it alone."""
+    async with ctx.mode_lock("page", "read", modes=("read", "write"), alone=("write",)):
+        await ctx.step(take_a_while, length)
+        await ctx.sleep(0.1 * length)
+    async with ctx.mode_lock("page", "write", modes=("read", "write"), alone=("write",)):
+        await ctx.step(take_a_while, length)
+    return length
+
+
+@sf.workflow
+async def keeper(ctx: sf.Context, count: int) -> list[str]:
+    """Hold the shared mutex until signals have come."""
+    async with ctx.mutex("shared"):
+        await ctx.step("enter the mutex", take_a_while, count)
+        found = [await ctx.wait_signal("item") for _ in range(count)]
+        await ctx.step("leave the mutex", take_a_while, count)
+    return found
+
+
+@sf.workflow
+async def impatient(ctx: sf.Context, length: int) -> int:
+    """Wait for the shared mutex, though not for long."""
+    try:
+        async with ctx.mutex("shared", timeout=0.3 * length):
+            await ctx.step("enter the mutex", take_a_while, length)
+            await ctx.sleep(0.05)
+            await ctx.step("leave the mutex", take_a_while, length)
+    except HoldTimeoutError:
+        await ctx.step("go without it", take_a_while, length)
+    return length
+
+
+@sf.workflow
+async def turns(ctx: sf.Context, size: int) -> list[int]:
+    """Hold a lock, and let children and branches stand in lines meanwhile."""
+
+    async def branch(number: int) -> int:
+        async with ctx.mutex(f"turn {number % 2}"):
+            await ctx.sleep(0.05 * number)
+            return await ctx.step(take_a_while, number)
+
+    async with ctx.mutex("turns"):
+        branches: list[Coroutine[Any, Any, int]] = [branch(number) for number in range(size)]
+        found: list[int] = await ctx.gather(*branches, *(ctx.child(queued, number + 1) for number in range(size)))
+    return [*found, await ctx.child(guarded, 1)]
+
+
+@sf.workflow
+async def tally(ctx: sf.Context, length: int) -> int:
+    """Count in a state, exactly once each time, between sleeps."""
+    counter = ctx.state.run("count", type=int, initial=0)
+    for number in range(length):
+        await counter.increment()
+        await ctx.step(take_a_while, number)
+        await ctx.sleep(0.1)
+    return await counter.get() or 0
+
+
 WORKFLOWS: Final = (chain, collect, tell, fan, contest, family, tidy, onwards, guarded, queued)
+OPERATED: Final = (*WORKFLOWS, bounded, metered, reader, keeper, impatient, turns, tally)
+"""All of them, with those that operators have most to do with."""
 
 
 def expected(name: str, size: int, sent: list[str]) -> Any:
@@ -164,5 +254,12 @@ def expected(name: str, size: int, sent: list[str]) -> Any:
         "onwards": 0,
         "guarded": size,
         "queued": size,
+        "bounded": size,
+        "metered": size,
+        "reader": size,
+        "keeper": sorted(sent),
+        "impatient": size,
+        "turns": [*range(size), *range(1, size + 1), 1],
+        "tally": size,
     }
     return results[name]

@@ -5,11 +5,14 @@ It sees the records themselves, and which process wrote them; it knows nothing o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
+from msgspec import structs
 
+from standfast.locks.driving.records import GRANTS
 from standfast.workflows.running.replay import branch_of
 from standfast.workflows.storing.records import CHUNKS, LIVES, Life, Mark
 
@@ -21,6 +24,17 @@ if TYPE_CHECKING:
     from tests.simulation.lock_process import Process
 
 Attempt = tuple[str, str, int]
+
+LOCK_OF: Final = {"mutex": "shared", "bounded": "bounded"}
+"""The key of the lock that a place is inside of, for those that are inside of one."""
+
+MOST_CLAIMS: Final = 60
+"""How often a run is taken up at most, besides once for each thing that an operator does to it."""
+
+
+def family_of(run: str) -> str:
+    """Return the first of the runs that one descends from, as its child or because it went on as a new one."""
+    return re.split(r"[.~]", run, maxsplit=1)[0]
 
 
 @final
@@ -38,10 +52,17 @@ class WorkflowWatch:
         self._recorded: Final[dict[tuple[str, str], Mark]] = {}
         self._tried: Final[Counter[tuple[str, str]]] = Counter()
         self._begun: Final[dict[Attempt, Process]] = {}
-        self._last: Final[dict[tuple[str, str, str], CurrentStep]] = {}
+        self._last: Final[dict[tuple[str, str, str, int], CurrentStep]] = {}
         self._cancelled: Final[set[str]] = set()
         self._inside: Final[set[tuple[str, str]]] = set()
+        self._grants: Final[dict[RecordKey, str]] = {}
+        self._grant_fences: Final[dict[RecordKey, int]] = {}
+        self._claims: Final[Counter[str]] = Counter()
+        self._unheld: Final[Counter[tuple[str, int, str]]] = Counter()
+        self._verbs: Final[dict[str, Counter[str]]] = {}
+        self._permits: Final[dict[str, int]] = {}
         self.shaken: Final[set[str]] = set()
+        self.is_erased = False
         self.steps = 0
 
     def demand(self, holds: object, problem: str) -> None:
@@ -49,20 +70,42 @@ class WorkflowWatch:
         if not holds:
             self.problems.append(problem)
 
+    # --- what operators do ---------------------------------------------------------------------------------------
+
+    def operated(self, run: str, verb: str) -> None:
+        """An operator is about to do something to a run: what may come of it is no problem from now on."""
+        self._verbs.setdefault(family_of(run), Counter())[verb] += 1
+
+    def allow(self, place: str, permits: int) -> None:
+        """An operator is about to let so many in."""
+        self._permits[place] = max(permits, self._permits.get(place, 1))
+
+    def verbs(self, run: str) -> Counter[str]:
+        """Return what operators have done to a run and those that belong to it."""
+        return self._verbs.get(family_of(run), Counter())
+
     # --- every commit --------------------------------------------------------------------------------------------
 
     def saw(self, process: Process, applied: Applied) -> None:
         """Look at what a commit of ``process`` has left behind."""
         changed = [(key, key.parts[2], key.parts[3:]) for key in applied.changed]
         drivers = {parts[0]: set(self._owners.get(parts[0], ())) for _, kind, parts in changed if kind == "step"}
+        ended = {run for run, life in self.lives.items() if life.has_ended}
+        for key, kind, _ in changed:
+            if kind == "grant":
+                self._saw_grant(key)
         for key, kind, parts in changed:
             if kind == "own":
                 self._saw_owner(key, parts[0], parts[1])
             elif kind == "life":
                 self._saw_life(key, parts[0])
+        rewritten = {run for run in drivers if run in ended or run not in self.lives}
+        for run in rewritten:
+            self._saw_rewritten(run)
         for key, kind, parts in changed:
-            if kind == "step":
+            if kind == "step" and parts[0] not in rewritten:
                 self._saw_chunk(process, key, parts, drivers[parts[0]])
+        self._check_inside()
         for run in {parts[-1] if kind == "own" else parts[0] for _, kind, parts in changed if kind in ("own", "life")}:
             self._check_owner(run)
 
@@ -75,14 +118,77 @@ class WorkflowWatch:
             self.demand(record.version > self._fences.get(run, 0), f"fence: that of {run} did not grow")
             self._fences[run] = record.version
             owners.add(presence)
+            self._claims[run] += 1
+            most = MOST_CLAIMS + 4 * self.verbs(run).total()
+            self.demand(self._claims[run] <= most, f"spin: {run} was taken up {self._claims[run]} times")
 
     def _saw_life(self, key: RecordKey, run: str) -> None:
-        record, before = self._memory._records.get(key), self.lives.get(run)
-        self.demand(record is not None, f"lost: {run} is gone")
-        if record is not None:
-            after = LIVES.decode(record.value)
-            self.demand(before is None or not before.has_ended, f"end: {run} ended, and changed after that")
-            self.lives[run] = after
+        record, before, verbs = self._memory._records.get(key), self.lives.get(run), self.verbs(run)
+        if record is None:
+            self.demand(verbs["purge"] or self.is_erased, f"lost: {run} is gone")
+            self.lives.pop(run, None)
+            self._forget(run)
+            return
+        after = LIVES.decode(record.value)
+        if before is not None and before.has_ended:
+            same = structs.replace(before, leaving=after.leaving, purging=after.purging)
+            goes_on = not after.has_ended and not before.purging and before.status != "completed"
+            excused = (after == same and (verbs or self.is_erased)) or (goes_on and verbs["retry"])
+            self.demand(excused, f"end: {run} ended, and changed after that")
+            if goes_on:
+                _drop(run, self._begun, self._last)
+        self.lives[run] = after
+
+    def _saw_rewritten(self, run: str) -> None:
+        """An operator has written a history: of a run that goes on again, is forked, or is being deleted."""
+        verbs = self.verbs(run)
+        self.demand(
+            verbs["retry"] or verbs["fork"] or verbs["purge"] or self.is_erased,
+            f"history: that of {run} was written anew",
+        )
+        rows = [(key, record) for key, record in self._memory._records.items() if key.parts[2] == "step"]
+        mine = sorted((int(key.parts[4]), CHUNKS.decode(record.value)) for key, record in rows if key.parts[3] == run)
+        self._forget(run)
+        for position, chunk in mine:
+            history = self.marks.setdefault(run, [])
+            self.demand(position == len(history), f"history: {run} has {len(history)} marks, then one at {position}")
+            history.extend(chunk.marks)
+            for mark in chunk.marks:
+                self._saw_mark(run, mark)
+        self._leaves(run)
+
+    def _forget(self, run: str) -> None:
+        """Nothing that was recorded of a run counts any more."""
+        self.marks.pop(run, None)
+        _drop(run, self._recorded, self._tried, self._begun, self._last)
+        self._leaves(run)
+
+    def _leaves(self, run: str) -> None:
+        """A run is nowhere inside: it has ended, or goes on and has yet to come in again."""
+        for place in [each for each in self._inside if each[1] == run]:
+            self._inside.discard(place)
+
+    def _saw_grant(self, key: RecordKey) -> None:
+        record = self._memory._records.get(key)
+        if record is None:
+            self._grants.pop(key, None)
+            return
+        self.demand(record.version > self._grant_fences.get(key, 0), f"fence: that of {key} did not grow")
+        self._grant_fences[key] = record.version
+        self._grants[key] = GRANTS.decode(record.value).entry
+
+    def _holds(self, place: str, run: str) -> bool:
+        """Tell whether a run holds the lock of a place."""
+        return any(entry.startswith(f"{run}:") and LOCK_OF[place] in key.parts for key, entry in self._grants.items())
+
+    def _check_inside(self) -> None:
+        """A run that lost the lock of a place, or has ended, is inside no more: only an operator does that to one."""
+        for place, run in tuple(self._inside):
+            life = self.lives.get(run)
+            if life is None or life.has_ended or (place in LOCK_OF and not self._holds(place, run)):
+                self._inside.discard((place, run))
+                excused = self.verbs(run) or place == "bounded"
+                self.demand(excused, f"{place}: {run} was inside, and lost it")
 
     def _check_owner(self, run: str) -> None:
         owners, life = self._owners.get(run, set()), self.lives.get(run)
@@ -98,12 +204,13 @@ class WorkflowWatch:
         self.demand(mine, f"fence: {process.name} wrote the history of {run}, which it does not drive")
         if record is not None:
             added = CHUNKS.decode(record.value).marks
+            self.demand(added, f"history: a part of that of {run} is empty")
             history.extend(added)
             for mark in added:
                 self._saw_mark(run, mark)
 
     def _saw_mark(self, run: str, mark: Mark) -> None:
-        if mark.kind == "cancelled":
+        if mark.kind in ("cancelled", "lost"):
             self._cancelled.add(mark.id)
         if mark.kind == "tried":
             self._tried[run, mark.id] += 1
@@ -121,21 +228,34 @@ class WorkflowWatch:
     def begins(self, process: Process, step: CurrentStep) -> None:
         """A step begins: then it is not recorded, and nobody who may still record it has begun it."""
         self.steps += 1
+        if self.verbs(step.run_id) and step.fence != self._fences.get(step.run_id):
+            self._check_last(process, step)  # its process has not heard yet that the run is no longer its own
+            return
         run, attempt = step.run_id, (step.run_id, step.step_id, step.attempt)
         self.demand((run, step.step_id) not in self._recorded, f"again: {step.step_id} of {run} is recorded, and ran")
         self.demand(self._tried[run, step.step_id] < step.attempt, f"again: attempt {attempt} is recorded, and ran")
-        word, _, place = step.step_id.partition(" the ")
-        others = [other for where, other in self._inside if word == "enter" and where == place and other != run]
-        self.demand(not others, f"{place}: {run} came in while {others} was inside")
+        self._check_room(step)
         first = self._begun.get(attempt)
         excused = first is None or first.is_dead or {first.name, process.name} & self.shaken
         self.demand(excused, f"again: {attempt} ran twice, and nothing was wrong with {first and first.name}")
         self._begun[attempt] = process
         self._check_last(process, step)
 
+    def _check_room(self, step: CurrentStep) -> None:
+        """A step in a place has its lock, and finds room. One step of a block may not know yet that it is gone."""
+        run, (word, _, place) = step.run_id, step.step_id.partition(" the ")
+        if place in LOCK_OF and not self._holds(place, run):
+            self._unheld[run, step.fence, place] += 1
+            once = self._unheld[run, step.fence, place] <= 1 and (self.verbs(run) or place == "bounded")
+            self.demand(once, f"{place}: {step.step_id} of {run} began without its lock")
+        elif word == "enter":
+            others = [other for where, other in self._inside if where == place and other != run]
+            self.demand(len(others) < self._permits.get(place, 1), f"{place}: {run} came in while {others} was inside")
+
     def _check_last(self, process: Process, step: CurrentStep) -> None:
         """What was done before in the same branch, by the same process, is recorded before anything else is done."""
-        place = (step.run_id, branch_of(step.step_id), process.name)
+        fence = step.fence if self.verbs(step.run_id) else 0
+        place = (step.run_id, branch_of(step.step_id), process.name, fence)
         before, self._last[place] = self._last.get(place), step
         if before is None or (before.step_id, before.attempt) == (step.step_id, step.attempt):
             return
@@ -155,3 +275,10 @@ class WorkflowWatch:
         now = self._memory.now()
         rows = self._memory._records.items()
         return [str(key) for key, record in rows if key.parts[2] in kinds and not record.is_expired(now)]
+
+
+def _drop(run: str, *noted: dict[Any, Any]) -> None:
+    """Forget what was noted of a run."""
+    for each in noted:
+        for known in [key for key in each if key[0] == run]:
+            del each[known]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast, final
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from standfast.testing import VirtualClock
 from standfast.workflows.engine import Engine
 from standfast.workflows.running.control import Unload
 from tests.simulation.lock_process import CALM, Process
-from tests.simulation.workflow_programs import WORKFLOWS, expected, guarded, queued
+from tests.simulation.workflow_programs import OPERATED, WORKFLOWS, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
 from tests.simulation.worlds import play, settle_in
 
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 
     from standfast.testing import SimulatedLoop
     from standfast.workflows.context.performing import CurrentStep
+    from standfast.workflows.declaring.definition import Workflow
 
 PATIENCE: Final = 90.0
 """Seconds after the last fault by which every run has ended."""
+
+TOLD: Final = ("collect", "tell", "keeper")
+"""The workflows that wait for somebody."""
 
 
 class Plan(Struct):
@@ -49,16 +53,16 @@ class Plan(Struct):
 class Site:
     """One process with its engine."""
 
-    def __init__(self, world: World, number: int, *, drive: bool = True) -> None:
+    def __init__(self, world: World, number: int, *, drive: bool = True, calm: bool = False) -> None:
         self.process: Final = settle_in(world, number)
-        if not drive or world.chance.random() < 0.6:
+        if calm or world.chance.random() < 0.6:
             self.process.calm_down()
         if self.process.faults is not CALM:
             world.watch.shaken.add(self.process.name)
         self.space: Final = self.process.open(world.lease)
         world.watch.presences[self.space.presence_name] = self.process
         linger = world.chance.choice((0, 0.05, 0.25))
-        self.engine: Final = Engine(self.space, workflows=WORKFLOWS, drive=drive, linger=linger, quarantine_after=1_000)
+        self.engine: Final = Engine(self.space, workflows=OPERATED, drive=drive, linger=linger, quarantine_after=1_000)
         self._watch: Final = world.watch
         self.is_leaving = False
 
@@ -86,9 +90,11 @@ class Site:
         self._watch.begins(self.process, step)
 
 
-@final
 class World:
     """Everything that one seed decides."""
+
+    programs: ClassVar[tuple[Workflow[..., Any], ...]] = (*WORKFLOWS, guarded, queued)
+    most_plans: ClassVar = 4
 
     def __init__(self, seed: int) -> None:
         self.chance: Final = random.Random(seed)
@@ -98,14 +104,14 @@ class World:
         self.lease: Final = self.chance.uniform(0.5, 1.5)
         self.sees_deaths: Final = self.chance.random() < 0.3
         self.lifelines: Final[dict[str, Process]] = {}
-        self.client: Final = Site(self, 0, drive=False)
+        self.client: Final = Site(self, 0, drive=False, calm=True)
         self.sites: Final = [Site(self, number) for number in range(1, self.chance.choice((2, 2, 3)) + 1)]
         self.leaving: Final[dict[str, asyncio.Task[None]]] = {}
-        self.plans: Final = [self._plan(number) for number in range(self.chance.randint(1, 4))]
+        self.plans: Final = [self._plan(number) for number in range(self.chance.randint(1, self.most_plans))]
 
     def _plan(self, number: int) -> Plan:
-        name, size = self.chance.choice((*WORKFLOWS, guarded, queued)).name, self.chance.randint(1, 4)
-        sent = [f"{number}:{each}" for each in range(size)] if name in ("collect", "tell") else []
+        name, size = self.chance.choice(self.programs).name, self.chance.randint(1, 4)
+        sent = [f"{number}:{each}" for each in range(size)] if name in TOLD else []
         return Plan(f"run-{number}", name, size, sent)
 
     def living(self) -> list[Site]:
@@ -148,7 +154,7 @@ class World:
 
     # --- from outside --------------------------------------------------------------------------------------------
 
-    async def _ask(self, question: Callable[[Engine], Awaitable[Any]]) -> Any:
+    async def ask(self, question: Callable[[Engine], Awaitable[Any]]) -> Any:
         """Ask some process; if it does not answer, ask one that does."""
         site = self.chance.choice(self.living())
         asking: asyncio.Task[Any] = site.process.start(_answered(question, site))
@@ -160,25 +166,25 @@ class World:
 
     async def start(self, plan: Plan) -> None:
         """Start a run, and send what it waits for."""
-        workflow = next(each for each in WORKFLOWS if each.name == plan.name)
+        workflow = next(each for each in OPERATED if each.name == plan.name)
         await asyncio.sleep(self.chance.uniform(0, 0.5))
-        await self._ask(lambda engine: engine.start(workflow, plan.size, id=plan.id))
+        await self.ask(lambda engine: engine.start(workflow, plan.size, id=plan.id))
         if plan.name == "tidy" and self.chance.random() < 0.6:
             await asyncio.sleep(self.chance.uniform(0, 1))
             plan.is_cancelled = True
-            await self._ask(lambda engine: engine.cancel(plan.id, "no more"))
+            await self.ask(lambda engine: engine.cancel(plan.id, "no more"))
         for value in plan.sent:
             await asyncio.sleep(self.chance.uniform(0, 0.6))
             await self._send(plan, value)
 
     async def _send(self, plan: Plan, value: str) -> None:
-        if plan.name == "collect":
+        if plan.name != "tell":
             for _ in range(self.chance.choice((1, 1, 2))):
-                await self._ask(lambda engine: engine.signal(plan.id, "item", value, signal_id=value))
+                await self.ask(lambda engine: engine.signal(plan.id, "item", value, signal_id=value))
             return
         while True:
             try:
-                await self._ask(lambda engine: engine.update(plan.id, "say", value, update_id=value))
+                await self.ask(lambda engine: engine.update(plan.id, "say", value, update_id=value))
             except UpdateTimeoutError:
                 continue
             except WorkflowTerminalError:
@@ -199,11 +205,11 @@ class World:
             site.process.calm_down()
         await asyncio.wait_for(asyncio.gather(*starting), PATIENCE)
         for plan in self.plans:
-            await self._check(plan)
+            await self.check(plan)
         if not self.watch.problems:
-            await self._rest()
+            await self.rest()
 
-    async def _check(self, plan: Plan) -> None:
+    async def check(self, plan: Plan) -> None:
         """Every run comes to its end, and to what it must come to."""
         run = self.client.engine.run(plan.id)
         try:
@@ -219,7 +225,7 @@ class World:
         wanted = expected(plan.name, plan.size, plan.sent)
         self.watch.demand(result == wanted, f"outcome: {plan.name} came to {result}, not to {wanted}")
 
-    async def _rest(self) -> None:
+    async def rest(self) -> None:
         """Nothing is left: nobody owns anything, and nobody looks for anything."""
         await asyncio.sleep(3 * self.lease + 3)
         rows = self.watch.rows("own", "ready", "grant", "ticket")

@@ -11,7 +11,14 @@ import pytest
 import standfast as sf
 from standfast.errors import InvalidWorkflowError, RunDivergedError, RunFailedError, RunStuckError
 from standfast.testing import VirtualClock, simulate
-from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere, interleave, unload_everywhere
+from standfast.testing.workflows import (
+    OPERATIONS,
+    WorkflowEnvironment,
+    crash_everywhere,
+    interleave,
+    operate_everywhere,
+    unload_everywhere,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,6 +200,39 @@ async def test_a_workflow_that_is_right_is_disturbed_at_every_commit() -> None:
     seen = await crash_everywhere(naps, 2)
     assert seen.crashes == 2 * seen.commits
     assert seen.kinds == ("step", "sleep", "slept", "step", "sleep", "slept", "step")
+
+
+async def test_a_workflow_that_is_right_stands_what_operators_do_at_every_commit() -> None:
+    """Each operation while its process lives, and while it is dead."""
+    seen = await operate_everywhere(naps, 1)
+    assert seen.operations == 2 * len(OPERATIONS) * seen.commits
+
+
+@sf.workflow
+async def lets_itself_be_confused(ctx: sf.Context) -> None:
+    """Do something else each time that it cleans up."""
+    try:
+        await ctx.sleep("1 hour")
+    finally:
+        await ctx.step(f"tidy {next(counter)}", note, "tidy")
+        await ctx.sleep("1 minute")
+
+
+async def test_a_workflow_that_cannot_be_cancelled_everywhere_is_found() -> None:
+    """The error says after which operation, and where."""
+    with pytest.raises(RunDivergedError, match="with 'cancel' after commit"):
+        await operate_everywhere(lets_itself_be_confused, operations={"cancel": OPERATIONS["cancel"]})
+
+
+async def test_an_operation_of_ones_own_is_done_at_every_commit() -> None:
+    """It gets an engine that drives nothing, and the id of the run."""
+    asked: list[str] = []
+
+    async def ask(engine: sf.Engine, run_id: str) -> None:
+        asked.append((await engine.get(run_id)).status)
+
+    seen = await operate_everywhere(naps, 1, operations={"ask": ask})
+    assert len(asked) == seen.operations == 2 * seen.commits
 
 
 @sf.workflow

@@ -6,11 +6,12 @@ import asyncio
 import os
 import random
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import standfast as sf
-from standfast.errors import StepInterruptedError
+from standfast.errors import LeaseLostError, StepInterruptedError
 from tests.integration.workflows.ledger import Ledger
 from tests.integration.workflows.payments import paying
 
@@ -68,9 +69,17 @@ async def work_once() -> str:
 
 
 @sf.step
-async def locked_work(lock: str) -> str:
+async def locked_work(lock: str, fence: int) -> str:
     """Do something that no two runs may do at the same time."""
-    nonce = ledger().begin(lock)
+    nonce = ledger().begin(f"{lock}#{fence}")
+    await asyncio.sleep(random.uniform(0, 0.005))
+    return ledger().end(nonce)
+
+
+@sf.step
+async def brief_work() -> str:
+    """Do something under a lock that may be over before it is recorded, and then never is."""
+    nonce = ledger().begin()
     await asyncio.sleep(random.uniform(0, 0.005))
     return ledger().end(nonce)
 
@@ -195,10 +204,28 @@ async def racer(ctx: sf.Context, number: int) -> int:
 async def locker(ctx: sf.Context, number: int) -> int:
     """Steps under a lock that other runs want too, and a sleep while it is held."""
     for _ in range(number):
-        async with ctx.mutex("till"):
-            await ctx.step(locked_work, "till")
+        async with ctx.mutex("till") as hold:
+            await ctx.step(locked_work, "till", hold.fence)
             await ctx.sleep(0.01)
-            await ctx.step(locked_work, "till")
+            await ctx.step(locked_work, "till", hold.fence)
+    return number
+
+
+@sf.workflow
+async def holder(ctx: sf.Context, number: int) -> int:
+    """Locks of every other kind, one of which may be held for a short time only."""
+    for _ in range(number):
+        async with ctx.semaphore("pool", permits=3, weight=2):
+            await ctx.step(work)
+            await ctx.sleep(0.02)
+        async with ctx.mode_lock("page", "read", modes=("read", "write"), alone=("write",)):
+            await ctx.step(work)
+        async with ctx.mode_lock("page", "write", modes=("read", "write"), alone=("write",)):
+            await ctx.sleep(0.02)
+        with suppress(LeaseLostError):
+            async with ctx.mutex("short", max_hold=0.3):
+                await ctx.step(brief_work)
+                await ctx.sleep(0.05)
     return number
 
 
@@ -293,9 +320,12 @@ WORKFLOWS = {
     f"{each.name}{each.version}": each
     for each in (
         in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
-        naps, queued, waits_at_the_gate, kills_its_worker, changing_1, changing_2, spread,
+        naps, queued, holder, waits_at_the_gate, kills_its_worker, changing_1, changing_2, spread,
     )
 }  # fmt: skip
+LOCKS = ("till", "till", "till", "pool", "page", "short")
+"""What runs lock, by how often an operator looks at it."""
+
 SHAPES = (
     in_a_row, side_by_side, parent, listener, sleeper, careful, shaky, racer, locker, payer, chain, adder,
 )  # fmt: skip

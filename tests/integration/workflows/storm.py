@@ -55,7 +55,7 @@ class Storm:
             for place in range(number if shape in (listener, adder) else 0):
                 await (self._signal if shape is listener else self._update)(run, place)
             self.waiting.add(run.id)
-            assert await self.ask(run.result) == _expected(shape.name, number), run.id
+            assert await self.ask(run.result) == expected(shape.name, number), run.id
             self.waiting.discard(run.id)
 
     async def start(self, workflow: sf.Workflow[..., Any], *given: object) -> sf.Run[Any]:
@@ -113,7 +113,8 @@ class Storm:
         assert [each for each in ended if each is not None] == [], told
 
 
-def _expected(shape: str, number: int) -> object:
+def expected(shape: str, number: int) -> object:
+    """Return what a run of a shape must return."""
     if shape in ("listener", "adder"):
         return list(range(number))
     if shape == "payer":

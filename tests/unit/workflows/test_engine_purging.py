@@ -12,6 +12,8 @@ import standfast as sf
 from standfast.errors import (
     IdempotencyKeyPurgedError,
     InvalidWorkflowError,
+    RunCancelledError,
+    RunFailedError,
     RunNotFoundError,
     RunUnfinishedError,
 )
@@ -32,6 +34,14 @@ async def remains(opened: sf.Engine) -> list[str]:
     space = opened.space
     page = await space.scan(*RecordKey(space.namespace, space.tenant).within(), limit=1_000)
     return sorted({key.parts[2] for key in page.records} - {"presence", "worker", "declared"})
+
+
+async def begun(opened: sf.Engine, run_id: str) -> None:
+    """Wait until there is such a run."""
+    key = opened.space.key("life", run_id)
+    async with opened.space.watch(key) as watch:
+        while (await opened.space.read(key)).get(key) is None:
+            await watch.wait(0.5)
 
 
 async def test_nothing_of_a_purged_run_remains(url: str) -> None:
@@ -187,3 +197,27 @@ async def test_everything_of_a_tenant_is_erased_and_fences_go_on(url: str) -> No
         assert (await bob.get("b")).status == "completed"
         async with ann.space.mutex("door").hold() as after:
             assert after.fence > before.fence
+
+
+async def test_a_parent_is_told_that_a_child_was_purged_by_force(url: str) -> None:
+    """Whether or not it was in memory then: it does not wait for a run that is no longer there."""
+    for linger in (0.01, 60):
+        async with engine(url, linger=linger) as opened:
+            run = await opened.start(has_children, ["1", "1"])
+            await begun(opened, f"{run.id}.g1.0.collects")
+            await opened.purge(f"{run.id}.g1.0.collects", force=True)
+            with pytest.raises(RunFailedError, match="it was purged"):
+                await run.result(timeout=10)
+
+
+async def test_a_parent_can_be_cancelled_whose_child_is_being_purged(url: str) -> None:
+    """It asks for the end of a run that is no longer there, and goes on."""
+    async with engine(url) as opened:
+        run = await opened.start(has_children, ["1"])
+        await begun(opened, f"{run.id}.g1.0.collects")
+        await asyncio.gather(opened.purge(f"{run.id}.g1.0.collects", force=True), run.cancel("no more"))
+        with pytest.raises((RunCancelledError, RunFailedError)):
+            await run.result(timeout=10)
+        assert (await opened.retry(run.id)).status == "running"
+        with pytest.raises((RunCancelledError, RunFailedError)):
+            await run.result(timeout=10)

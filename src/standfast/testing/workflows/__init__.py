@@ -6,12 +6,15 @@ from standfast.testing.workflows.disturbing import Disturbances, Script, crash_e
 from standfast.testing.workflows.effects import Effects, Execution
 from standfast.testing.workflows.environment import WorkflowEnvironment
 from standfast.testing.workflows.interleaving import interleave
+from standfast.testing.workflows.operating import OPERATIONS, Operation, operate_everywhere
 from standfast.testing.workflows.replaying import Replayed, SavedHistory, load_history, replay_history, save_history
 
 __all__ = [
+    "OPERATIONS",
     "Disturbances",
     "Effects",
     "Execution",
+    "Operation",
     "Replayed",
     "SavedHistory",
     "Script",
@@ -19,6 +22,7 @@ __all__ = [
     "crash_everywhere",
     "interleave",
     "load_history",
+    "operate_everywhere",
     "replay_history",
     "save_history",
     "unload_everywhere",

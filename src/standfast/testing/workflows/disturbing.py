@@ -56,6 +56,7 @@ class Disturbances(Struct, frozen=True):
         crashes: How often a process was killed.
         unloads: How often the run was taken out of memory.
         seeds: In how many orders its branches were interleaved.
+        operations: How often an operator did something to it.
         kinds: The kinds of its marks, in order.
     """
 
@@ -63,6 +64,7 @@ class Disturbances(Struct, frozen=True):
     crashes: int = 0
     unloads: int = 0
     seeds: int = 0
+    operations: int = 0
     kinds: tuple[str, ...] = ()
 
 

@@ -11,7 +11,7 @@ from standfast.errors import StoreUnavailableError
 from standfast.stores.protocol import Commit, Decided, SharesTransactions, Worked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from standfast.clock import Instant
     from standfast.durations import Duration
@@ -51,6 +51,7 @@ class Mortality:
         dies: When it is to die.
         on_death: Called when it does.
         on_written: Called with the keys that a commit has put.
+        beside: What happens elsewhere after the n-th commit, before the process learns that it was made.
     """
 
     def __init__(self, name: str, dead: set[str]) -> None:
@@ -63,6 +64,7 @@ class Mortality:
         self.dies: Death | None = None
         self.on_death: Callable[[], None] | None = None
         self.on_written: Callable[[Iterable[RecordKey]], None] | None = None
+        self.beside: Final[dict[int, Callable[[], Awaitable[None]]]] = {}
 
     @property
     def is_dead(self) -> bool:
@@ -118,6 +120,8 @@ class Mortality:
             answer = await work()
             if self.on_written is not None:
                 self.on_written(_written(answer))
+            if number in self.beside:
+                await self.beside.pop(number)()
             if dies == Death("after", number):
                 self.die()
             return answer

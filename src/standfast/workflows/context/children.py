@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from standfast.errors import InvalidWorkflowError, StandfastError, WorkflowAlreadyExistsError
+from standfast.errors import InvalidWorkflowError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
 from standfast.workflows.context.asking import ask
 from standfast.workflows.running.branches import Wait
 from standfast.workflows.running.control import RunCancelled, Unload
@@ -19,6 +20,7 @@ from standfast.workflows.storing.failures import describe, restore
 from standfast.workflows.storing.records import HEADERS, LIVES, Life, Mark, RunKeys
 
 if TYPE_CHECKING:
+    from standfast.stores.protocol import Snapshot
     from standfast.workflows.declaring.definition import Workflow
     from standfast.workflows.running.activation import Activation
     from standfast.workflows.running.branches import Branch
@@ -117,11 +119,12 @@ async def _cancel(
     activation: Activation, branch: Branch, operation: str, child_id: str, cancelled: RunCancelled
 ) -> None:
     """Cancel the child and wait for its end, so that nothing of it goes on when its parent cleans up."""
-    mark = await activation.turn(branch, CHILD, operation)
+    mark = await activation.turn(branch, CHILD, operation, is_leaving=True)
     if mark is None:
         await activation.flush()
         told = cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")
-        await ask(activation, told)
+        with suppress(RunNotFoundError):  # it was purged
+            await ask(activation, told)
         await _wait_for(activation, branch, operation, child_id)
 
 
@@ -129,18 +132,16 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     keys = RunKeys(activation.host.space, child_id)
 
     async def ended() -> Life | None:
-        seen = await activation.host.space.read(keys.life)
-        record = seen.get(keys.life)
-        life = None if record is None else LIVES.decode(record.value)
-        return life if life is None or life.has_ended else None
+        return ending_in(await activation.host.space.read(keys.life), keys)
 
     async def look(wait: Wait) -> None:
         if (life := await ended()) is not None:
             wait.settle(life)
 
+    as_of = activation.news.looks
     life: object = await ask(activation, ended())
     if life is None:
-        wait = Wait(f"the child {child_id}", None, look)
+        wait = Wait(f"the child {child_id}", None, look, as_of=as_of)
         life = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, operation)
@@ -154,6 +155,13 @@ async def _wait_for(activation: Activation, branch: Branch, operation: str, chil
     mark = Mark("child_done", operation, activation.host.now(), life.result, failure)
     activation.note(mark)
     return mark
+
+
+def ending_in(seen: Snapshot, keys: RunKeys) -> Life | None:
+    """Return how a child has ended; None: it has not. One that is gone was started, so an operator has deleted it."""
+    record = seen.get(keys.life)
+    life = Life("cancelled", "", "", seen.at, cancel="it was purged") if record is None else LIVES.decode(record.value)
+    return life if life.has_ended else None
 
 
 def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the child returned

@@ -97,14 +97,22 @@ class ContextLock:
         mark = await self._turn_undisturbed(standing)
         if mark is None:
             mark = await standing.leave(hold=hold if problem is None else None)
+            self._has_left(standing, hold)
             self._tell_unlocked(standing, hold, mark.at)
             go_on(self._activation, standing.operation)
         else:
+            self._has_left(standing, hold)
             await self._pass_by(standing)
-        if self._activation.journal is not None:
-            self._activation.journal.holds.pop(hold.guard.key, None)
         if mark.failure is not None:
             raise self._failed(mark)
+
+    def _has_left(self, standing: Standing, hold: RunHold) -> None:
+        """Rely on the lock no longer. That it is lost may be found while it is left: then that is no news any more."""
+        if self._activation.journal is not None:
+            self._activation.journal.holds.pop(hold.guard.key, None)
+        lost = standing.branch.lost
+        if lost is not None and (lost.key, lost.fence) == (hold.key, hold.fence):
+            standing.branch.lost = None
 
     # --- the history ---------------------------------------------------------------------------------------------
 
@@ -112,15 +120,8 @@ class ContextLock:
         return await self._activation.turn(standing.branch, LOCK, standing.operation)
 
     async def _turn_undisturbed(self, standing: Standing) -> Mark | None:
-        """As ``_turn``, for one who leaves: what its branch is to be told besides is told at its next operation."""
-        branch = standing.branch
-        lost, cancel, branch.lost, branch.cancel = branch.lost, branch.cancel, None, None
-        try:
-            return await self._turn(standing)
-        finally:
-            branch.cancel = branch.cancel or cancel
-            if lost is not None and (self._hold is None or lost.fence != self._hold.fence):
-                branch.lost = lost
+        """As ``_turn``, for one who leaves."""
+        return await self._activation.turn(standing.branch, LOCK, standing.operation, is_leaving=True)
 
     async def _pass_by(self, standing: Standing) -> None:
         if await self._turn_undisturbed(standing) is None:
@@ -247,6 +248,7 @@ class ContextLock:
     async def _wait_a_while(self, standing: Standing, until: Instant | None) -> Place:
         """Wait until something may have changed; return the place then."""
         activation, wish, branch = self._activation, self._wish, standing.branch
+        as_of = activation.news.looks
         place, look_at = await standing.look_after()
         if not isinstance(place, Waiting):
             return place
@@ -260,7 +262,7 @@ class ContextLock:
             if not isinstance(found, Waiting):
                 wait.settle(found)
 
-        wait = Wait(f"the {wish.site.kind} {wish.name!r}", wakes_at, look, line=line)
+        wait = Wait(f"the {wish.site.kind} {wish.name!r}", wakes_at, look, line=line, as_of=as_of)
         found = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, standing.operation)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET, structs
 
 from standfast.clock import Instant
-from standfast.errors import InvalidWorkflowError, StoreBusyError, UnknownWorkflowError, WorkflowAlreadyExistsError
+from standfast.errors import (
+    InvalidWorkflowError,
+    RunNotFoundError,
+    StoreBusyError,
+    UnknownWorkflowError,
+    WorkflowAlreadyExistsError,
+)
 from standfast.ids import new_id
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.limiting.waiting import waits_until
@@ -172,8 +178,11 @@ def _with_new_deadline(host: Host, header: Header) -> Header:
 
 
 async def _retry_child(host: Host, child_id: str) -> None:
-    """Let a child go on too that its parent still waits for, unless it has a result."""
-    child = await find(host.space, child_id)
+    """Let a child go on too that its parent still waits for, unless it has a result, or was purged."""
+    try:
+        child = await find(host.space, child_id)
+    except RunNotFoundError:
+        return
     if child.life.has_ended and child.life.status != "completed":
         await retry(host, child_id, None)
 

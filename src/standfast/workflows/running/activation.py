@@ -186,6 +186,8 @@ class Activation:
             wait.settle(CANCELLED)
         if wait.until is not None:
             self.host.alarm(wait.until, self)
+        if wait.as_of is not None and (wait.as_of != self.news.looks or self.news.is_looking):
+            self.poke()  # what it waits for may have come after the store was asked, and before it waited
         self.note_idleness()
         try:
             return await wait.future
@@ -294,7 +296,8 @@ class Activation:
         if self.claim is None or self.journal is None or self.claim.key in conflict.current:
             self.depose()
             return
-        self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
+        if not self.has_conflicted:  # each of its branches may be refused
+            self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
         self.abandon()
 
     def abandon(self) -> None:

@@ -28,10 +28,12 @@ class Wait:
         look: Finds out whether it has come true, and then sets its result; called when there is news for the run.
         predicate: Tells whether it has come true; asked after each update.
         line: The address of the line to look after meanwhile, if it waits in one.
+        as_of: How often news had been looked for when the store was asked whether there is anything to wait for. None:
+            it was not asked. What has come since was not for this wait, which was not there yet.
         future: Its result.
     """
 
-    __slots__ = ("future", "line", "look", "predicate", "until", "what")
+    __slots__ = ("as_of", "future", "line", "look", "predicate", "until", "what")
 
     def __init__(
         self,
@@ -41,8 +43,10 @@ class Wait:
         *,
         predicate: Callable[[], object] | None = None,
         line: tuple[str, ...] = (),
+        as_of: int | None = None,
     ) -> None:
         self.what, self.until, self.look, self.predicate, self.line = what, until, look, predicate, line
+        self.as_of = as_of
         self.future: Final[asyncio.Future[Any]] = asyncio.get_running_loop().create_future()
 
     def settle(self, result: object) -> None:

@@ -21,7 +21,7 @@ from standfast.workflows.storing.cutting import chunks_of
 from standfast.workflows.storing.records import CHUNKS, Mark, packed_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from standfast.workflows.running.host import Host
     from standfast.workflows.storing.records import RunKeys
@@ -133,7 +133,7 @@ class Journal:
         answer: Commit | Conflict | None = None
         try:
             if not taken.marks and not taken.alongside:
-                return await self._look_at_holds()
+                return await self._look_at_holds(is_alone=True)
             changes = (*self.guards(), *self._chunks(taken.marks), *taken.alongside.values())
             before = self.ends_at()
             answer = await (
@@ -200,15 +200,24 @@ class Journal:
         if done is not None:
             done.set_result(None)
 
-    async def _look_at_holds(self) -> Conflict | None:
-        """Return what is no longer as it should be among the grants that the run relies on."""
-        if not self.holds:
-            return None
-        seen = await self._host.space.read(*self.holds)
-        self._host.saw(seen.at)
-        gone = {key: seen.get(key) for key, held in self.holds.items() if seen.version(key) != held.fence}
-        ends_at = self.ends_at()
-        return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
+    async def _look_at_holds(self, *, is_alone: bool = False) -> Conflict | None:
+        """Return what is no longer as it should be among the grants that the run relies on.
+
+        Other branches take and leave locks meanwhile, unless the caller is the only one who writes.
+        """
+        while looked_at := dict(self.holds):
+            seen = await self._host.space.read(*looked_at)
+            self._host.saw(seen.at)
+            gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
+            if is_alone or not gone or not self._may_be_left(looked_at, gone):
+                ends_at = self.ends_at()
+                return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
+            await self.settled()
+        return None
+
+    def _may_be_left(self, looked_at: Mapping[RecordKey, Held], gone: Iterable[RecordKey]) -> bool:
+        """Return True if a branch has left what is gone since it was looked at, or may be just leaving it."""
+        return self._is_flushing or any(self.holds.get(key) is not looked_at[key] for key in gone)
 
     def ends_at(self) -> Instant | None:
         """Return when the first of the holds is over: a commit must come before."""

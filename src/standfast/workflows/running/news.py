@@ -21,14 +21,16 @@ class News:
 
     Attributes:
         is_waiting: There is news that nobody has looked at.
+        looks: How often somebody has looked: those who waited by then were told, and no others.
     """
 
-    __slots__ = ("_activation", "_looking", "is_waiting")
+    __slots__ = ("_activation", "_looking", "is_waiting", "looks")
 
     def __init__(self, activation: Activation) -> None:
         self._activation: Final = activation
         self._looking: asyncio.Task[None] | None = None
         self.is_waiting = False
+        self.looks = 0
 
     @property
     def is_looking(self) -> bool:
@@ -72,6 +74,7 @@ class News:
         for wait in activation.waits:
             if wait.look is not None and not wait.future.done():
                 await wait.look(wait)
+        self.looks += 1
         if activation.replay.is_over:
             await activation.mail.answer_updates()
         if (version := seen.version(keys.ready)) and activation.claim is not None:

@@ -28,8 +28,13 @@ class Turns:
         self._activation: Final = activation
         self._waiting: Final[dict[str, asyncio.Future[None]]] = {}
 
-    async def take(self, branch: Branch, kinds: Collection[str], operation_id: str) -> Mark | None:
-        """Return the mark of an operation when it is its turn to be replayed; None if it is to be done now."""
+    async def take(
+        self, branch: Branch, kinds: Collection[str], operation_id: str, *, is_leaving: bool = False
+    ) -> Mark | None:
+        """Return the mark of an operation when it is its turn to be replayed; None if it is to be done now.
+
+        A branch that is leaving something does so whatever it is to be told; it is told at its next operation.
+        """
         activation = self._activation
         while True:
             if activation.is_unloading:
@@ -44,7 +49,8 @@ class Turns:
             if found is LIVE:
                 if activation.is_stopping or activation.claim is None:
                     raise Unload
-                self._tell(branch, operation_id)
+                if not is_leaving:
+                    self._tell(branch, operation_id)
                 return None
             if type(found) is Mismatch:
                 activation.differ(found.recorded, found.asked)

@@ -1,0 +1,39 @@
+"""Durable workflows under thousands of simulated schedules, with operators who do to them whatever operators may."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from standfast.testing import simulate
+from tests.simulation.hunting import hunt
+from tests.simulation.workflow_mutants import OPERATED_MUTANTS, mutated
+from tests.simulation.workflow_storm import drive_with_operators
+from tests.sizes import rounds
+
+MOST_SEEDS: Final = 1_000
+"""Within how many seeds each mutant is found."""
+
+MOST_STEPS: Final = 60_000
+"""How many callbacks a seed may run: ten times as many as the longest of the right code."""
+
+
+def run(seed: int) -> None:
+    """Run one seed."""
+    simulate(seed, drive_with_operators, seed, step_limit=MOST_STEPS)
+
+
+@pytest.mark.heavy
+def test_runs_keep_their_promises_whatever_operators_do_to_them() -> None:
+    """Every run ends or can be ended, nobody is busy with nothing, and what is started afterwards goes through."""
+    for seed in rounds("seeds of workflows with operators", full=10_000, quick=40, seconds=20):
+        run(seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", OPERATED_MUTANTS)
+def test_operators_reveal_an_engine_that_is_wrong(name: str) -> None:
+    """The checks that the right code passes catch each mutant of it."""
+    with mutated(name):
+        assert hunt(name, MOST_SEEDS, run)
