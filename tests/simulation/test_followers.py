@@ -41,7 +41,7 @@ FOLLOWERS: Final = {
     "workflows/operating/awaiting.py Endings._watch": ("wait_for_runs",),
     "workflows/operating/awaiting.py Endings._hear": ("wait_for_runs",),
     "workflows/starting/sending.py _ask": ("wait_for_runs",),
-    "cli/runs_tail.py _follow": ("tail_a_run",),
+    "cli/runs_tail.py follow": ("tail_a_run",),
     "locks/state/events.py StateEvents.__aiter__": ("follow_a_state",),
     "locks/state/events.py StateEvents.__anext__": ("follow_a_state",),
     "scope.py Scope.watch": ("watch_a_record",),
