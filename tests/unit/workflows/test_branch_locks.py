@@ -80,9 +80,9 @@ async def lose_all(seed: int) -> list[str]:
     clock = VirtualClock(asyncio.get_running_loop())
     calm = open_memory(clock=clock)
     rough = FaultyStore(calm, faults=Faults(delay=0.5, lose_reply=0.15), seed=seed)
-    spaces, workflows = [Space(calm, clock=clock), Space(rough, clock=clock)], [all_depend_on_one, child]
-    worker = sf.Engine(spaces[1], workflows=workflows, linger=0)
-    async with sf.Engine(spaces[0], workflows=workflows, drive=False) as client:
+    spaces = [Space(calm, clock=clock), Space(rough, clock=clock)]
+    worker = sf.Engine(spaces[1], workflows=[all_depend_on_one, child], linger=0)
+    async with sf.Engine(spaces[0], workflows=[all_depend_on_one, child], drive=False) as client:
         await opened(worker)
         run = await client.start(all_depend_on_one, id="run")
         await asyncio.sleep(0.03 + seed % 7 * 0.01)
