@@ -21,7 +21,7 @@ from standfast.errors import (
 )
 from standfast.keys import RecordKey
 from standfast.stores.opening import open_store
-from standfast.workflows.storing.records import RunKeys
+from standfast.workflows.storing.records import HEADERS, RunKeys
 from tests.integration.postgresql.joined import (
     AWAITED,
     SCHEMA,
@@ -96,6 +96,20 @@ async def test_a_transaction_that_is_rolled_back_has_started_nothing(
 
     assert await ground.effects() == []
     assert (await engine.start(ship, "another", id="order-1")).is_new
+
+
+async def test_a_transaction_starts_a_run_under_the_id_of_a_purged_one(ground: Ground, engine: sf.Engine) -> None:
+    """What is left under the id counts as no run, and how often the id was used is kept."""
+    await (await engine.start(ship, "order-1", id="order-1")).result(timeout=20)
+    await engine.purge("order-1")
+    async with asyncpg_connection(ground) as guested:
+        run = await engine.start(ship, "order-1", id="order-1", connection=guested.connection)
+
+    assert run.is_new
+    assert await run.result(timeout=20) == "order-1 is on its way at order-1"
+    keys = RunKeys(engine.space, "order-1")
+    header = (await engine.space.read(keys.header)).records[keys.header]
+    assert HEADERS.decode(header.value).incarnation == 2
 
 
 async def test_the_same_start_in_the_same_transaction_is_one_run(ground: Ground, engine: sf.Engine) -> None:
