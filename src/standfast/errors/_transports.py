@@ -111,7 +111,10 @@ class LengthRequiredError(FlowError):
     status = 411
 
     def __init__(self) -> None:
-        super().__init__("a chunked body is not taken here")
+        super().__init__()
+
+    def __str__(self) -> str:
+        return "a chunked body is not taken here"
 
 
 class MalformedRequestError(FlowError):

@@ -8,10 +8,13 @@ import signal
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
+import httpx2
 import pytest
 import websockets
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+
+from tests.integration.cli.programs import SHOWN
 
 if TYPE_CHECKING:
     from tests.integration.serving.conftest import Servers
@@ -59,7 +62,8 @@ class Reader:
 
 def client(address: str) -> httpx.AsyncClient:
     """Return a client of a server."""
-    return httpx.AsyncClient(base_url=address, timeout=SOON, limits=httpx.Limits(max_connections=None))
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(base_url=address, timeout=SOON, limits=limits, headers=SHOWN)
 
 
 @pytest.mark.parametrize("action", ["burst", "queued"])
@@ -102,7 +106,8 @@ async def test_every_call_of_a_tool_with_progress_is_answered(servers: Servers, 
     """Ten at the same time, by the official client: each is told of every event, and gets its result."""
     _, address = servers.start(app=APP)
     async with (
-        streamable_http_client(f"{address}/mcp") as streams,
+        httpx2.AsyncClient(headers=SHOWN, timeout=SOON) as http,
+        streamable_http_client(f"{address}/mcp", http_client=http) as streams,
         ClientSession(streams[0], streams[1]) as session,
         asyncio.timeout(SOON),
     ):
@@ -125,7 +130,8 @@ async def test_every_call_of_a_tool_with_progress_is_answered(servers: Servers, 
 async def test_a_chat_over_a_socket_that_reads_slowly_hears_all(servers: Servers) -> None:
     """Every word of the answer, and its end."""
     _, address = servers.start(app=APP)
-    async with asyncio.timeout(SOON), websockets.connect(f"{address.replace('http', 'ws')}/chat/talk") as socket:
+    place = f"{address.replace('http', 'ws')}/chat/talk"
+    async with asyncio.timeout(SOON), websockets.connect(place, additional_headers=SHOWN) as socket:
         await socket.send(json.dumps({"type": "open"}))
         await socket.send(json.dumps({"type": "message", "id": "m", "text": str(MANY)}))
         numbers: list[int] = []
