@@ -95,7 +95,6 @@ def no_due(_activation: Activation) -> None:
 
 
 MUTANTS: Final[dict[str, Patches]] = {
-    "no fence": ((Journal, "guards", no_fence), (Journal, "_flush_marks", flush_unfenced)),
     "acts without its presence": ((Host, "may_act", always),),
     "takes the living for dead": ((worker, "find_dead", all_are_dead),),
     "signals stay in the inbox": ((Mail, "take", left_there),),
@@ -164,6 +163,7 @@ def tells_nobody(known: dict[str, Any], request: Request, answer: Answer) -> Non
 told: Final = readying._note_answer
 
 OPERATED_MUTANTS: Final[dict[str, Patches]] = {
+    "no fence": ((Journal, "guards", no_fence), (Journal, "_flush_marks", flush_unfenced)),
     "an empty part of a history": ((Ride, "written", even_if_empty),),
     "locks of other branches are lost": ((Journal, "_look_at_holds", at_all_that_come),),
     "waits for a purged child": ((children, "ending_in", waits_for_the_purged),),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from standfast.locks.explaining.explanation import Explanation
     from standfast.locks.mutex import Mutex
+    from standfast.stores.protocol import Store
     from standfast.testing.workflows.disturbing import OpenStore, Script
     from standfast.workflows.declaring.definition import Step, Workflow
     from standfast.workflows.handle import Run
@@ -171,18 +172,20 @@ class OperatedTrial:
             given.before()
         given_store = "memory://" if given.store is None else given.store()
         if isinstance(given_store, str):
-            await self._run(WorkflowEnvironment(store=given_store, **self._options()), AFTERWARDS)
+            await self._run(self._environment(given_store), AFTERWARDS)
             return
         store = await given_store
         try:
-            options = self._options() | {"clock": SYSTEM_CLOCK, "linger": 0, "namespace": f"trial-{new_id()}"}
-            await self._run(WorkflowEnvironment(store=store, **options), "0 seconds")
+            options = {"clock": SYSTEM_CLOCK, "linger": 0, "namespace": f"trial-{new_id()}"}
+            await self._run(self._environment(store, **options), "0 seconds")
         finally:
             await store.aclose()
 
-    def _options(self) -> dict[str, Any]:
+    def _environment(self, store: str | Store, **options: Any) -> WorkflowEnvironment:  # noqa: ANN401 -- its own
         given = self._given
-        return {"workflows": [given.workflow, *given.workflows], "steps": given.steps, "errors": given.errors}
+        return WorkflowEnvironment(
+            [given.workflow, *given.workflows], steps=given.steps, errors=given.errors, store=store, **options
+        )
 
     async def _run(self, env: WorkflowEnvironment, afterwards: str) -> None:
         async with env:
@@ -243,7 +246,7 @@ class OperatedTrial:
             self._given.check(env, run)
         await self._check_rest(env)
         later = {(each.run, each.step, each.attempt) for each in env.effects.executions[self._executed :]}
-        again = set() if self._name in CUTS else self._recorded & later
+        again = self._recorded & (set[tuple[str, str, int]]() if self._name in CUTS else later)
         self._demand(not again, f"though its outcome was recorded, this was executed again: {sorted(again)}")
         known = {each.name: each for each in (self._given.workflow, *self._given.workflows)}
         for each in (await env.client.list(limit=1_000)).runs:
