@@ -108,6 +108,7 @@ HARD: Final[dict[str, tuple[str, ...]]] = {
     "workflows.starting.starting._NEXT": ("~", "~1", "1"),
     "workflows.starting.starting._TEXT": ("a", "é"),
     "workflows.storing.failures._NAME": ("a", "_", "__notes__"),
+    "workflows.storing.trace._INSTALLED": ("/site-packages", "/", "/site-packages/"),
 }
 
 

@@ -178,9 +178,9 @@ class Opening:
 async def _let_end(server: Server, grace: float) -> None:
     """Wait for the requests that run here; those that take too long are cancelled."""
     waiting = {attended.over for attended in server.unfinished}
-    under_way = [f"{attended.id} ({attended.action.name})" for attended in server.unfinished]
-    tell_waits(server.engine.host.hooks, server.engine.host.clock, under_way, grace)
     if waiting and grace:
+        under_way = [f"{attended.id} ({attended.action.name})" for attended in server.unfinished]
+        tell_waits(server.engine.host.hooks, server.engine.host.clock, under_way, grace)
         await asyncio.wait(waiting, timeout=grace)
     for attended in server.unfinished:
         attended.stop(CLOSING, SERVER)
