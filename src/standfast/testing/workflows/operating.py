@@ -181,7 +181,7 @@ class OperatedTrial:
         finally:
             await store.aclose()
 
-    def _environment(self, store: str | Store, **options: Any) -> WorkflowEnvironment:  # noqa: ANN401 -- its own
+    def _environment(self, store: str | Store, **options: Any) -> WorkflowEnvironment:  # noqa: ANN401 -- as WorkflowEnvironment
         given = self._given
         return WorkflowEnvironment(
             [given.workflow, *given.workflows], steps=given.steps, errors=given.errors, store=store, **options
