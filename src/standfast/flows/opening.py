@@ -19,7 +19,6 @@ from standfast.space import Space
 from standfast.space import open as open_space
 from standfast.workflows.engine import Engine, is_open, open_with, withdraw
 from standfast.workflows.starting.sending import cancel as cancel_run
-from standfast.workflows.working.worker import tell_waits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,9 +177,8 @@ class Opening:
 async def _let_end(server: Server, grace: float) -> None:
     """Wait for the requests that run here; those that take too long are cancelled."""
     waiting = {attended.over for attended in server.unfinished}
+    server.tell_waits(grace)
     if waiting and grace:
-        under_way = [f"{attended.id} ({attended.action.name})" for attended in server.unfinished]
-        tell_waits(server.engine.host.hooks, server.engine.host.clock, under_way, grace)
         await asyncio.wait(waiting, timeout=grace)
     for attended in server.unfinished:
         attended.stop(CLOSING, SERVER)

@@ -20,6 +20,7 @@ from standfast.flows.viewing import look
 from standfast.locks.driving.removing import remove
 from standfast.space import lines_of
 from standfast.stores.protocol import Conflict, Decision, Put, Wake
+from standfast.workflows.working.worker import tell_waits
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -90,6 +91,11 @@ class Server:
     def known(self) -> KnownErrors:
         """The exceptions that come back as themselves."""
         return self._host.known
+
+    def tell_waits(self, grace: float) -> None:
+        """Tell which requests are waited for when this server stops; also when its engine is closed already."""
+        under_way = [f"{attended.id} ({attended.action.name})" for attended in self.unfinished]
+        tell_waits(self._host.hooks, self._host.clock, under_way, grace)
 
     # --- being alive ---------------------------------------------------------------------------------------------
 
