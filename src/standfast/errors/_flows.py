@@ -232,6 +232,27 @@ class TooManyQuarantinedError(TooManyRequestsError):
         return f"{self.limit} {self.what} ended their servers and are quarantined; {todo}"
 
 
+class TooManyBytesError(TooManyRequestsError):
+    """The store keeps as many bytes of the tenant as it may, so the request was refused before anything was written.
+
+    They get fewer as requests, their events and sessions expire, and as ended runs are purged (``engine.purge(...)``).
+    If the tenant needs more, raise ``sf.TenantLimits(bytes_kept=...)``. Requests that leave nothing in the store are not
+    concerned.
+
+    Attributes:
+        kept: How many bytes are kept, as far as the server knew that refused it.
+    """
+
+    def __init__(self, what: str, limit: int, retry_after: float, kept: int) -> None:
+        super().__init__(what, limit, retry_after)
+        self.args = (what, limit, retry_after, kept)
+        self.kept = kept
+
+    def __str__(self) -> str:
+        todo = "wait until some expire, purge ended runs, or raise TenantLimits(bytes_kept=...)"
+        return f"there are {self.kept:,} {self.what} already, and {self.limit:,} is the limit; {todo}"
+
+
 class RateExceededError(FlowError):
     """More requests came in a while than the action takes, so this one was refused before anything was written.
 

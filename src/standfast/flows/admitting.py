@@ -31,11 +31,13 @@ from standfast.flows.ownership import SPEAKS_FOR_ITSELF
 from standfast.flows.policies import Batch, Debounce
 from standfast.flows.records import RequestKeys, Stored, new_request_id
 from standfast.flows.seeing import Seeing, is_own
+from standfast.flows.storage import SMALL
 from standfast.flows.viewing import settle
 from standfast.workflows.starting.starting import Start, start
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from standfast.flows.arrival import Arrival, OnDisconnect
     from standfast.flows.flow import Flows
@@ -94,6 +96,7 @@ class Admitting:
             IdempotencyInFlightError: The same request was sent before and has not ended.
             IdempotencyMismatchError: Another request was sent with its idempotency key.
             RateExceededError: More come than the action takes.
+            TooManyBytesError: As much of its tenant is kept as may be, and it would be written down or has a session.
             TooManyRequestsError: As many run as may, and it does not wait; or its tenant has as many as it may.
             TooManyQuarantinedError: It is durable, and too many of its tenant's ended their servers.
         """
@@ -101,7 +104,8 @@ class Admitting:
         if task.action.limits:
             await self._check_limits(task)
         if arrival.session and self.has_to_claim(arrival):
-            await self._owners.claim_for(arrival)
+            with server.tenants.storage.room_for(arrival.tenant, SMALL):
+                await self._owners.claim_for(arrival)
         if not arrival.idempotency_key:
             return await self._begin(task, here=here)
         for tried in range(TRIES):
@@ -155,8 +159,13 @@ class Admitting:
             attended = Attended.of(self.server, task, is_stored=is_stored)
             on_disconnect = task.arrival.on_disconnect or task.action.on_disconnect
             explanation = None
-            if not here or is_stored or on_disconnect != "cancel" or policy.name == "join":
-                explanation = await self._attend(task, attended, on_disconnect)
+            if is_stored:
+                with self._room_for(task, with_inputs=task.hands_over):
+                    explanation = await self._attend(task, attended, on_disconnect)
+            else:
+                self.check_session(task.arrival)
+                if not here or on_disconnect != "cancel" or policy.name == "join":
+                    explanation = await self._attend(task, attended, on_disconnect)
             return Handle(
                 self.server,
                 attended,
@@ -168,6 +177,20 @@ class Admitting:
         except JoinsError as joins:
             return await self._joining(task, joins.who.id)
 
+    def check_session(self, arrival: Arrival) -> None:
+        """Refuse a request that may write nothing but the state of its session, if too much of its tenant is kept.
+
+        Raises:
+            TooManyBytesError: It is.
+        """
+        if arrival.session:
+            self.server.tenants.storage.check(arrival.tenant)
+
+    def _room_for(self, task: Task, *, with_inputs: bool) -> AbstractContextManager[None]:
+        """Have room in the store for a request that is written down."""
+        size = SMALL + (len(task.inputs.packed) if with_inputs else 0)
+        return self.server.tenants.storage.room_for(task.arrival.tenant, size)
+
     async def _counted(self, task: Task, begin: Callable[[Task], Awaitable[Handle]]) -> Handle:
         """Take a durable request on, unless its tenant has too many of them that have not ended."""
         census, who = self.server.tenants.durable, (task.arrival.tenant, task.arrival.sharer)
@@ -175,7 +198,8 @@ class Admitting:
         await census.enter(*who)
         is_new = False
         try:
-            handle = await begin(task)
+            with self._room_for(task, with_inputs=True):
+                handle = await begin(task)
             is_new = handle.is_new
         finally:
             census.settle(*who, is_there=is_new)

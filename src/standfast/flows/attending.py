@@ -7,6 +7,7 @@ and is known to this process alone.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec import structs
@@ -34,7 +35,7 @@ from standfast.flows.tasks import inputs_of, tell_overlap
 from standfast.flows.writing import as_it_is_now, update_while_alive, with_its_place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from standfast.flows.action import Inputs
     from standfast.flows.arbiters.protocol import Beside, Stop
@@ -197,7 +198,7 @@ class Attended(Concluding, eq=False):
         if self.is_stored:
             await server.attend()
             await self._update(with_its_place(server, self._task, self.keys, self._note))
-            self._journal = Journal(server.space, self.keys, self._update, server.now)
+            self._journal = Journal(server.space, self.keys, self._update, server.now, self._kept())
         if self.action.has_room_limits:
             await self._work_with_room()
         else:
@@ -217,7 +218,7 @@ class Attended(Concluding, eq=False):
             if self._record is not None:
                 self._record = structs.replace(self._record, status="running", started_at=turn.since, attempt=1)
             if self.is_stored:
-                self._journal = Journal(server.space, self.keys, turn.update, server.now)
+                self._journal = Journal(server.space, self.keys, turn.update, server.now, self._kept())
                 if waited:
                     await turn.update(as_it_is_now(self.keys, self.record))
             if self.action.has_room_limits:
@@ -251,6 +252,10 @@ class Attended(Concluding, eq=False):
 
     async def _update(self, beside: Beside) -> Mapping[RecordKey, int]:
         return await update_while_alive(self._server, self.id, beside)
+
+    def _kept(self) -> Callable[[int], None]:
+        """Return what takes note of bytes that are kept of its tenant; it may outlive the request by a moment."""
+        return partial(self._server.tenants.storage.add, self.keys.tenant)
 
     @property
     def _sharer(self) -> str:

@@ -158,6 +158,7 @@ class Calls(Struct, eq=False):
         if seen is not None:
             record = ONCES.encode_own(OnceRecord(Raw(packed)))
             answer = await space.commit(Put(place, record, expires_at=later(seen.at, ONCE_KEPT)))
+            self._server.tenants.storage.add(self._arrival.tenant, len(record))
             winner = answer.current.get(place) if isinstance(answer, Conflict) else None
             if winner is not None:  # another worker runs this request by now
                 return typed.unpack(ONCES.decode(winner.value).result)

@@ -204,7 +204,9 @@ class Dispatcher:
             raise ArbiterUnavailableError("this server is closing")
         if action not in admitting.simple or (arrival.session and admitting.has_to_claim(arrival)):
             return None
-        return Attended.of(admitting.server, self._checked(action, arrival))
+        task = self._checked(action, arrival)
+        admitting.check_session(arrival)
+        return Attended.of(admitting.server, task)
 
     def _checked(self, action: Action[..., Any], arrival: Arrival) -> Task:
         if action.roles:

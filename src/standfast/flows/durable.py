@@ -187,7 +187,7 @@ class Performing:
         """Call the action and write down what came of it; return what it raised, if it is to be raised."""
         server, task, attempt = self._server, self._task, self._attempt()
         last = await self._outcomes.insist(partial(last_number, server.space, self.keys))
-        journal = Journal(server.space, self.keys, self._outcomes.commit, server.now, last)
+        journal = Journal(server.space, self.keys, self._outcomes.commit, server.now, self._outcomes.kept, last)
         arrival = server.limits.chained(task).arrival if self._action.has_room_limits else task.arrival
         calls = self._doing = Calls(server, arrival, self.keys.id, journal.emit, True)  # noqa: FBT003 -- results are kept
         began = structs.replace(record, started_at=server.now(), attempt=attempt)

@@ -136,6 +136,7 @@ class Journal:
         keys: Of the request.
         write: Commits changes, and refuses if the request has lost its turn, or the one who asks has.
         now: Returns the store's time, as near as this process can tell.
+        kept: Told how many bytes more are in the store.
         last: The number of the latest event that lies there already.
 
     Attributes:
@@ -148,9 +149,10 @@ class Journal:
         keys: RequestKeys,
         write: Callable[[Beside], Awaitable[object]],
         now: Callable[[], Instant],
+        kept: Callable[[int], None],
         last: int = 0,
     ) -> None:
-        self._scope, self._keys, self._commit, self._now = scope, keys, write, now
+        self._scope, self._keys, self._commit, self._now, self._kept = scope, keys, write, now, kept
         self._pending: list[tuple[RecordKey, bytes]] = []
         self._writing: asyncio.Task[None] | None = None
         self._problem: Exception | None = None
@@ -196,6 +198,7 @@ class Journal:
                     self._problem = problem
                 else:
                     del self._pending[: len(some)]
+                    self._kept(sum(map(len, some.values())))
         finally:
             self._writing = None
 

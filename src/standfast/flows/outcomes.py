@@ -18,6 +18,7 @@ from standfast.flows.calling import session_put
 from standfast.flows.idempotency import kept_until_end, place_of
 from standfast.flows.newest import newest_key, newest_put, run_with_newer
 from standfast.flows.records import REQUESTS, RequestKeys, session_key
+from standfast.flows.storage import Weighed
 from standfast.flows.viewing import final_put
 from standfast.stores.protocol import Check, Delete
 from standfast.workflows.running.insisting import insist
@@ -97,10 +98,16 @@ class Outcomes:
 
     async def finish(self, record: RequestRecord, operations: tuple[Operation, ...]) -> None:
         """Write down how it ended, in the commit that ends its turn."""
-        beside, turn = self._guarded(self._outcome(record, operations)), self.turn
+        weighed, turn = Weighed(self._outcome(record, operations)), self.turn
+        beside = self._guarded(weighed.beside)
         await self.insist(partial(self._server.update if turn is None else turn.finish, beside))
+        self.kept(weighed.grown)
         if len(self._calls) > 1:
             await self._let_keys_go(record.keep)
+
+    def kept(self, size: int) -> None:
+        """Take note that so many bytes more are kept of its tenant."""
+        self._server.tenants.storage.add(self.keys.tenant, size)
 
     async def lose(self, record: RequestRecord) -> None:
         """Write down how it ended that has no turn, or has lost it."""

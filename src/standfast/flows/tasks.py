@@ -64,9 +64,14 @@ class Task(Struct, frozen=True, kw_only=True):
         is_kept = self.action.durable or self.action.policy.collects
         return bool(self.arrival.chain) and self.arrival.attended and not is_kept
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether its record has what it brought, for whoever takes its place."""
+        return self.action.policy.name in ("restart", "latest")
+
     def record(self, at: Instant, status: Status, **more: Any) -> RequestRecord:  # noqa: ANN401 -- fields of the record
         """Return its first record."""
-        if self.action.policy.name in ("restart", "latest"):
+        if self.hands_over:
             more["inputs"] = Raw(self.inputs.packed)
         if self.claim is not None:
             more["keep"] = self.claim.keep

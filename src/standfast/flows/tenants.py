@@ -6,7 +6,7 @@ are left to the others.
 What waits is counted in each process. What lies in the store is counted over all of them: a process reads how many
 there are when it first serves a tenant, adds what it takes on itself, and counts again, beside the requests, after a
 tenth of what was left. So ten processes keep to a limit but for one request each, and more of them pass it by at most
-that tenth for each further one.
+that tenth for each further one. Bytes are counted by :mod:`standfast.flows.storage`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from standfast.flows.options import checked_count
 from standfast.flows.quarantine import Quarantine
 from standfast.flows.records import SESSION_KEPT, UNFINISHED, idempotency_of, unfinished_of
 from standfast.flows.shares import Counts, is_spent
+from standfast.flows.storage import Storage
 from standfast.flows.values import Value
 from standfast.locks.driving.removing import remove
 from standfast.workflows.storing.records import LIVES, RunKeys
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Record
 
 MOST: Final = 10_000_000
+MOST_BYTES: Final = 10**15
 PAGE: Final = 500
 AGAIN: Final = 1.0
 """Seconds after which a limit that is reached is counted anew, and somebody who was refused may try again."""
@@ -60,6 +62,10 @@ class TenantLimits(Value):
         quarantined: Durable requests that ended their servers and are quarantined, over all processes. A tenant that
             has so many gets no more durable ones until an operator has retried or cancelled some
             (:class:`~standfast.errors.TooManyQuarantinedError`). None: any number.
+        bytes_kept: Bytes that the store keeps of the tenant, over all processes and users: what durable requests were
+            sent with, results, events, idempotency keys and the state of sessions. One that has so many gets no more
+            requests that would be written down, or that come in a session
+            (:class:`~standfast.errors.TooManyBytesError`), until some have expired. None: any number.
         session_kept: How long the state of a session, and whose it is, are kept after their last use.
 
     Raises:
@@ -67,7 +73,7 @@ class TenantLimits(Value):
         InvalidDurationError: The time makes no sense.
     """
 
-    __slots__ = ("durable", "idempotency", "keys", "quarantined", "session_kept", "waiting")
+    __slots__ = ("bytes_kept", "durable", "idempotency", "keys", "quarantined", "session_kept", "waiting")
 
     def __init__(
         self,
@@ -77,6 +83,7 @@ class TenantLimits(Value):
         keys: int = 10_000,
         idempotency: int = 100_000,
         quarantined: int | None = 20,
+        bytes_kept: int | None = 10_000_000_000,
         session_kept: Duration = SESSION_KEPT,
     ) -> None:
         where = "TenantLimits"
@@ -86,6 +93,8 @@ class TenantLimits(Value):
         self.idempotency: Final = checked_count(where, "idempotency", idempotency, MOST)
         most = None if quarantined is None else checked_count(where, "quarantined", quarantined, MOST)
         self.quarantined: Final = most
+        room = None if bytes_kept is None else checked_count(where, "bytes_kept", bytes_kept, MOST_BYTES)
+        self.bytes_kept: Final = room
         self.session_kept: Final = seconds(session_kept, what="session_kept", minimum=1.0)
 
 
@@ -102,6 +111,7 @@ class Tenants:
         durable: Counts durable requests that have not ended.
         idempotency: Counts idempotency keys.
         quarantine: Counts durable requests that are quarantined.
+        storage: Counts the bytes that are kept.
     """
 
     def __init__(self, scope: Scope, limits: TenantLimits) -> None:
@@ -115,6 +125,7 @@ class Tenants:
             "idempotency keys", limits.idempotency, self._count_idempotency, self._count_idempotency
         )
         self.quarantine: Final = Quarantine(scope, limits.quarantined)
+        self.storage: Final = Storage(scope, limits.bytes_kept)
 
     # --- those who wait --------------------------------------------------------------------------------------------
 
@@ -170,6 +181,7 @@ class Tenants:
         await self.durable.aclose()
         await self.idempotency.aclose()
         await self.quarantine.aclose()
+        await self.storage.aclose()
 
 
 async def count(scope: Scope, root: RecordKey, most: int, whose: Callable[[Record], str]) -> Counts:

@@ -13,6 +13,7 @@ from standfast.flows.calling import session_put
 from standfast.flows.ending import to_the_end
 from standfast.flows.idempotency import kept_until_end
 from standfast.flows.records import REQUESTS, RequestKeys, session_key
+from standfast.flows.storage import Weighed
 from standfast.flows.viewing import final_put
 from standfast.stores.protocol import Check, Put
 
@@ -118,11 +119,14 @@ async def write_end(
         operations: What it did to its session.
     """
     keys = RequestKeys(server.space, task.arrival.tenant, task.id)
-    beside = with_its_end(server, task, keys, record, operations)
+    weighed = Weighed(with_its_end(server, task, keys, record, operations))
+    beside, late = weighed.beside, None
     if record is None:
-        return await to_the_end(server.own(server.update(beside) if turn is None else turn.finish(beside)))
-    await (update_while_alive(server, task.id, beside) if turn is None else turn.finish(beside))
-    return None
+        late = await to_the_end(server.own(server.update(beside) if turn is None else turn.finish(beside)))
+    else:
+        await (update_while_alive(server, task.id, beside) if turn is None else turn.finish(beside))
+    server.tenants.storage.add(keys.tenant, weighed.grown)
+    return late
 
 
 async def update_while_alive(server: Server, request_id: str, beside: Beside) -> Mapping[RecordKey, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.clock import SYSTEM_CLOCK, Clock, Instant
@@ -90,8 +91,9 @@ class Memory:
     def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         """Read a page of a range."""
         at = self.now()
-        keys = self._order[bisect.bisect_left(self._order, start) : bisect.bisect_left(self._order, end)]
-        present = [key for key in (reversed(keys) if reverse else keys) if self._present(key, at) is not None]
+        places = range(bisect.bisect_left(self._order, start), bisect.bisect_left(self._order, end))
+        keys = (self._order[place] for place in (reversed(places) if reverse else places))
+        present = list(islice((key for key in keys if self._present(key, at) is not None), limit + 1))
         page = present[:limit]
         more = None if len(present) <= limit else page[-1] if reverse else page[-1].successor()
         return Snapshot(at, {key: self._records[key] for key in page}, more)

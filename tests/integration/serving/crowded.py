@@ -34,6 +34,13 @@ async def later(request: sf.Request) -> None:
     await asyncio.Event().wait()
 
 
+@square.action(durable=True)
+async def keep(request: sf.Request, text: str) -> str:
+    """Be recorded, and leave an answer."""
+    del request
+    return text
+
+
 @square.action
 async def letter(request: sf.Request, parcel: Any) -> None:
     """Take a delivery."""
@@ -51,6 +58,8 @@ app = sf.App(
     flows=[square],
     webhooks=[sf.Webhook("letters", sf.webhooks.StandardWebhooks(NEW), letter)],
     authenticate=who,
-    limits=sf.AppLimits(requests=60, deliveries=60, body_time="60s", tenants=sf.TenantLimits(durable=20)),
+    limits=sf.AppLimits(
+        requests=60, deliveries=60, body_time="60s", tenants=sf.TenantLimits(durable=20, bytes_kept=500_000)
+    ),
     grace=0,
 )

@@ -137,3 +137,25 @@ async def test_a_user_leaves_its_tenant_durable_requests(address: str) -> None:
     assert [status for status, _, _ in mob] == [202] * 10 + [429] * 5
     assert {share for status, share, _ in mob if status == 429} == {"unfinished durable requests of this user"}
     assert {status for each in others for status, _, _ in each} == {202}
+
+
+async def test_a_tenant_fills_its_bytes_and_no_others(address: str) -> None:
+    """It is told how much is kept; what leaves nothing behind goes on, and so do other tenants."""
+    refused: list[httpx.Response] = []
+    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
+        taken = 0
+        while not refused and taken < 100:
+            sent = {"headers": {"x-user": "acme/mob"}, "json": {"text": "x" * 20_000}}
+            answer = await client.post("/flows/square/keep", **sent)
+            taken += answer.status_code == 202
+            refused += [answer] if answer.status_code != 202 else []
+        others = [
+            await client.post("/flows/square/keep", headers={"x-user": who}, json={"text": "x" * 20_000})
+            for who in ("acme/ann", "other/bob")
+        ]
+    assert [(each.status_code, each.json()["share"]) for each in refused] == [(429, "bytes kept of the tenant")]
+    assert "retry-after" in refused[0].headers
+    assert "500,000 is the limit" in refused[0].text
+    assert 10 <= taken <= 25  # each leaves its inputs and its answer, as soon as that is written
+    assert [each.status_code for each in others] == [429, 202]
+    await check_served(address, "acme/ann", "other/bob")

@@ -38,6 +38,7 @@ class Writer:
         self._space: Final = space
         self.keys: Final = RequestKeys(space, "acme", "r-1")
         self.commits: Final[list[int]] = []
+        self.kept: Final[list[int]] = []
         self.problems: Final[list[Exception]] = []
 
     async def write(self, beside: Beside) -> None:
@@ -53,7 +54,7 @@ class Writer:
 
     def journal(self, last: int = 0) -> Journal:
         """Return a journal that writes here."""
-        return Journal(self._space, self.keys, self.write, lambda: sf.clock.Instant(1), last)
+        return Journal(self._space, self.keys, self.write, lambda: sf.clock.Instant(1), self.kept.append, last)
 
     async def told(self) -> list[Any]:
         """Return what lies in the store."""
