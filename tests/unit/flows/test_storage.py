@@ -13,6 +13,7 @@ from standfast.errors import InvalidFlowError, StoreUnavailableError, TooManyByt
 from standfast.flows import storage
 from standfast.flows.records import session_key
 from standfast.flows.storage import Storage
+from standfast.keys import RecordKey
 from standfast.stores.grouped import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.stores.protocol import Put
@@ -33,9 +34,16 @@ LONG = "x" * 10_000
 desk = sf.Flow("desk")
 
 
+async def repeated(times: int) -> str:
+    """Return something of that length."""
+    return "x" * times
+
+
 @desk.action
-async def note(request: sf.Request, text: str = "", told: int = 0, long: int = 0) -> str:
+async def note(request: sf.Request, text: str = "", told: int = 0, long: int = 0, once: int = 0) -> str:
     """Tell something, keep something, and return something, as long as one wants."""
+    if once:
+        await request.run_once("call", repeated, once)
     if told:
         request.emit("x" * told, "told")
     if request.session_id:
@@ -63,7 +71,7 @@ def server(url: Any, arbiter: Any = "shared", **limits: Any) -> sf.Dispatcher:
 
 def arrival(action: str = "note", principal: sf.Principal = ACME, **more: Any) -> sf.Arrival:
     """Return a request of a tenant."""
-    given = {name: more.pop(name) for name in ("text", "told", "long") if name in more}
+    given = {name: more.pop(name) for name in ("text", "told", "long", "once") if name in more}
     return sf.Arrival(flow="desk", action=action, inputs=given, principal=principal, **more)
 
 
@@ -83,6 +91,17 @@ async def counted(kept: Storage) -> None:
         await asyncio.wait(tuple(kept._counting))
 
 
+async def everything(space: sf.Space) -> int:
+    """Return how many bytes lie in a space, whosever they are."""
+    found, (start, end) = 0, RecordKey(space.namespace, space.tenant).within()
+    while True:
+        page = await space.scan(start, end, limit=100)
+        found += sum(len(bytes(key)) + len(record.value) for key, record in page.records.items())
+        if page.more is None:
+            return found
+        start = page.more
+
+
 # --- what counts ------------------------------------------------------------------------------------------------------
 
 
@@ -93,6 +112,7 @@ async def counted(kept: Storage) -> None:
         {"text": LONG, "attended": False},
         {"long": 10_000, "attended": False},
         {"told": 10_000, "attended": False},
+        {"once": 10_000, "attended": False},
         {"long": 10_000, "idempotency_key": "k"},
         {"told": 10_000, "idempotency_key": "k"},
         {"text": LONG, "session": "s"},
@@ -103,6 +123,7 @@ async def counted(kept: Storage) -> None:
         "durable inputs",
         "durable result",
         "durable events",
+        "durable calls",
         "answer",
         "events",
         "session",
@@ -111,7 +132,7 @@ async def counted(kept: Storage) -> None:
     ],
 )
 async def test_all_that_a_caller_leaves_in_the_store_counts(more: dict[str, Any], arbiter: Any) -> None:
-    """As it is written, and the same when it is counted in the store; for its own tenant only."""
+    """As it is written, and the same when it is counted: all that lies in the store but for some small records."""
     async with server(f"memory://{fresh_name()}", arbiter) as one:
         kept = storage_of(one)
         empty = kept._of("acme")
@@ -122,6 +143,7 @@ async def test_all_that_a_caller_leaves_in_the_store_counts(more: dict[str, Any]
         noted, measured = empty.total, await kept.measure("acme")
 
         assert measured > 10_000
+        assert measured == pytest.approx(await everything(one.engine.space), abs=3_000)
         assert noted == pytest.approx(measured, abs=1_500)
         assert await kept.measure("other") == 0
 
