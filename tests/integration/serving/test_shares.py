@@ -145,8 +145,9 @@ async def test_a_tenant_fills_its_bytes_and_no_others(address: str) -> None:
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
         taken = 0
         while not refused and taken < 100:
-            sent = {"headers": {"x-user": "acme/mob"}, "json": {"text": "x" * 20_000}}
-            answer = await client.post("/flows/square/keep", **sent)
+            answer = await client.post(
+                "/flows/square/keep", headers={"x-user": "acme/mob"}, json={"text": "x" * 20_000}
+            )
             taken += answer.status_code == 202
             refused += [answer] if answer.status_code != 202 else []
         others = [

@@ -71,7 +71,7 @@ def server(url: Any, arbiter: Any = "shared", **limits: Any) -> sf.Dispatcher:
 
 def arrival(action: str = "note", principal: sf.Principal = ACME, **more: Any) -> sf.Arrival:
     """Return a request of a tenant."""
-    given = {name: more.pop(name) for name in ("text", "told", "long", "once") if name in more}
+    given: dict[str, Any] = {name: more.pop(name) for name in ("text", "told", "long", "once") if name in more}
     return sf.Arrival(flow="desk", action=action, inputs=given, principal=principal, **more)
 
 
@@ -333,7 +333,7 @@ async def test_a_count_that_failed_is_made_again() -> None:
                 raise problems.pop()
             return await measure(tenant)
 
-        kept.measure = fail  # type: ignore[method-assign]
+        kept.measure = fail  # type: ignore[method-assign] -- one count fails
         with kept.room_for("acme", 10):
             await counted(kept)
         assert kept._of("acme").total == 10
