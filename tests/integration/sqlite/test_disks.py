@@ -141,7 +141,7 @@ def test_a_database_cannot_be_created_in_a_write_protected_folder(tmp_path: Path
     servant = written_once(start, tmp_path)
     other = tmp_path / "other"
     other.mkdir(mode=0o500)
-    urls = [f"sqlite:///{other}/store.db", f"sqlite:///{other}/deeper/store.db"]
+    urls = [f"sqlite:///{other}/store.db", f"sqlite:///{other}/deeper/store.db?folder=create"]
 
     assert [servant.ask("open", url)[0] for url in urls] == ["StoreReadOnlyError"] * 2
     other.chmod(0o700)

@@ -124,7 +124,7 @@ async def test_a_deleted_side_file_stops_commits(
 async def test_a_moved_folder_is_missed_and_taken_up_again(tmp_path: Path, opened: Open) -> None:
     """Moving the whole folder away is noticed like moving the file."""
     folder = tmp_path / "folder"
-    store = await opened(f"sqlite:///{folder}/store.db")
+    store = await opened(f"sqlite:///{folder}/store.db?folder=create")
     await store.commit(Put(key("1"), b"before"))
     folder.rename(tmp_path / "away")
     await let_it_be_noticed()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from msgspec import Struct
 
+from standfast.workflows.storing.records import effect_key
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -99,7 +101,7 @@ def _records(run_id: str, history: Iterable[HistoryEntry]) -> dict[Attempt, str]
         if entry.kind in ("step", "tried"):
             tried[entry.id] += 1
             said = str(entry.value) if entry.failure is None else f"{entry.failure.type} {entry.failure.message}"
-            recorded[f"{run_id}:{entry.id}", tried[entry.id]] = said
+            recorded[effect_key("default", "default", run_id, 1, entry.id), tried[entry.id]] = said
     return recorded
 
 
