@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.errors import DecodeError, StandfastError
 from standfast.workflows.engine import is_open
-from tests.simulation.workflow_programs import queued
+from tests.simulation.workflow_programs import HEAVIEST, POOL, queued
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ class Operator:
                 self._restart,
                 self._fork, self._fork, self._resume, self._sweep, self._purge, self._purge_by_force, self._release,
                 self._release, self._release, self._release, self._withdraw, self._withdraw, self._set_limit,
-                self._clear_limit,
+                self._clear_limit, self._resize,
             )  # fmt: skip
             verb = self._chance.choice(verbs)()
             if verb is not None:
@@ -188,3 +188,8 @@ class Operator:
 
     def _clear_limit(self) -> Verb:
         return lambda engine: engine.clear_limit(queued)
+
+    def _resize(self) -> Verb:
+        """Change the permits of the semaphore, to no fewer than the heaviest run asks for: that one would fail."""
+        permits = self._chance.randint(HEAVIEST, POOL)
+        return lambda engine: engine.space.semaphore("pool", permits=POOL).resize(permits)

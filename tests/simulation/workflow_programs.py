@@ -161,11 +161,18 @@ async def bounded(ctx: sf.Context, length: int) -> int:
     return await ctx.step("go on", take_a_while, length)
 
 
+POOL: Final = 3
+"""The permits of the semaphore that runs take some of."""
+
+HEAVIEST: Final = 2
+"""The most that one run takes of them."""
+
+
 @sf.workflow
 async def metered(ctx: sf.Context, length: int) -> int:
     """Take one or two of three permits, twice."""
     for _ in range(2):
-        async with ctx.semaphore("pool", permits=3, weight=1 + length % 2):
+        async with ctx.semaphore("pool", permits=POOL, weight=1 + length % HEAVIEST):
             await ctx.step(take_a_while, length)
             await ctx.sleep(0.1 * length)
             await ctx.step(take_a_while, length)

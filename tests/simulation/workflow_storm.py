@@ -11,7 +11,7 @@ from typing import ClassVar, Final, final
 
 from standfast.errors import RunNotFoundError, WorkflowError
 from tests.simulation.workflow_operator import Operator
-from tests.simulation.workflow_programs import OPERATED, guarded, impatient, keeper, turns
+from tests.simulation.workflow_programs import OPERATED, POOL, guarded, impatient, keeper, turns
 from tests.simulation.workflow_world import PATIENCE, TOLD, Plan, Site, World
 from tests.simulation.worlds import play
 
@@ -59,6 +59,7 @@ class OperatedWorld(World):
         under_way = [task for desk in self.operators for task in desk.doing]
         if under_way:
             await asyncio.wait(under_way, timeout=SOON)
+        await self.client.engine.space.semaphore("pool", permits=POOL).forget_size()
         await self._all_end()
         await self._afresh()
         if not self.watch.problems and self.chance.random() < 0.2:
