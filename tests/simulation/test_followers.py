@@ -48,6 +48,7 @@ FOLLOWERS: Final = {
 }
 OTHERS: Final = {
     # Those that read what is there and end.
+    "flows/storage.py Storage._pages": "a page after the other",
     "workflows/working/paging.py matching": "a page after the other",
     "workflows/working/recovering.py _candidates": "a page after the other",
     "workflows/working/recovering.py _records": "a page after the other",

@@ -24,27 +24,30 @@ if TYPE_CHECKING:
 @click.command("cancel")
 @run_argument
 @click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
+@click.option("--force", is_flag=True, help="End it at once, without its code: nothing is cleaned up.")
 @yes_option
 @json_option
 @target_options
 @click.pass_obj
-def cancel_run(target: Target, run_id: str, reason: str, *, yes: bool, as_json: bool) -> None:
+def cancel_run(target: Target, run_id: str, reason: str, *, force: bool, yes: bool, as_json: bool) -> None:
     """Ask RUN to stop: its code is told where it waits, and may clean up. Its children are cancelled too.
 
-    It returns when that is written. To see the run end, use tail.
+    It returns when that is written. To see the run end, use tail. A run whose code is not there, or does not take its
+    input, is told nothing: end it with --force.
     """
-    confirm(f"Cancel the run {one_line(run_id)}?", yes=yes)
-    before, after = carried_out(_cancel(target, run_id, reason))
+    confirm(f"{'End' if force else 'Cancel'} the run {one_line(run_id)}?", yes=yes)
+    before, after = carried_out(_cancel(target, run_id, reason, force=force))
     if before.has_ended:
         end(f"the run {one_line(run_id)} has ended already: {status_words(before)}", NOT_THERE)
-    _report(f"{one_line(run_id)} is asked to stop: {one_line(reason)}", after, as_json=as_json)
+    said = "has been ended" if force else "is asked to stop"
+    _report(f"{one_line(run_id)} {said}: {one_line(reason)}", after, as_json=as_json)
 
 
-async def _cancel(target: Target, run_id: str, reason: str) -> tuple[RunInfo, RunInfo]:
+async def _cancel(target: Target, run_id: str, reason: str, *, force: bool) -> tuple[RunInfo, RunInfo]:
     async with talking(target) as engine:
         before = await engine.get(run_id)
         await note_operator(engine.space, run_id, before.tags)
-        return before, await engine.cancel(run_id, reason)
+        return before, await engine.cancel(run_id, reason, force=force)
 
 
 @click.command("retry")

@@ -225,6 +225,17 @@ async def test_a_cancelled_run_says_why(engine: sf.Engine, ask: Ask) -> None:
     assert (await ask("runs", "cancel", "a", "--yes")).exit_code == 3
 
 
+async def test_a_run_whose_code_is_not_there_is_ended_by_force(url: str, ask: Ask) -> None:
+    """What no worker can tell to stop is over when the command returns."""
+    async with sf.Engine(url, drive=False) as client:
+        run = await client.start("nobody-has-it", id="stuck", unknown="start")
+
+        said = await ask("runs", "cancel", "stuck", "--force", "--yes")
+
+        assert "has been ended" in said.output
+        assert (await run.info()).status == "cancelled"
+
+
 async def test_the_record_of_a_durable_request_says_that_an_operator_cancelled_it(url: str, ask: Ask) -> None:
     """Whose request it is, its run tells."""
     flow, begun = sf.Flow("shop"), asyncio.Event()
