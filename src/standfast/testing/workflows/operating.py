@@ -111,7 +111,7 @@ run go on that was ended so, ``fork`` takes the last step that is recorded."""
 async def operate_everywhere(  # noqa: PLR0913 -- keyword options, as those of its siblings
     workflow: Workflow[..., Any],
     *args: Any,  # noqa: ANN401 -- what the workflow takes
-    operations: Mapping[str, Operation] = OPERATIONS,
+    operations: Mapping[str, Operation] | None = None,
     workflows: Iterable[Workflow[..., Any]] = (),
     steps: Iterable[Step[..., Any] | Any] = (),
     errors: Iterable[type[Exception]] = (),
@@ -148,7 +148,7 @@ async def operate_everywhere(  # noqa: PLR0913 -- keyword options, as those of i
     given = Given(workflow, args, tuple(workflows), tuple(steps), tuple(errors), script, store, before, check)
     calm = await Trial(given).run()
     done = 0
-    for name, operation in operations.items():
+    for name, operation in (OPERATIONS if operations is None else operations).items():
         for moment in MOMENTS:
             for commit in range(1, calm.commits + 1):
                 await OperatedTrial(given, name, operation, moment, commit).run()
