@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from benchmarks._dispatch_flow import BODY, FLOW, Question, answer
-from standfast.flows.arrival import Arrival
-from standfast.flows.dispatch import Dispatcher
+from standfast.flows.dispatcher import Dispatcher
+from standfast.flows.request import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -25,8 +25,8 @@ from starlette.routing import Route
 import standfast as sf
 from benchmarks._dispatch_flow import FLOW, TOKEN, Question, answer
 from benchmarks.harness import ROOT
-from standfast.cli.serve_running import OBJECTS
-from standfast.transports.protocol import HttpProtocol
+from standfast.cli.serve import OBJECTS
+from standfast.web.protocol import HttpProtocol
 
 if TYPE_CHECKING:
     from starlette.requests import Request

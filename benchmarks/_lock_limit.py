@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks._lock_ours import NAME
 from benchmarks._sqlite_limit import WRITE, Limit
-from standfast.locks.driving.records import LineKeys
+from standfast.locks.line_records import LineKeys
 from standfast.scope import address_of
 
 if TYPE_CHECKING:

@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import standfast as sf
 from benchmarks._lock_contender import heard, say, serve_orders, until
-from standfast.locks.algebra.line import Granted, Waiting
-from standfast.locks.driving.requests import Enter
+from standfast.locks.line import Granted, Waiting
+from standfast.locks.line_records import Enter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from benchmarks._lock_contender import Lock
-    from standfast.locks.driving.driver import Answered
-    from standfast.locks.driving.hold import Holding
-    from standfast.locks.driving.local_line import LocalLine
-    from standfast.locks.driving.records import Site
-    from standfast.locks.driving.requests import Request
-    from standfast.locks.mutex import Mutex
+    from standfast.locks.line_driver import Answered, LocalLine
+    from standfast.locks.line_records import Request, Site
+    from standfast.locks.locks import Holding, Mutex
     from standfast.space import Space
 
 NAME: Final = "bench"

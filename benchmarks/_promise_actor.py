@@ -16,7 +16,7 @@ from standfast.clock import monotonic
 from standfast.errors import StandfastError
 
 if TYPE_CHECKING:
-    from standfast.locks.driving.hold import Hold
+    from standfast.locks.locks import Hold
 
 SLOW = "slow" in sys.argv
 

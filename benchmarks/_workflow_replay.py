@@ -10,7 +10,7 @@ import apsw
 
 import standfast as sf
 from standfast.keys import RecordKey
-from standfast.workflows.storing.records import CHUNKS
+from standfast.workflows.records import CHUNKS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import standfast as sf
 from benchmarks.harness import Row, Subject, at_least, at_most, finish, peer_environment, peer_process, plainly_at_most
-from standfast.local import Exclusion
+from standfast.exclusion import Exclusion
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

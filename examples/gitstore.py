@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import standfast as sf
-from standfast.local import Attempt, Backoff, Exclusion, attempt_under
+from standfast.exclusion import Exclusion
+from standfast.exclusion.retry import Attempt, Backoff, attempt_under
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from standfast.local import Hold
+    from standfast.exclusion import Hold
 
 T = TypeVar("T")
 

@@ -92,9 +92,9 @@ def runs_a_shell(_path: Path, node: ast.AST) -> str | None:
 
 def starts_a_thread(path: Path, node: ast.AST) -> str | None:
     """Threads are started in one module."""
-    if not inside(path, ".") or inside(path, "offload.py"):
+    if not inside(path, ".") or inside(path, "threads.py"):
         return None
-    return f"{called(node)} starts a thread: go through standfast.offload" if called(node) in THREAD_STARTERS else None
+    return f"{called(node)} starts a thread: go through standfast.threads" if called(node) in THREAD_STARTERS else None
 
 
 def reads_time(path: Path, node: ast.AST) -> str | None:

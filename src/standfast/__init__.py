@@ -11,36 +11,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from standfast import blocking, errors
     from standfast.errors import StandfastError, StoreError
-    from standfast.flows.arrival import Arrival, Principal
-    from standfast.flows.dispatch import Dispatcher
+    from standfast.exclusion import Exclusion
+    from standfast.exclusion.retry import attempt_under
+    from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.flow import Flow
-    from standfast.flows.limits import ActionLimit, Rate
-    from standfast.flows.policies import Allow, Batch, Debounce, Join, Latest, Queue, Reject, Restart
-    from standfast.flows.request import Request
+    from standfast.flows.policies import ActionLimit, Allow, Batch, Debounce, Join, Latest, Queue, Rate, Reject, Restart
+    from standfast.flows.request import Arrival, Principal, Request
     from standfast.flows.tenants import TenantLimits
     from standfast.keys import Key, KeyFamily
-    from standfast.local import Exclusion, attempt_under
-    from standfast.logs import LogHook
+    from standfast.log_hook import LogHook
     from standfast.space import Space, open
-    from standfast.stores.credentials import Credentials
-    from standfast.stores.sealing.keyring import Keyring
-    from standfast.transports import webhooks
-    from standfast.transports.app import App, lifespan
-    from standfast.transports.authentication import BearerTokens, new_token, token_digest
-    from standfast.transports.chains import chain_headers
-    from standfast.transports.chat.declaring import Chat, ChatLimits
-    from standfast.transports.limits import AppLimits
-    from standfast.transports.oauth.tokens import OAuthTokens
-    from standfast.transports.webhooks import Webhook
-    from standfast.workflows.context.context import Context
-    from standfast.workflows.context.performing import DID_NOT_HAPPEN, Happened, current_step
-    from standfast.workflows.declaring.definition import Bound, Retry, Step, Workflow, step, workflow
-    from standfast.workflows.declaring.limits import Limit
+    from standfast.stores.encryption import Keyring
+    from standfast.stores.url import Credentials
+    from standfast.web import webhooks
+    from standfast.web.app import App, lifespan
+    from standfast.web.auth import BearerTokens, new_token, token_digest
+    from standfast.web.call import chain_headers
+    from standfast.web.chat import Chat, ChatLimits
+    from standfast.web.limits import AppLimits
+    from standfast.web.oauth import OAuthTokens
+    from standfast.web.webhooks import Webhook
+    from standfast.workflows.client import Run
+    from standfast.workflows.context import Context
+    from standfast.workflows.control import RunCancelled
+    from standfast.workflows.debounce import Batched, Debounced
+    from standfast.workflows.definition import Bound, Limit, Retry, Step, Workflow, step, workflow
     from standfast.workflows.engine import Engine
-    from standfast.workflows.handle import Run
-    from standfast.workflows.running.control import RunCancelled
-    from standfast.workflows.schedules.specification import Schedule
-    from standfast.workflows.starting.patterns import Batched, Debounced
+    from standfast.workflows.schedules.spec import Schedule
+    from standfast.workflows.steps import DID_NOT_HAPPEN, Happened, current_step
 
 __all__ = [
     "DID_NOT_HAPPEN",
@@ -105,64 +103,64 @@ __all__ = [
 
 # A fixed table, never data: which module each public name comes from.
 _HOMES = {
-    "App": "standfast.transports.app",
-    "lifespan": "standfast.transports.app",
-    "AppLimits": "standfast.transports.limits",
-    "BearerTokens": "standfast.transports.authentication",
-    "new_token": "standfast.transports.authentication",
-    "token_digest": "standfast.transports.authentication",
-    "Webhook": "standfast.transports.webhooks",
-    "webhooks": "standfast.transports.webhooks",
-    "chain_headers": "standfast.transports.chains",
-    "DID_NOT_HAPPEN": "standfast.workflows.context.performing",
-    "ActionLimit": "standfast.flows.limits",
+    "App": "standfast.web.app",
+    "lifespan": "standfast.web.app",
+    "AppLimits": "standfast.web.limits",
+    "BearerTokens": "standfast.web.auth",
+    "new_token": "standfast.web.auth",
+    "token_digest": "standfast.web.auth",
+    "Webhook": "standfast.web.webhooks",
+    "webhooks": "standfast.web.webhooks",
+    "chain_headers": "standfast.web.call",
+    "DID_NOT_HAPPEN": "standfast.workflows.steps",
+    "ActionLimit": "standfast.flows.policies",
     "Allow": "standfast.flows.policies",
-    "Arrival": "standfast.flows.arrival",
+    "Arrival": "standfast.flows.request",
     "Batch": "standfast.flows.policies",
-    "Batched": "standfast.workflows.starting.patterns",
-    "Bound": "standfast.workflows.declaring.definition",
-    "Chat": "standfast.transports.chat.declaring",
-    "ChatLimits": "standfast.transports.chat.declaring",
-    "Context": "standfast.workflows.context.context",
-    "Credentials": "standfast.stores.credentials",
+    "Batched": "standfast.workflows.debounce",
+    "Bound": "standfast.workflows.definition",
+    "Chat": "standfast.web.chat",
+    "ChatLimits": "standfast.web.chat",
+    "Context": "standfast.workflows.context",
+    "Credentials": "standfast.stores.url",
     "Debounce": "standfast.flows.policies",
-    "Debounced": "standfast.workflows.starting.patterns",
-    "Dispatcher": "standfast.flows.dispatch",
+    "Debounced": "standfast.workflows.debounce",
+    "Dispatcher": "standfast.flows.dispatcher",
     "Engine": "standfast.workflows.engine",
-    "Exclusion": "standfast.local",
+    "Exclusion": "standfast.exclusion",
     "Flow": "standfast.flows.flow",
-    "Happened": "standfast.workflows.context.performing",
+    "Happened": "standfast.workflows.steps",
     "StandfastError": "standfast.errors",
     "StoreError": "standfast.errors",
     "errors": "standfast.errors",
     "Join": "standfast.flows.policies",
     "Key": "standfast.keys",
     "KeyFamily": "standfast.keys",
-    "Keyring": "standfast.stores.sealing.keyring",
+    "Keyring": "standfast.stores.encryption",
     "Latest": "standfast.flows.policies",
-    "Limit": "standfast.workflows.declaring.limits",
-    "LogHook": "standfast.logs",
-    "OAuthTokens": "standfast.transports.oauth.tokens",
-    "Principal": "standfast.flows.arrival",
+    "Limit": "standfast.workflows.definition",
+    "LogHook": "standfast.log_hook",
+    "OAuthTokens": "standfast.web.oauth",
+    "Principal": "standfast.flows.request",
     "Queue": "standfast.flows.policies",
-    "Rate": "standfast.flows.limits",
+    "Rate": "standfast.flows.policies",
     "Reject": "standfast.flows.policies",
     "Request": "standfast.flows.request",
     "Restart": "standfast.flows.policies",
-    "Retry": "standfast.workflows.declaring.definition",
-    "Run": "standfast.workflows.handle",
-    "RunCancelled": "standfast.workflows.running.control",
-    "Schedule": "standfast.workflows.schedules.specification",
+    "Retry": "standfast.workflows.definition",
+    "Run": "standfast.workflows.client",
+    "RunCancelled": "standfast.workflows.control",
+    "Schedule": "standfast.workflows.schedules.spec",
     "Space": "standfast.space",
-    "Step": "standfast.workflows.declaring.definition",
+    "Step": "standfast.workflows.definition",
     "TenantLimits": "standfast.flows.tenants",
-    "Workflow": "standfast.workflows.declaring.definition",
-    "attempt_under": "standfast.local",
+    "Workflow": "standfast.workflows.definition",
+    "attempt_under": "standfast.exclusion",
     "blocking": "standfast.blocking",
-    "current_step": "standfast.workflows.context.performing",
+    "current_step": "standfast.workflows.steps",
     "open": "standfast.space",
-    "step": "standfast.workflows.declaring.definition",
-    "workflow": "standfast.workflows.declaring.definition",
+    "step": "standfast.workflows.definition",
+    "workflow": "standfast.workflows.definition",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from standfast.cli.app import main
+from standfast.cli import main
 
 if __name__ == "__main__":
     main()

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import DAY, seconds
 from standfast.events import NO_HOOKS, Hooks
-from standfast.locks.driving.lines import Lines
-from standfast.locks.explaining.reading import LISTED, explain, lines
-from standfast.locks.mode_lock import ModeLock
-from standfast.locks.mutex import Mutex
-from standfast.locks.options import DEFAULT_LEASE, check_heartbeat, check_lease
-from standfast.locks.rates.rate_limiter import RateLimiter
-from standfast.locks.runs.run_locks import RunLocks
-from standfast.locks.semaphore import Semaphore
-from standfast.locks.state.slots import Slots
+from standfast.locks.inspect import LISTED, explain, lines
+from standfast.locks.locks import DEFAULT_LEASE, ModeLock, Mutex, Semaphore, check_heartbeat, check_lease
+from standfast.locks.rate_limiter import RateLimiter
+from standfast.locks.registry import Lines
+from standfast.locks.run_locks import RunLocks
+from standfast.locks.state import Slots
 from standfast.scope import Scope, address_of, checked_name
-from standfast.stores.opening import open_store, sealed
+from standfast.stores.url import open_store, sealed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
@@ -26,10 +23,10 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.keys import Key
-    from standfast.locks.explaining.explanation import Explanation, LineSummary
-    from standfast.stores.credentials import Credentials
+    from standfast.locks.inspect import Explanation, LineSummary
+    from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import Store
-    from standfast.stores.sealing.keyring import Keyring
+    from standfast.stores.url import Credentials
 
 
 @final
@@ -197,14 +194,14 @@ def open(  # noqa: A001 -- used as sf.open
 
     Args:
         url: Which store: ``sqlite:///standfast.db``, ``memory://``, ``postgresql://user@host/database``. See
-            :func:`standfast.stores.opening.open_store`.
+            :func:`standfast.stores.url.open_store`.
         namespace: Keeps deployments on one store apart; commits and scans stay inside one.
         tenant: Keeps the users of one deployment apart.
         lease: How long others wait for this process, if it is not heard of any more, before they take over what it
             held. It is renewed by itself.
         heartbeat: How often it is renewed; by default three times in a lease, at most every half lease.
         hooks: Called with what happens in the store and to locks, for logs and metrics; see
-            :class:`~standfast.logs.LogHook`.
+            :class:`~standfast.log_hook.LogHook`.
         encryption: Keys with which every value is sealed before it leaves the process, bound to its namespace, tenant
             and place. Keys of records, times and sizes are not hidden.
         credentials: The password and TLS context of a server, where they are not to stand in the URL.

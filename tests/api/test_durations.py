@@ -11,10 +11,10 @@ import pytest
 import standfast as sf
 from standfast import blocking, locks
 from standfast.errors import StandfastError
-from standfast.local.attempts import Backoff
-from standfast.transports.chat.declaring import ChatLimits
-from standfast.transports.limits import AppLimits
-from standfast.transports.webhooks.presets import Slack, StandardWebhooks, Stripe
+from standfast.exclusion.retry import Backoff
+from standfast.web.chat import ChatLimits
+from standfast.web.limits import AppLimits
+from standfast.web.signatures import Slack, StandardWebhooks, Stripe
 from tests.api.test_exports import calls, classes
 
 if TYPE_CHECKING:
@@ -38,20 +38,20 @@ OURS: Final = (
     "standfast.events.",
     "standfast.errors.",
     "standfast.clock.",
-    "standfast.local.attempts.Attempt.",
-    "standfast.locks.explaining.",
-    "standfast.locks.mode_lock.ModeLock.",
-    "standfast.locks.mutex.Mutex.",
-    "standfast.locks.rates.bucket.Pass.",
-    "standfast.locks.rates.rate_limiter.RateState.",
-    "standfast.locks.rates.rate_limiter.WaitingForTokens.",
-    "standfast.locks.runs.run_lease.RunLease.expect.",
-    "standfast.locks.runs.run_lease.RunLease.extend.",
-    "standfast.locks.runs.run_locks.RunLocks.",
-    "standfast.locks.semaphore.Semaphore.",
+    "standfast.exclusion.retry.Attempt.",
+    "standfast.locks.inspect.",
+    "standfast.locks.locks.ModeLock.",
+    "standfast.locks.locks.Mutex.",
+    "standfast.locks.rate_limiter.Pass.",
+    "standfast.locks.rate_limiter.RateState.",
+    "standfast.locks.rate_limiter.WaitingForTokens.",
+    "standfast.locks.run_locks.RunLease.expect.",
+    "standfast.locks.run_locks.RunLease.extend.",
+    "standfast.locks.run_locks.RunLocks.",
+    "standfast.locks.locks.Semaphore.",
     "standfast.stores.protocol.Capabilities.",
-    "standfast.workflows.declaring.definition.Workflow.",
-    "standfast.workflows.starting.",
+    "standfast.workflows.definition.Workflow.",
+    "standfast.workflows.",
 )
 """What Standfast itself makes or calls, with values that it has checked; options of URLs are read as text before."""
 
@@ -79,7 +79,7 @@ def test_no_public_parameter_is_a_bare_number_of_seconds() -> None:
     bare = [name for name, said in parameters() if "float" in said and "timedelta" not in said]
     given = [name for name in bare if not name.startswith(OURS) and ".options.Options." not in name]
     lengths = [name for name in given if name.rpartition(".")[2] not in NO_LENGTHS]
-    assert lengths == ["standfast.stores.postgresql.working.SqlWork.seconds"]  # what it was given, in seconds
+    assert lengths == ["standfast.stores.postgresql.transactions.SqlWork.seconds"]  # what it was given, in seconds
 
 
 @sf.workflow

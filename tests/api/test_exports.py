@@ -29,7 +29,7 @@ PACKAGES = {name: module for name, module in MODULES.items() if hasattr(module, 
 MADE_TO_BE_SUBCLASSED = (
     "standfast.testing.conformance",
     "standfast.scope.Scope",
-    "standfast.locks.state.by_hand.LockByHand",
+    "standfast.locks.manual.LockByHand",
 )
 
 

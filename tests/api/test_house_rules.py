@@ -55,7 +55,7 @@ def test_a_line_that_says_why_may_break_a_rule() -> None:
 def test_the_one_module_may_do_its_work() -> None:
     """The clock module reads time; the offload module starts threads."""
     assert broken("now = time.time()", Path("src/standfast/clock.py")) == []
-    assert broken("threading.Thread()", Path("src/standfast/offload.py")) == []
+    assert broken("threading.Thread()", Path("src/standfast/threads.py")) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import uvicorn
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.transports.app import App
+    from standfast.web.app import App
 
 
 @asynccontextmanager

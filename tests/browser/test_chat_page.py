@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.transports.app import App
-from standfast.transports.chat.declaring import Chat
+from standfast.web.app import App
+from standfast.web.chat import Chat
 from tests.browser.chromium import started, window
 from tests.browser.serving import served
 

@@ -13,16 +13,15 @@ from standfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from standfast.flows.arbiters.manners import manner_of
-from standfast.flows.arbiters.protocol import Ask, Beside, Manner
-from standfast.flows.arbiters.sole import SITE
+from standfast.flows.arbiter.in_memory import SITE
+from standfast.flows.arbiter.protocol import Ask, Beside, Manner, manner_of
 from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
-from standfast.locks.driving.turning_out import turn_out
+from standfast.locks.inspect import turn_out
 from standfast.space import lines_of
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
-    from standfast.flows.arbiters.protocol import Arbiter, Turn
+    from standfast.flows.arbiter.protocol import Arbiter, Turn
     from standfast.keys import RecordKey
     from standfast.space import Space
     from standfast.stores.protocol import Change, Snapshot

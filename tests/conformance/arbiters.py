@@ -17,8 +17,7 @@ from standfast.errors import (
     RequestRejectedError,
     RequestSupersededError,
 )
-from standfast.flows.arbiters.manners import manner_of
-from standfast.flows.arbiters.protocol import JoinsError, Stop
+from standfast.flows.arbiter.protocol import JoinsError, Stop, manner_of
 from standfast.flows.policies import Queue
 from tests.conformance.arbiter_visits import (
     HASTY,
@@ -35,7 +34,7 @@ from tests.conformance.arbiter_visits import (
 )
 
 if TYPE_CHECKING:
-    from standfast.flows.arbiters.protocol import Arbiter
+    from standfast.flows.arbiter.protocol import Arbiter
     from standfast.space import Space
 
     Pair: TypeAlias = tuple[Arbiter, Arbiter]

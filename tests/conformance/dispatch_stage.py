@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 import pytest
 
 import standfast as sf
-from standfast.flows.dispatch import Dispatcher
+from standfast.flows.dispatcher import Dispatcher
 from standfast.flows.records import SESSIONS, session_key
 
 if TYPE_CHECKING:

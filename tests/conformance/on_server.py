@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

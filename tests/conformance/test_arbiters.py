@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import standfast as sf
-from standfast.flows.arbiters.local import LocalArbiter
-from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.arbiter.in_memory import LocalArbiter
+from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.space import Space
 from standfast.stores import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.arbiters import ArbiterContract
 from tests.conformance.places import OnPostgresql, OnRedis, OnSqlite

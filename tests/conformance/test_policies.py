@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import standfast as sf
-from standfast.flows.dispatch import Dispatcher
+from standfast.flows.dispatcher import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.collecting import CollectingContract, Desk
 from tests.conformance.places import InMemory, OnPostgresql, OnRedis, OnSqlite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance, WorkflowConformance
 from tests.conformance.differential import compare_with_the_model
 from tests.conformance.on_server import OnServer

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
+from standfast.stores.encryption import Keyring, SealedStore
 from standfast.stores.memory import Memory, MemoryBackend
-from standfast.stores.sealing import Keyring, SealedStore
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import StoreConformance
 

@@ -10,16 +10,16 @@ import pytest
 
 import standfast as sf
 from standfast.errors import RequestCancelledError, RequestRejectedError, WorkflowConcurrencyLimitExceededError
-from standfast.flows.dispatch import Dispatcher
+from standfast.flows.dispatcher import Dispatcher
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import ANN, SOON, Stage, arrival, result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from standfast.flows.dispatcher import ArbiterKind
+    from standfast.flows.flow import OnOverlap
     from standfast.flows.handle import Handle
-    from standfast.flows.opening import ArbiterKind
-    from standfast.flows.scheduling import OnOverlap
 
 Pair: TypeAlias = tuple[Dispatcher, Dispatcher]
 

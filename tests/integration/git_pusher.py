@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from examples.gitstore import GitStore, Tree
-from standfast.local import Exclusion
+from standfast.exclusion import Exclusion
 
 
 async def main(working_copy: Path, name: str, times: int) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.gitstore import GitError, GitStore, PushError, Tree, git
-from standfast.local import Backoff, Exclusion
+from standfast.exclusion import Exclusion
+from standfast.exclusion.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from standfast.locks.algebra.entries import Holder
-from standfast.locks.algebra.line import Granted, Line, Waiting, advance, enter, leave, resize, sweep
+from standfast.locks.line import Granted, Holder, Line, Waiting, advance, enter, leave, resize, sweep
 from tests.model.line_world import Algebra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.clock import Instant
-    from standfast.locks.algebra.entries import Entry
+    from standfast.locks.line import Entry
 
     Alive = Callable[[Entry], bool]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from standfast.locks.algebra.line import Rules
+from standfast.locks.line import Rules
 from tests.model.line_world import Step, World, ids, new_grants
 
 

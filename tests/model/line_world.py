@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from msgspec import structs
 
 from standfast.clock import Instant
-from standfast.locks.algebra import line as algebra
-from standfast.locks.algebra.entries import Attended, Entry, Until
-from standfast.locks.algebra.line import Line, Rules
+from standfast.locks import line as algebra
+from standfast.locks.line import Attended, Entry, Line, Rules, Until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from standfast.locks.algebra.entries import Holder
+    from standfast.locks.line import Holder
 
 
 T = TypeVar("T")

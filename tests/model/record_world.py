@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.locks.algebra import record as by_hand
-from standfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
+from standfast.locks import lock_record as by_hand
+from standfast.locks.lock_record import LockHolder, LockRecord, LockWaiter
 from tests.model.line_world import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from standfast.locks.algebra.record import LockPosition, Renewal
+    from standfast.locks.lock_record import LockPosition, Renewal
 
 
 STALE = -1

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from standfast.locks.algebra import record as by_hand
-from standfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
+from standfast.locks import lock_record as by_hand
+from standfast.locks.lock_record import LockHolder, LockRecord, LockWaiter
 from standfast.testing.explorer import Exploration, explore
 from tests.model.record_world import RECORD_PROPERTIES, ByHand, RecordModel, canonical_record
 from tests.sizes import size

@@ -14,7 +14,7 @@ from standfast.errors import HoldTimeoutError, RunFailedError, SignalTimeoutErro
 from standfast.testing.workflows import WorkflowEnvironment, save_history
 
 if TYPE_CHECKING:
-    from standfast.workflows.declaring.definition import Workflow
+    from standfast.workflows.definition import Workflow
 
 FOLDER: Final = Path(__file__).parent / "histories"
 

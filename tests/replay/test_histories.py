@@ -15,7 +15,7 @@ from tests.replay.golden import FOLDER, WORKFLOWS, double
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from standfast.workflows.declaring.definition import Workflow
+    from standfast.workflows.definition import Workflow
 
 HISTORIES: Final = sorted(FOLDER.glob("*.json"))
 each_history = pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)

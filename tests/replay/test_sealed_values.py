@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from standfast.errors import BrokenSealError
-from standfast.stores.sealing import Keyring
+from standfast.stores.encryption import Keyring
 
 KEYRING: Final = Keyring({"golden": bytes(range(32))})
 PLACE: Final = b"place\x00\x01golden\x00\x01"

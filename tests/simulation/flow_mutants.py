@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import structs
 
-from standfast.flows import admitting, ticking, viewing
-from standfast.flows.arbiters import shared
-from standfast.flows.arbiters.line import RequestLine
-from standfast.flows.arbiters.local import LocalArbiter
-from standfast.flows.arbiters.protocol import Beside
-from standfast.flows.arbiters.shared import SharedArbiter
-from standfast.flows.arbiters.shared_turn import SharedTurn
-from standfast.flows.calling import Calls
-from standfast.flows.durable import Performing
+from standfast.flows import dispatcher as admitting
+from standfast.flows import schedules as ticking
+from standfast.flows import view as viewing
+from standfast.flows.arbiter import in_store as shared
+from standfast.flows.arbiter.in_memory import LocalArbiter, RequestLine
+from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
+from standfast.flows.arbiter.protocol import Beside
+from standfast.flows.durable import Outcomes, Performing
 from standfast.flows.idempotency import Claim, fingerprint_of, place_of
-from standfast.flows.outcomes import Outcomes
 from standfast.flows.records import SESSIONS, SessionRecord, session_key
 from standfast.flows.session import apply
+from standfast.flows.task import Calls
 from standfast.stores.protocol import Decision, Put
-from standfast.workflows.starting import collecting
-from standfast.workflows.starting.starting import start
+from standfast.workflows import debounce as collecting
+from standfast.workflows.start import start
 from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import random
 from typing import TYPE_CHECKING, Any, Final, final
 
 import standfast as sf
-from standfast.workflows.storing.values import Signature, signature_of
+from standfast.workflows.values import Signature, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from standfast.flows.flow import OnOverlap
     from standfast.flows.policies import Policy
-    from standfast.flows.scheduling import OnOverlap
     from tests.simulation.flow_watch import FlowWatch
     from tests.simulation.lock_process import Process
 

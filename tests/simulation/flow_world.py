@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
 import standfast as sf
 from standfast.errors import ResultTimeoutError, StandfastError
-from standfast.flows.dispatch import Dispatcher
+from standfast.flows.dispatcher import Dispatcher
 from standfast.stores.memory import Memory
 from standfast.testing import VirtualClock
 from standfast.workflows.engine import Engine

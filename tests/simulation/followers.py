@@ -17,21 +17,21 @@ import click
 import msgspec
 
 import standfast as sf
-from standfast.cli import runs_tail
-from standfast.cli.runs_showing import as_data
-from standfast.cli.targets import Target
+from standfast.cli import runs as runs_tail
+from standfast.cli.runs import as_data
+from standfast.cli.target import Target
 from standfast.errors import RequestCancelledError, RequestFailedError, WorkflowTerminalError
 from standfast.flows.request import Event
 from standfast.locks import StateChanged
 from standfast.space import Space
-from standfast.stores.grouped import GroupedStore
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.stores.protocol import Commit, Put
 from standfast.testing import VirtualClock
-from standfast.transports.chat import feed
-from standfast.transports.mcp.calling import ToolCalls
-from standfast.workflows.operating import awaiting
-from tests.unit.transports.chat.talking import Socket, caller, known_by_header
+from standfast.web.chat import feed
+from standfast.web.mcp import ToolCalls
+from standfast.workflows import queries as awaiting
+from tests.unit.web.chat.talking import Socket, caller, known_by_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping

@@ -14,7 +14,7 @@ from standfast.stores.protocol import Conflict, Put
 from tests.simulation.lock_states import Attempt
 
 if TYPE_CHECKING:
-    from standfast.locks.driving.hold import Hold, Holding
+    from standfast.locks.locks import Hold, Holding
     from standfast.space import Space
     from tests.simulation.lock_program import Site, World
 

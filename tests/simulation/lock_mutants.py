@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.locks.algebra.entries import Waiter
-from standfast.locks.algebra.line import Granted, Line, Waiting, _grant, advance, enter, leave, renew, resize, sweep
-from standfast.locks.driving import acquiring, deciding, requests
-from standfast.locks.driving.hold import Hold
-from standfast.locks.driving.lines import Lines
-from standfast.locks.driving.presence import MARGIN, Presence
-from standfast.locks.driving.records import View
-from standfast.locks.driving.requests import Leave, Left
+from standfast.locks import acquire as acquiring
+from standfast.locks import line_records as requests
+from standfast.locks import line_step as deciding
+from standfast.locks.heartbeat import MARGIN, Presence
+from standfast.locks.line import Granted, Line, Waiter, Waiting, _grant, advance, enter, leave, renew, resize, sweep
+from standfast.locks.line_records import Leave, Left, View
+from standfast.locks.locks import Hold
+from standfast.locks.registry import Lines
 from standfast.stores.protocol import Check, Put
 from tests.model.line_mutants import barging, evicting, immortal_waiters, light_ones_first
 from tests.simulation.hunting import replaced
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from standfast.locks.algebra.entries import Entry, Holder
-    from standfast.locks.driving.acquiring import Wish
-    from standfast.locks.driving.local_line import LocalLine
-    from standfast.locks.driving.requests import Answer, Request
+    from standfast.locks.acquire import Wish
+    from standfast.locks.line import Entry, Holder
+    from standfast.locks.line_driver import LocalLine
+    from standfast.locks.line_records import Answer, Request
     from standfast.stores.protocol import Change, Store
 
     Alive = Callable[[Entry], bool]

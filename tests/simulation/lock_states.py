@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from standfast.locks.algebra.entries import Holder, Waiter
-from standfast.locks.driving.records import Head
+from standfast.locks.line import Holder, Waiter
+from standfast.locks.line_records import Head
 
 if TYPE_CHECKING:
-    from standfast.locks.driving.hold import Hold
+    from standfast.locks.locks import Hold
 
 
 class Attempt(Struct):

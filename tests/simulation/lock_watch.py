@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.keys import RecordKey
-from standfast.locks.algebra.entries import Attended, Entry, Holder, Waiter
-from standfast.locks.driving.records import GRANTS, HEADS, WAITERS
+from standfast.locks.line import Attended, Entry, Holder, Waiter
+from standfast.locks.line_records import GRANTS, HEADS, WAITERS
 from tests.simulation.lock_states import Attempt, Grants, LineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from standfast.clock import Instant
-    from standfast.locks.driving.hold import Hold
+    from standfast.locks.locks import Hold
     from standfast.stores.backend import Applied
     from standfast.stores.memory import Memory
     from tests.simulation.lock_process import Process

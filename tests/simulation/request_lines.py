@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import Struct, field
 
-from standfast.locks.algebra.entries import Waiter
-from standfast.locks.driving.records import HEADS, WAITERS, Head
+from standfast.locks.line import Waiter
+from standfast.locks.line_records import HEADS, WAITERS, Head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from standfast.flows.arbiters import shared_turn
-from standfast.flows.arbiters.line import RequestLine
-from standfast.flows.arbiters.local import LocalArbiter
-from standfast.flows.arbiters.local_turn import LocalTurn
-from standfast.flows.arbiters.shared import SharedArbiter
-from standfast.flows.arbiters.shared_turn import SharedTurn
-from standfast.locks.driving.requests import Along
+from standfast.flows.arbiter import in_store as shared_turn
+from standfast.flows.arbiter.in_memory import LocalArbiter, LocalTurn, RequestLine
+from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
+from standfast.locks.line_records import Along
 from standfast.stores.protocol import Decision
 from tests.simulation.hunting import replaced
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from standfast.flows.arbiters.protocol import Beside, Stop
+    from standfast.flows.arbiter.protocol import Beside, Stop
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Snapshot
 

@@ -7,14 +7,13 @@ import random
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import FlowError, RequestCancelledError, RequestSupersededError, StandfastError, StoreError
-from standfast.flows.arbiters.manners import manner_of
-from standfast.flows.arbiters.protocol import Ask, Beside, JoinsError, Stop
+from standfast.flows.arbiter.protocol import Ask, Beside, JoinsError, Stop, manner_of
 from standfast.flows.policies import Join, Latest, Queue, Reject, Restart
 from standfast.stores.protocol import Put
 from tests.simulation.request_watch import Visit
 
 if TYPE_CHECKING:
-    from standfast.flows.arbiters.protocol import Manner, Turn
+    from standfast.flows.arbiter.protocol import Manner, Turn
     from standfast.stores.protocol import Change, Snapshot
     from tests.simulation.request_world import Site, World
 

@@ -8,9 +8,9 @@ import random
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from standfast.errors import ArbiterUnavailableError, NotTheSoleServerError, StandfastError
-from standfast.flows.arbiters.local import LocalArbiter
-from standfast.flows.arbiters.protocol import Ask, Manner
-from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.arbiter.in_memory import LocalArbiter
+from standfast.flows.arbiter.in_store import SharedArbiter
+from standfast.flows.arbiter.protocol import Ask, Manner
 from standfast.stores.memory import Memory
 from standfast.testing import VirtualClock
 from tests.simulation.lock_process import Process, Roster

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.sizes import rounds
-from tests.unit.local.program import random_actor, run_program
+from tests.unit.exclusion.program import random_actor, run_program
 
 
 @pytest.mark.heavy

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from standfast.flows import declaring
+from standfast.flows import declaration as declaring
 from standfast.testing import simulate
-from standfast.workflows.declaring import definition
+from standfast.workflows import definition
 from tests.simulation.flow_mutants import MUTANTS, mutated
 from tests.simulation.flow_stage import known_signature
 from tests.simulation.flow_world import serve

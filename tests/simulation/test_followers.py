@@ -11,11 +11,11 @@ from unittest.mock import patch
 import pytest
 
 import standfast
-from standfast.flows import declaring
-from standfast.flows.emitting import Journal, Memory
-from standfast.stores.watching import BackendWatch
+from standfast.flows import declaration as declaring
+from standfast.flows.events import Journal, Memory
+from standfast.stores.watch import BackendWatch
 from standfast.testing import simulate
-from standfast.workflows.declaring import definition
+from standfast.workflows import definition
 from tests.simulation.flow_stage import known_signature
 from tests.simulation.followers import OF_REQUESTS, OF_THE_REST, Kind, play, play_request
 from tests.simulation.hunting import hunt, replaced

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast.locks.driving.owners import _held
+from standfast.locks.acquire import _held
 from standfast.testing import simulate
 from tests.simulation.hunting import hunt
 from tests.simulation.lock_mutants import MUTANTS, mutated

@@ -20,7 +20,7 @@ from tests.simulation.lock_watch import LockWatch
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from standfast.locks.driving.hold import Hold
+    from standfast.locks.locks import Hold
     from standfast.space import Space
 
 LEASE = 1.0

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 import pytest
 
 from standfast.errors import RequestSupersededError
-from standfast.flows.arbiters.manners import manner_of
-from standfast.flows.arbiters.protocol import Manner
-from standfast.flows.arbiters.shared import SharedArbiter
+from standfast.flows.arbiter.in_store import SharedArbiter
+from standfast.flows.arbiter.protocol import Manner, manner_of
 from standfast.flows.policies import Latest, Restart
 from standfast.stores.memory import Memory
 from standfast.testing import VirtualClock, simulate

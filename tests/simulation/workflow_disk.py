@@ -11,8 +11,8 @@ from standfast.stores.sqlite import Options, open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
-from standfast.workflows.storing.records import RunKeys
-from standfast.workflows.working.claiming import marks_of
+from standfast.workflows.claims import marks_of
+from standfast.workflows.records import RunKeys
 from tests.simulation.workflow_programs import WORKFLOWS, expected
 from tests.simulation.workflow_world import PATIENCE, Plan
 

@@ -7,30 +7,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from standfast.locks.driving import readying
-from standfast.locks.driving.requests import Leave
+from standfast.locks import line_records as readying
+from standfast.locks.line_records import Leave
 from standfast.stores.protocol import Check, Commit, Conflict, Put
-from standfast.workflows.context import children
-from standfast.workflows.context.riding import Ride
-from standfast.workflows.operating import administration, forcing
-from standfast.workflows.running.activation import Activation
-from standfast.workflows.running.host import Host
-from standfast.workflows.running.journal import Journal
-from standfast.workflows.running.mail import Letter, Mail
-from standfast.workflows.running.replay import LIVE, Live, Mismatch, Replay, show
-from standfast.workflows.starting.posting import Sending
-from standfast.workflows.storing import cutting
-from standfast.workflows.storing.records import CHUNKS, LIVES, Chunk
-from standfast.workflows.working import worker
+from standfast.workflows import admin as administration
+from standfast.workflows import messages as forcing
+from standfast.workflows import parallel as children
+from standfast.workflows import replay as cutting
+from standfast.workflows import worker
+from standfast.workflows.activation import Activation
+from standfast.workflows.inbox import Letter, Mail, Sending
+from standfast.workflows.journal import Journal
+from standfast.workflows.records import CHUNKS, LIVES, Chunk
+from standfast.workflows.replay import LIVE, Live, Mismatch, Replay, show
+from standfast.workflows.runtime import Host
+from standfast.workflows.steps import Ride
 from tests.simulation.hunting import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from contextlib import AbstractContextManager
 
-    from standfast.locks.driving.requests import Answer, Request
+    from standfast.locks.line_records import Answer, Request
     from standfast.stores.protocol import Change, Snapshot
-    from standfast.workflows.storing.records import Life, Mark, RunKeys
+    from standfast.workflows.records import Life, Mark, RunKeys
 
     Patches = tuple[tuple[Any, str, Any], ...]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.locks import Explanation
-    from standfast.locks.locking import DurableLock
+    from standfast.locks.locks import DurableLock
     from standfast.workflows.engine import Engine
     from tests.simulation.workflow_world import Site, World
 

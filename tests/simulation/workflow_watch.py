@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 from msgspec import structs
 
-from standfast.locks.driving.records import GRANTS
-from standfast.workflows.running.replay import branch_of
-from standfast.workflows.storing.records import CHUNKS, LIVES, Life, Mark
+from standfast.locks.line_records import GRANTS
+from standfast.workflows.records import CHUNKS, LIVES, Life, Mark
+from standfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied
     from standfast.stores.memory import Memory
-    from standfast.workflows.context.performing import CurrentStep
+    from standfast.workflows.steps import CurrentStep
     from tests.simulation.lock_process import Process
 
 Attempt = tuple[str, str, int]

@@ -18,8 +18,8 @@ from standfast.errors import (
 )
 from standfast.stores.memory import Memory
 from standfast.testing import VirtualClock
+from standfast.workflows.control import Unload
 from standfast.workflows.engine import Engine
-from standfast.workflows.running.control import Unload
 from tests.simulation.lock_process import CALM, Process
 from tests.simulation.workflow_programs import OPERATED, WORKFLOWS, expected, guarded, queued
 from tests.simulation.workflow_watch import WorkflowWatch
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from standfast.testing import SimulatedLoop
-    from standfast.workflows.context.performing import CurrentStep
-    from standfast.workflows.declaring.definition import Workflow
+    from standfast.workflows.definition import Workflow
+    from standfast.workflows.steps import CurrentStep
 
 PATIENCE: Final = 90.0
 """Seconds after the last fault by which every run has ended."""

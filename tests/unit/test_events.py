@@ -108,7 +108,7 @@ def test_a_request_to_end_the_process_passes_a_hook() -> None:
 def test_a_slow_hook_is_reported_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Who holds up the work is named in the log, and to the other hooks."""
     ticks: Iterator[float] = iter(range(100))
-    monkeypatch.setattr(events._hooks, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(events, "monotonic", lambda: next(ticks))
     heard: list[Event] = []
 
     def dawdle(_event: Event) -> None: ...

@@ -20,22 +20,17 @@ from standfast.clock import Instant
 from standfast.codec import PLAIN
 from standfast.durations import seconds
 from standfast.errors import StandfastError
-from standfast.fencing.header import parse_fence_header
-from standfast.flows.arrival import Principal
+from standfast.fencing import parse_fence_header
+from standfast.flows.request import Principal
 from standfast.keys import RecordKey, decode_parts, display, encode_parts
-from standfast.logs import as_logfmt
-from standfast.masking import mask_message, mask_text, mask_url
-from standfast.stores.opening import file_of
-from standfast.transports.asking import read_after, read_preference
-from standfast.transports.authentication import BearerTokens, token_digest
-from standfast.transports.bodies import content_type, read_json
-from standfast.transports.chains import read_chain
-from standfast.transports.chat.cursor import Seen
-from standfast.transports.gate import route_path
-from standfast.transports.headers import headers_of, raw_headers
-from standfast.transports.loopback import host_of, is_loopback
-from standfast.transports.webhooks.presets import Slack, StandardWebhooks, Stripe
-from standfast.transports.webhooks.untimed import GitHub
+from standfast.log_hook import as_logfmt
+from standfast.redaction import mask_message, mask_text, mask_url
+from standfast.stores.url import file_of
+from standfast.web.asgi import headers_of, host_of, is_loopback, raw_headers
+from standfast.web.auth import BearerTokens, route_path, token_digest
+from standfast.web.call import content_type, read_after, read_chain, read_json, read_preference
+from standfast.web.chat.feed import Seen
+from standfast.web.signatures import GitHub, Slack, StandardWebhooks, Stripe
 from standfast.workflows.schedules.cron import check_cron, zone_of
 
 if TYPE_CHECKING:
@@ -51,64 +46,64 @@ TIMES: Final = 9.0
 
 # What each pattern finds hard: texts that repeat what its parts have in common, and end in something that fits none.
 HARD: Final[dict[str, tuple[str, ...]]] = {
-    "cli.exits._ROLE": (":a:`a.", ":a", "a.", ":a:`~a"),
+    "cli.target._ROLE": (":a:`a.", ":a", "a.", ":a:`~a"),
     "codec._NAME": ("a", "_a1"),
     "codec._NUMBER": ("1", "1:"),
     "codec._QUOTE": ("'", "unknown field ", "unknown field `"),
     "durations._TEXT": (" ", "1", "1.", "a", "1 a "),
-    "fencing.header._VALUE": ("a", "%20", "a;1", ";"),
-    "fencing.sql._IDENTIFIER": ("a", "_1"),
-    "flows.declaring._NAME": ("a", "a-"),
-    "flows.limits._NAME": ("a", "a."),
+    "fencing._VALUE": ("a", "%20", "a;1", ";"),
+    "fencing._IDENTIFIER": ("a", "_1"),
+    "flows.declaration._NAME": ("a", "a-"),
+    "flows.policies._NAME": ("a", "a."),
     "flows.request._EVENT_NAME": ("a", "a."),
-    "logs._BARE": ("a", "a:/"),
-    "logs._WORD_START": ("aA", "a"),
-    "masking._BEFORE_QUERY": ("a", "?"),
-    "masking._CREDENTIALS": ("a", "="),
-    "masking._GAP": ("a", " ", "'"),
-    "masking._HOSTS": ("a", ":", ",", "a:1,", "[::1]", "[:"),
-    "masking._MARKS": ("a", ":@", "/"),
-    "masking._PAIRS": ("a", "&", ";a"),
-    "masking._PAIR_IN_TEXT": ("secret", "token_", "secret=", "password = '", "pwd   ", "apikey-"),
-    "masking._PATH": ("a", "/"),
-    "masking._PLAIN_NAME": ("a", "a."),
-    "masking._PLAIN_USER": ("a", "%"),
-    "masking._PLAIN_VALUE": ("a", ":"),
-    "masking._UNFIT": ("a", "/"),
-    "masking._URL_IN_TEXT": ("a", "a:", "a:/", "a://", "a+.-"),
-    "stores.dynamodb.options._REGION": ("a", "-"),
-    "stores.dynamodb.options._TABLE": ("a", ".-"),
-    "stores.grouped._ATTEMPT": ("0", "0-", "0.", "0/"),
-    "stores.libsql.options._PREFIX": ("a", "_1"),
-    "stores.libsql.trouble._FROZEN": ("standfast frozen ", "standfast ", "1"),
-    "stores.mongodb.options._DATABASE": ("a", "é"),
-    "stores.mongodb.options._PREFIX": ("a", "_1"),
-    "stores.mysql.options._PREFIX": ("a", "_1"),
-    "stores.mysql.options._UNFIT": ("a", "`"),
-    "stores.postgresql.lifelines._LIFELINE": ("0", "p1:", ":0"),
-    "stores.postgresql.migrating._FILE": ("0", "0001_a", "_a"),
-    "stores.postgresql.options._IDENTIFIER": ("a", "_1"),
-    "stores.postgresql.working._ENDS_IT": (" ", "start ", "rollback ", "rollback work ", "begin"),
-    "stores.postgresql.working._OURS": ("standfast", "standfast.", '"standfast" . ', "standfast ", ' ."'),
-    "stores.redis.options._PREFIX": ("a", "_1"),
-    "stores.redis.trouble._ACL": ("can't ", "can't run this ", "no ", "ACL "),
-    "stores.redis.trouble._CODE": ("-", " ", "MOVED", " MOVED", "-NOAUTH"),
-    "stores.sealing.keyring._NAME": ("a", "._-"),
-    "stores.sqlite.lifelines._LIFELINE": ("0", "1:", ":0", "-"),
-    "stores.sqlite.mounts._ESCAPE": ("\\", "\\0", "\\040"),
-    "stores.sqlite.trouble.FROZEN": ("standfast frozen ", "standfast ", "1"),
-    "transports.asking._WAIT": ("wait", "wait ", "wait=", 'wait="', " "),
-    "transports.authentication._DIGEST": ("sha256:", "0"),
-    "transports.chat.cursor._PAIR": ("1", "1:", "1-1"),
-    "transports.problems._WORD": ("aA", "a"),
-    "transports.showing._NEXT_WORD": ("_", "_a"),
-    "transports.webhooks.declaring._NAME": ("a", "a-"),
-    "transports.webhooks.endpoint._PLAIN_ID": ("a", "~"),
-    "workflows.declaring.definition._NAME": ("a", "a: "),
-    "workflows.starting.starting._NEXT": ("~", "~1", "1"),
-    "workflows.starting.starting._TEXT": ("a", "é"),
-    "workflows.storing.failures._NAME": ("a", "_", "__notes__"),
-    "workflows.storing.trace._INSTALLED": ("/site-packages", "/", "/site-packages/"),
+    "log_hook._BARE": ("a", "a:/"),
+    "log_hook._WORD_START": ("aA", "a"),
+    "redaction._BEFORE_QUERY": ("a", "?"),
+    "redaction._CREDENTIALS": ("a", "="),
+    "redaction._GAP": ("a", " ", "'"),
+    "redaction._HOSTS": ("a", ":", ",", "a:1,", "[::1]", "[:"),
+    "redaction._MARKS": ("a", ":@", "/"),
+    "redaction._PAIRS": ("a", "&", ";a"),
+    "redaction._PAIR_IN_TEXT": ("secret", "token_", "secret=", "password = '", "pwd   ", "apikey-"),
+    "redaction._PATH": ("a", "/"),
+    "redaction._PLAIN_NAME": ("a", "a."),
+    "redaction._PLAIN_USER": ("a", "%"),
+    "redaction._PLAIN_VALUE": ("a", ":"),
+    "redaction._UNFIT": ("a", "/"),
+    "redaction._URL_IN_TEXT": ("a", "a:", "a:/", "a://", "a+.-"),
+    "stores.dynamodb.connection._REGION": ("a", "-"),
+    "stores.dynamodb.connection._TABLE": ("a", ".-"),
+    "stores.group_commit._ATTEMPT": ("0", "0-", "0.", "0/"),
+    "stores.libsql.__init__._PREFIX": ("a", "_1"),
+    "stores.libsql.hrana._FROZEN": ("standfast frozen ", "standfast ", "1"),
+    "stores.mongodb.__init__._DATABASE": ("a", "é"),
+    "stores.mongodb.__init__._PREFIX": ("a", "_1"),
+    "stores.mysql.connection._PREFIX": ("a", "_1"),
+    "stores.mysql.connection._UNFIT": ("a", "`"),
+    "stores.postgresql.liveness._LIFELINE": ("0", "p1:", ":0"),
+    "stores.postgresql.server._FILE": ("0", "0001_a", "_a"),
+    "stores.postgresql.__init__._IDENTIFIER": ("a", "_1"),
+    "stores.postgresql.transactions._ENDS_IT": (" ", "start ", "rollback ", "rollback work ", "begin"),
+    "stores.postgresql.transactions._OURS": ("standfast", "standfast.", '"standfast" . ', "standfast ", ' ."'),
+    "stores.redis.__init__._PREFIX": ("a", "_1"),
+    "stores.redis.connection._ACL": ("can't ", "can't run this ", "no ", "ACL "),
+    "stores.redis.connection._CODE": ("-", " ", "MOVED", " MOVED", "-NOAUTH"),
+    "stores.encryption._NAME": ("a", "._-"),
+    "stores.sqlite.locks._LIFELINE": ("0", "1:", ":0", "-"),
+    "stores.sqlite.file._ESCAPE": ("\\", "\\0", "\\040"),
+    "stores.sqlite.database.FROZEN": ("standfast frozen ", "standfast ", "1"),
+    "web.call._WAIT": ("wait", "wait ", "wait=", 'wait="', " "),
+    "web.auth._DIGEST": ("sha256:", "0"),
+    "web.chat.feed._PAIR": ("1", "1:", "1-1"),
+    "web.problems._WORD": ("aA", "a"),
+    "web.problems._NEXT_WORD": ("_", "_a"),
+    "web.webhooks._NAME": ("a", "a-"),
+    "web.deliveries._PLAIN_ID": ("a", "~"),
+    "workflows.definition._NAME": ("a", "a: "),
+    "workflows.start._NEXT": ("~", "~1", "1"),
+    "workflows.start._TEXT": ("a", "é"),
+    "workflows.failures._NAME": ("a", "_", "__notes__"),
+    "workflows.failures._INSTALLED": ("/site-packages", "/", "/site-packages/"),
 }
 
 

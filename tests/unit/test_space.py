@@ -10,7 +10,7 @@ import standfast as sf
 from standfast.errors import InvalidChangeError, InvalidKeyError, NotAKeyError, StoreClosedError, UnsuitableStoreError
 from standfast.space import Space
 from standfast.stores import Commit, Decision, Put, Wake
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from standfast.testing import NonAtomicStore
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from standfast.errors import InvalidWorkflowError
 from standfast.events import Event, RunCodeDiffers, RunConflicts
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.testing.workflows.observing import outcome_of
-from standfast.workflows.context.context import Context
-from standfast.workflows.running.activation import Activation
-from standfast.workflows.storing.cutting import cut_at, cut_for_retry
-from standfast.workflows.storing.records import HEADERS, LIVES, Life, Mark, RunKeys
-from standfast.workflows.working.claiming import marks_of
+from standfast.workflows.activation import Activation
+from standfast.workflows.claims import marks_of
+from standfast.workflows.context import Context
+from standfast.workflows.records import HEADERS, LIVES, Life, Mark, RunKeys
+from standfast.workflows.replay import cut_at, cut_for_retry
 from tests.workflows_corpus.corpus import CORPUS
 from tests.workflows_corpus.of_locks import LOSING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     import standfast as sf
-    from standfast.workflows.storing.records import Header
+    from standfast.workflows.records import Header
     from tests.workflows_corpus.shape import Shape
 
     Cut = Callable[[], list[Mark]]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, final
 
 from standfast.clock import monotonic
 from standfast.errors import StoreClosedError
-from standfast.offload import start_loop
-from standfast.stores.forks import ForkGuard, run_in_forked_child
+from standfast.stores.liveness import ForkGuard, run_in_forked_child
+from standfast.threads import start_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

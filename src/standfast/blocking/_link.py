@@ -11,7 +11,7 @@ from standfast.blocking._background import Background, Call, background, call
 from standfast.blocking._refusals import refuse_green_threads, refuse_running_loop
 from standfast.errors import StoreClosedError
 from standfast.space import Space as AsyncSpace
-from standfast.stores.forks import run_in_forked_child
+from standfast.stores.liveness import run_in_forked_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

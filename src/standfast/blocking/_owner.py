@@ -8,7 +8,7 @@ import threading
 from typing import Final
 
 from standfast.ids import new_id
-from standfast.stores.forks import ForkGuard
+from standfast.stores.liveness import ForkGuard
 
 _mine: Final = threading.local()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.locks import DurableMutex as AsyncDurableMutex
 from standfast.locks import DurableSemaphore as AsyncDurableSemaphore
-from standfast.locks.state.by_hand import LEASE, POLL
+from standfast.locks.manual import LEASE, POLL
 
 if TYPE_CHECKING:
     from standfast.blocking.states import AtomicState

@@ -11,13 +11,12 @@ from standfast.blocking.run import Run, as_blocking
 from standfast.blocking.schedules import Schedules
 from standfast.blocking.space import Space, link_of
 from standfast.blocking.space import open as open_space
-from standfast.locks.options import DEFAULT_LEASE
+from standfast.locks.locks import DEFAULT_LEASE
+from standfast.workflows.client import Run as AsyncRun
 from standfast.workflows.engine import LINGER
 from standfast.workflows.engine import Engine as AsyncEngine
-from standfast.workflows.handle import Run as AsyncRun
-from standfast.workflows.running.host import MOST_DEATHS
-from standfast.workflows.running.threads import MOST
-from standfast.workflows.working.worker import GRACE
+from standfast.workflows.runtime import MOST, MOST_DEATHS
+from standfast.workflows.worker import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Hook
     from standfast.space import Space as AsyncSpace
-    from standfast.stores.credentials import Credentials
-    from standfast.stores.sealing.keyring import Keyring
-    from standfast.workflows.declaring.definition import Step
+    from standfast.stores.encryption import Keyring
+    from standfast.stores.url import Credentials
+    from standfast.workflows.definition import Step
     from standfast.workflows.engine import Runnable
-    from standfast.workflows.schedules.specification import Schedule
+    from standfast.workflows.schedules.spec import Schedule
 
     Workflows: TypeAlias = Iterable[Runnable] | Mapping[str, Runnable]
 

@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from standfast.blocking.engine_link import EngineLink
     from standfast.blocking.states import Slots
     from standfast.durations import Duration
-    from standfast.stores.joining import Talk
+    from standfast.stores.user_transactions import Talk
+    from standfast.workflows.client import Run as AsyncRun
     from standfast.workflows.client import SignalOptions
-    from standfast.workflows.declaring.definition import Bound, Workflow
+    from standfast.workflows.definition import Bound, Workflow
     from standfast.workflows.engine import Engine as AsyncEngine
-    from standfast.workflows.handle import Run as AsyncRun
-    from standfast.workflows.operating.information import HistoryEntry, Page, RunInfo
-    from standfast.workflows.starting.start_or_signal import OnTerminal, Outcome
-    from standfast.workflows.starting.starting import Started
-    from standfast.workflows.starting.target import StartOptions, Unknown
+    from standfast.workflows.queries import HistoryEntry, Page, RunInfo
+    from standfast.workflows.records import Started
+    from standfast.workflows.start import OnTerminal, Outcome, StartOptions, Unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from msgspec import Struct
 from standfast.blocking._background import Background, Call, call
 from standfast.blocking._refusals import refuse_running_loop
 from standfast.errors import EngineNotOpenError, InvalidWorkflowError
-from standfast.stores.forks import run_in_forked_child
+from standfast.stores.liveness import run_in_forked_child
 from standfast.workflows.engine import Engine as AsyncEngine
 
 if TYPE_CHECKING:

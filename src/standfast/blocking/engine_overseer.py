@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from standfast.durations import Duration
-    from standfast.workflows.declaring.definition import Workflow
-    from standfast.workflows.operating.information import RunInfo
-    from standfast.workflows.working.recovering import Looked, Recovered
+    from standfast.workflows.claims import Looked, Recovered
+    from standfast.workflows.definition import Workflow
+    from standfast.workflows.queries import RunInfo
 
 
 class Overseer(Client):
@@ -59,7 +59,7 @@ class Overseer(Client):
             limit: How many at most.
 
         Returns:
-            What became of each; see :class:`~standfast.workflows.working.recovering.Looked`.
+            What became of each; see :class:`~standfast.workflows.claims.Looked`.
         """
         return self._link.call(lambda engine: engine.sweep(limit))
 

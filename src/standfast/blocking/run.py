@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from standfast.workflows.handle import Run as AsyncRun
+from standfast.workflows.client import Run as AsyncRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from standfast.blocking.engine_link import EngineLink
     from standfast.durations import Duration
-    from standfast.workflows.declaring.definition import Workflow
-    from standfast.workflows.operating.information import HistoryEntry, RunInfo
+    from standfast.workflows.definition import Workflow
+    from standfast.workflows.queries import HistoryEntry, RunInfo
 
 R = TypeVar("R")
 T = TypeVar("T")

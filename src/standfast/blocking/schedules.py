@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from standfast.blocking.engine_link import EngineLink
-    from standfast.workflows.schedules.information import ScheduleInfo
-    from standfast.workflows.schedules.schedules import Exists
+    from standfast.workflows.schedules.schedules import Exists, ScheduleInfo
     from standfast.workflows.schedules.schedules import Schedules as AsyncSchedules
-    from standfast.workflows.schedules.specification import Overlap, Schedule
+    from standfast.workflows.schedules.spec import Overlap, Schedule
 
 T = TypeVar("T")
 

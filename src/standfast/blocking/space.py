@@ -12,8 +12,8 @@ from standfast.blocking.rates import RateLimiter
 from standfast.blocking.runs import RunLocks
 from standfast.blocking.states import Slots
 from standfast.blocking.watching import Watch
-from standfast.locks.options import DEFAULT_LEASE
-from standfast.masking import mask_url
+from standfast.locks.locks import DEFAULT_LEASE
+from standfast.redaction import mask_url
 from standfast.space import Space as AsyncSpace
 from standfast.space import open as open_async
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.keys import Key, RecordKey
     from standfast.locks import Explanation, LineSummary
-    from standfast.stores.credentials import Credentials
+    from standfast.stores.encryption import Keyring
     from standfast.stores.protocol import Change, Commit, Conflict, Decided, Decision, Snapshot, Wake, Worked
-    from standfast.stores.sealing.keyring import Keyring
+    from standfast.stores.url import Credentials
 
 T = TypeVar("T")
 
@@ -247,7 +247,7 @@ def open(  # noqa: A001 -- used as blocking.open
     All spaces of a process share one event loop in a thread of its own, which is started here if it does not run yet.
 
     Args:
-        url: Which store: ``sqlite:///standfast.db``, ``memory://``. See :func:`standfast.stores.opening.open_store`.
+        url: Which store: ``sqlite:///standfast.db``, ``memory://``. See :func:`standfast.stores.url.open_store`.
         namespace: Keeps deployments on one store apart; commits and scans stay inside one.
         tenant: Keeps the users of one deployment apart.
         lease: How long others wait for this process, if it is not heard of any more, before they take over what it

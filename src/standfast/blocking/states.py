@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, final, ove
 
 from standfast.blocking._background import call
 from standfast.blocking._link import Bound, Link
-from standfast.locks.state.atomic_state import MAX_RETRIES
-from standfast.locks.state.events import LONGEST_BACKLOG
+from standfast.locks.state import LONGEST_BACKLOG, MAX_RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.blocking.run import Run
 from standfast.errors import UnsuitableConnectionError
-from standfast.stores.guests import guest_of
-from standfast.stores.joining import converse_blocking
+from standfast.stores.user_transactions import converse_blocking, guest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from standfast.blocking.engine_link import EngineLink
-    from standfast.stores.joining import Talk
-    from standfast.workflows.declaring.definition import Workflow
+    from standfast.stores.user_transactions import Talk
+    from standfast.workflows.definition import Workflow
     from standfast.workflows.engine import Engine as AsyncEngine
-    from standfast.workflows.starting.creating import Started
+    from standfast.workflows.records import Started
 
 
 def start_within(

@@ -2,3 +2,71 @@
 
 Nothing else of the package imports it, so a program that uses Standfast as a library does not load it.
 """
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any, Final, final
+
+import click
+
+from standfast.cli.locks import locks
+from standfast.cli.run import run
+from standfast.cli.target import Target, completion, fail, target_options
+from standfast.errors import StandfastError
+
+# A fixed table, never data. What they need would delay every ``standfast run``.
+_LOADED_LATER: Final = {
+    "export": ("standfast.cli.store", "export_all"),
+    "fence": ("standfast.cli.store", "fence_all"),
+    "import": ("standfast.cli.store", "import_all"),
+    "mcp": ("standfast.cli.serve", "mcp"),
+    "runs": ("standfast.cli.runs", "runs"),
+    "serve": ("standfast.cli.serve", "serve"),
+    "thaw": ("standfast.cli.store", "thaw"),
+    "worker": ("standfast.cli.worker", "worker"),
+}
+
+
+@final
+class _Application(click.Group):
+    """Shows errors of ours as messages; a traceback is for what nobody expected."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *_LOADED_LATER})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name."""
+        if cmd_name in _LOADED_LATER and cmd_name not in self.commands:
+            module, name = _LOADED_LATER[cmd_name]
+            self.add_command(getattr(import_module(module), name))  # rule: the module comes from the fixed table above
+        return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- whatever a command returns
+        try:
+            return super().invoke(ctx)
+        except StandfastError as problem:
+            fail(problem)
+
+
+@click.group(cls=_Application, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="standfast", prog_name="standfast", message="%(prog)s %(version)s")
+@target_options
+@click.pass_context
+def application(context: click.Context) -> None:
+    """Durable locks, workflows and flows: look at them, operate on them, and run them."""
+    context.ensure_object(Target)
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+
+
+application.add_command(completion)
+application.add_command(locks)
+application.add_command(run)
+
+
+def main() -> None:
+    """Run the command with the arguments of this process, and exit."""
+    application(prog_name="standfast")

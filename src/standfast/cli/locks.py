@@ -2,13 +2,226 @@
 
 from __future__ import annotations
 
-import click
+import asyncio
+from typing import TYPE_CHECKING, Any
 
-from standfast.cli.locks_explain import explain_lock
-from standfast.cli.locks_inspect import inspect_lock
-from standfast.cli.locks_list import list_locks
-from standfast.cli.locks_release import release_lock
-from standfast.cli.locks_withdraw import withdraw_waiter
+import click
+import msgspec
+
+from standfast.cli.output import json_option, print_explanation, print_json, print_table
+from standfast.cli.target import NOT_THERE, Target, confirm, end, key_arguments, key_of, target_options, yes_option
+from standfast.locks.inspect import LISTED, MOST_LISTED, length, one_line, stored_records
+from standfast.scope import address_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from standfast.keys import Key
+    from standfast.locks.inspect import ExplainedHolder, Explanation, LineSummary
+
+
+# --- ``standfast locks explain``: who holds a key, who waits for it, and how long it may take ----------------------
+
+
+@click.command("explain")
+@key_arguments
+@click.option(
+    "--limit", type=click.IntRange(0, MOST_LISTED), default=LISTED, show_default=True, help="Waiters to list."
+)
+@json_option
+@target_options
+@click.pass_obj
+def explain_lock(target: Target, words: tuple[str, ...], family: str | None, limit: int, *, as_json: bool) -> None:
+    """Say who holds KEY and who waits for it, since when, and how long it may take.
+
+    Nothing is changed by looking. The same answer as lock.explain() in Python.
+    """
+    told = asyncio.run(_explain(target, key_of(words, family), limit))
+    if as_json:
+        print_json(told.as_json())
+    else:
+        print_explanation(told.as_text())
+
+
+async def _explain(target: Target, key: Key | str, limit: int) -> Explanation:
+    async with target.opened() as space:
+        return await space.explain(key, limit=limit)
+
+
+# --- ``standfast locks inspect``: the records of a line, as they are stored ----------------------------------------
+
+
+@click.command("inspect")
+@key_arguments
+@click.option(
+    "--limit", type=click.IntRange(0, MOST_LISTED), default=LISTED, show_default=True, help="Waiters to show."
+)
+@json_option
+@target_options
+@click.pass_obj
+def inspect_lock(target: Target, words: tuple[str, ...], family: str | None, limit: int, *, as_json: bool) -> None:
+    """Show what is stored for KEY: its head, grants, presences and waiters, with their versions.
+
+    For reports of trouble. To find out who holds a key, use explain. Nothing is changed by looking.
+    """
+    records = asyncio.run(_read(target, key_of(words, family), limit))
+    if as_json:
+        print_json({"records": records})
+        return
+    for record in records:
+        _print(record)
+    if not records:
+        click.echo("nothing is stored: nobody holds it and nobody waits for it")
+
+
+async def _read(target: Target, key: Key | str, limit: int) -> list[dict[str, Any]]:
+    async with target.opened() as space:
+        return await stored_records(space, address_of(key), limit=limit)
+
+
+def _print(record: dict[str, Any]) -> None:
+    version, expires_at = record["version"], record["expires_at"]
+    expiry = "" if expires_at is None else f", expires at {expires_at}"
+    click.echo(click.style(f"{record['record']} {record['parts']}, version {version}{expiry}", bold=True))
+    click.echo("  " + msgspec.json.encode(record["value"]).decode())
+
+
+# --- ``standfast locks list``: which keys are held or waited for ---------------------------------------------------
+
+
+@click.command("list")
+@click.option("--limit", type=click.IntRange(1), default=1_000, show_default=True, help="How many to list.")
+@json_option
+@target_options
+@click.pass_obj
+def list_locks(target: Target, limit: int, *, as_json: bool) -> None:
+    """List the keys that are held or waited for. Nothing is changed by looking."""
+    found = asyncio.run(_read_lines(target, limit + 1))
+    listed, more = found[:limit], len(found) > limit
+    if as_json:
+        print_json({"lines": [line.as_json() for line in listed], "more": more})
+    elif listed:
+        print_table(("KEY", "KIND", "HOLDERS", "WAITING", "HELD FOR"), [_row(line) for line in listed])
+        if more:
+            click.echo(f"and more; list them with --limit {limit * 10}")
+    else:
+        click.echo("no key is held or waited for")
+
+
+async def _read_lines(target: Target, most: int) -> list[LineSummary]:
+    found: list[LineSummary] = []
+    async with target.opened() as space:
+        async for line in space.lines():
+            found.append(line)
+            if len(found) == most:
+                break
+    return found
+
+
+def _row(line: LineSummary) -> tuple[str, ...]:
+    of = f" of {line.permits}" if line.kind == "semaphore" else ""
+    held = "" if line.held_for is None else length(line.held_for)
+    return one_line(line.key), line.kind, f"{line.holders}{of}", str(line.waiting), held
+
+
+# --- ``standfast locks release``: turn out a holder by force -------------------------------------------------------
+
+
+@click.command("release")
+@key_arguments
+@click.option("--entry", metavar="ID", help="The holder with this entry; see explain.")
+@click.option("--holder", metavar="OWNER", help="The holder with this owner; see explain.")
+@click.option("--all", "everybody", is_flag=True, help="All who hold it.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def release_lock(target: Target, /, words: tuple[str, ...], family: str | None, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Release KEY by force: its holder no longer holds it, and whoever is next does.
+
+    The fence moves on: what the former holder still writes with its own is refused. If its process lives, its body is
+    cancelled. Without --entry, --holder or --all there must be just one holder.
+    """
+    asyncio.run(_release(target, key_of(words, family), options))
+
+
+async def _release(target: Target, key: Key | str, options: dict[str, Any]) -> None:
+    async with target.opened() as space:
+        told = await space.explain(key, limit=0)
+        chosen = _choose(told, options)
+        owners = ", ".join(one_line(holder.owner) for holder in chosen)
+        confirm(f"Release {one_line(told.key)} by force, held by {owners}?", yes=options["yes"])
+        lock = space.mutex(key)
+        released = [holder for holder in chosen if await lock.force_release(holder.entry)]
+    _report(told.key, released, as_json=options["as_json"])
+
+
+def _choose(told: Explanation, options: dict[str, Any]) -> Sequence[ExplainedHolder]:
+    entry, owner, everybody = options["entry"], options["holder"], options["everybody"]
+    chosen = [
+        holder
+        for holder in told.holders
+        if (entry is None or holder.entry == entry) and (owner is None or holder.owner == owner)
+    ]
+    if not chosen:
+        advice = "One that waits is turned out by: standfast locks withdraw" if entry else ""
+        named: str = entry or owner or ""
+        who = f"{one_line(named)} does not hold" if named else "nobody holds"
+        end(f"{who} {one_line(told.key)}", NOT_THERE, advice)
+    if len(chosen) > 1 and not everybody:
+        entries = ", ".join(holder.entry for holder in chosen[:10])
+        raise click.UsageError(f"There are {len(chosen)} holders; choose with --entry ID, or take --all: {entries}")
+    return chosen
+
+
+def _report(key: str, released: Sequence[ExplainedHolder], *, as_json: bool) -> None:
+    if as_json:
+        facts = [{"entry": each.entry, "owner": each.owner, "fence": each.fence} for each in released]
+        print_json({"key": key, "released": facts})
+    for holder in released if not as_json else ():
+        click.echo(
+            f"released {one_line(key)}: {one_line(holder.owner)} no longer holds it; fence {holder.fence} is void"
+        )
+    if not released:
+        end(f"nobody was turned out of {one_line(key)}: whoever held it left meanwhile", NOT_THERE)
+
+
+# --- ``standfast locks withdraw``: turn out a waiter ---------------------------------------------------------------
+
+
+@click.command("withdraw")
+@key_arguments
+@click.option("--entry", metavar="ID", required=True, help="The waiter with this entry; see explain.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def withdraw_waiter(
+    target: Target, words: tuple[str, ...], family: str | None, entry: str, *, yes: bool, as_json: bool
+) -> None:
+    """Turn out one who waits for KEY. One that holds it by now keeps it: use release for that.
+
+    If its process lives, it is told with WithdrawnError and does not come back by itself.
+    """
+    key = key_of(words, family)
+    confirm(f"Withdraw {one_line(entry)} from the line of {one_line(str(key))}?", yes=yes)
+    if not asyncio.run(_withdraw(target, key, entry)):
+        advice = (
+            "See who does with: standfast locks explain. One that holds it is turned out by: standfast locks release"
+        )
+        end(f"{one_line(entry)} does not wait for {one_line(str(key))}", NOT_THERE, advice)
+    if as_json:
+        print_json({"key": str(key), "withdrawn": entry})
+    else:
+        click.echo(f"withdrawn from {one_line(str(key))}: {one_line(entry)} no longer waits")
+
+
+async def _withdraw(target: Target, key: Key | str, entry: str) -> bool:
+    async with target.opened() as space:
+        return await space.mutex(key).withdraw(entry)
+
+
+# --- ``standfast locks``: look at locks, and operate on them -------------------------------------------------------
 
 
 @click.group()

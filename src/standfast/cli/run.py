@@ -3,26 +3,319 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
+from msgspec import Struct
 
-from standfast.cli.exits import NOT_EXECUTABLE, NOT_FOUND, NOT_FREE, NOT_RUN, end, fail
-from standfast.cli.naming import complete_key, family_option, key_of
-from standfast.cli.running import Job, run_job
-from standfast.cli.targets import Target, target_options
+import standfast as sf
+from standfast.cli.output import Foreground, arrange, tell_of_wait
+from standfast.cli.target import (
+    LOST,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    NOT_FREE,
+    NOT_RUN,
+    SIGNALLED,
+    Target,
+    complete_key,
+    end,
+    fail,
+    family_option,
+    key_of,
+    target_options,
+)
 from standfast.durations import seconds, typed
 from standfast.errors import HoldTimeoutError, StandfastError, WithdrawnError, WouldWaitError
-from standfast.locks.options import LONGEST_NOTE
+from standfast.keys import Key
+from standfast.locks.acquire import owner_of_task
+from standfast.locks.inspect import one_line
+from standfast.locks.locks import LONGEST_NOTE, Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    import standfast as sf
-    from standfast.keys import Key
-    from standfast.locks import Holding, HoldOptions
+    from standfast.cli.output import Arrangement
+    from standfast.locks.locks import Hold, HoldOptions
+
+
+# --- become a command: a step between ``standfast run`` and the command, in a process of its own -------------------
+#
+# What has to be done between fork and exec is done here, by a fresh interpreter, since code of a process with threads
+# cannot be relied on there. It loads nothing but the standard library, and is started as a file.
+
+CANNOT_RUN: Final = 126
+COMMAND_NOT_FOUND: Final = 127
+_PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+
+TAMED: Final = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python handles in its own way, and a command should find as usual."""
+
+
+def die_with(parent: int) -> None:
+    """Ask to be killed when the parent dies, where the platform can do that; end at once if it is dead already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(CANNOT_RUN)
+
+
+def take_terminal() -> None:
+    """Become the foreground of the terminal, so that what is typed there reaches this process."""
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    try:
+        os.tcsetpgrp(0, os.getpgrp())
+    except OSError:  # the terminal is gone; the command will find out
+        return
+    finally:
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+
+
+def main() -> None:
+    """Do it: ``becoming.py PARENT terminal|none COMMAND...``."""
+    parent, terminal, *command = sys.argv[1:]
+    die_with(int(parent))
+    if terminal == "terminal":
+        take_terminal()
+    for number in TAMED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        os.execvp(command[0], command)  # noqa: S606 -- that is what it is for, and no shell is involved
+    except OSError as problem:
+        message = f"standfast: {command[0]} cannot be run: {problem.strerror}\n"
+        os.write(2, message.encode(errors="backslashreplace"))
+        os._exit(COMMAND_NOT_FOUND if isinstance(problem, FileNotFoundError) else CANNOT_RUN)
+
+
+if __name__ == "__main__":
+    main()
+
+
+# --- A command as our child: started so that it does not outlive us, signalled, watched, and ended -----------------
+
+BECOMING: Final = Path(__file__).with_name("becoming.py")
+
+PASSED_ON: Final = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""The signals that are meant for the command."""
+
+FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
+"""Those that a terminal sends to everybody in the foreground."""
+
+
+@final
+class Child:
+    """A running command. ``ended`` is its exit code, once it has one."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        arrangement: Arrangement,
+        may_go_on: Callable[[], bool],
+    ) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+        self._is_shared: Final = arrangement == "shared"
+        self._foreground: Final = Foreground(arrangement)
+        self._may_go_on: Final = may_go_on
+        self._is_ending = False
+        self.ended: Final[asyncio.Future[int]] = self._loop.create_future()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._look)
+        self._process: Final = _start(command, environment, arrangement)
+        self._look()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the command."""
+        return self._process.pid
+
+    def send(self, number: int) -> None:
+        """Send it a signal; to its whole group, if it has one of its own."""
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                (os.kill if self._is_shared else os.killpg)(self._process.pid, number)
+
+    def pass_on(self, number: int) -> None:
+        """Send it a signal that was sent to us, unless the terminal has sent it to both."""
+        if not (self._is_shared and number in FROM_TERMINAL):
+            self.send(number)
+
+    async def end(self, grace: float) -> None:
+        """End it: politely, and after ``grace`` seconds by force."""
+        self._is_ending = True
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+        await asyncio.wait({self.ended}, timeout=grace)
+        self.send(signal.SIGKILL)
+        await self.ended
+
+    def _look(self) -> None:
+        """See whether it has stopped or ended."""
+        while not self.ended.done():
+            flags = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+            seen = os.waitid(os.P_PID, self._process.pid, flags)
+            if seen is None:
+                return
+            if seen.si_code not in {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}:
+                os.waitpid(self._process.pid, os.WUNTRACED | os.WNOHANG)
+                self._stop_too()
+                continue
+            if self._is_ending:  # what is left of its group, while nobody else can have its number
+                self.send(signal.SIGKILL)
+            self._reap()
+
+    def _reap(self) -> None:
+        _, status = os.waitpid(self._process.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = code
+        self._foreground.take_back()
+        self._loop.remove_signal_handler(signal.SIGCHLD)
+        self.ended.set_result(code if code >= 0 else SIGNALLED - code)
+
+    def _stop_too(self) -> None:
+        """Stop with it, as a shell expects of a job, and go on with it if the lock is still held by then."""
+        if not self._foreground.is_ours_to_give:
+            return
+        self._foreground.take_back()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if self._may_go_on():
+            self._foreground.give(self._process.pid)
+            self.send(signal.SIGCONT)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], arrangement: Arrangement) -> subprocess.Popen[bytes]:
+    step = [sys.executable, "-I", "-S", str(BECOMING), str(os.getpid())]
+    terminal = "terminal" if arrangement == "terminal" else "none"
+    # Until it is the command it must not hear what is meant for the command.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    try:
+        return subprocess.Popen(  # noqa: S603 -- running what the user names is the purpose, and no shell is involved
+            [*step, terminal, *command], env=environment, process_group=None if arrangement == "shared" else 0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- running a command for as long as a lock is held, and no longer ------------------------------------------------
+
+
+class Job(Struct, frozen=True):
+    """What to run, and under which lock.
+
+    ``holding`` makes the lock of a space, with ``on_lost="tell"``; ``grace`` is how many seconds the command has to end
+    when the lock is lost.
+    """
+
+    command: tuple[str, ...]
+    key: Key | str
+    holding: Callable[[sf.Space], Holding]
+    grace: float
+
+
+async def run_job(target: Target, job: Job) -> int:
+    """Run a command under its lock and return the exit code to end with."""
+    signals = _Signals()
+    try:
+        async with target.opened(create=True) as space, _told_of(space, job.key) as done, job.holding(space) as hold:
+            done()
+            return await _run_under(hold, job, signals)
+    except asyncio.CancelledError:
+        if signals.heard is None:
+            raise
+        return SIGNALLED + signals.heard
+
+
+@contextlib.asynccontextmanager
+async def _told_of(space: sf.Space, key: Key | str) -> AsyncGenerator[Callable[[], object]]:
+    """Tell a terminal about the wait, until what is yielded is called."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    telling = asyncio.create_task(tell_of_wait(space, key, owner_of_task()))
+    try:
+        yield telling.cancel
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _run_under(hold: Hold, job: Job, signals: _Signals) -> int:
+    environment = {**os.environ, "STANDFAST_KEY": hold.key, "STANDFAST_FENCE": str(hold.fence)}
+    child = Child(job.command, environment, arrange(), lambda: not hold.is_lost)
+    signals.pass_to(child)
+    lost: asyncio.Future[Any] = asyncio.ensure_future(hold.lost.wait())
+    ends: set[asyncio.Future[Any]] = {child.ended, lost}
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        lost.cancel()
+    if not child.ended.done():
+        await child.end(job.grace)
+    if hold.is_lost:
+        message = f"the lock was lost while the command ran: {one_line(hold.key)}, fence {hold.fence}: {hold.reason}"
+        end(message, LOST, "The command was ended. What it protects may be in other hands.")
+    return child.ended.result()
+
+
+SAID_AFTER: Final = 1.0
+"""Seconds after which a command that goes on after a signal is told of."""
+
+
+@final
+class _Signals:
+    """What is sent to us: it ends the wait for the lock, and later is the command's."""
+
+    def __init__(self) -> None:
+        self.heard: int | None = None
+        self._child: Child | None = None
+        self._task: Final = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in PASSED_ON:
+            loop.add_signal_handler(number, self._hear, number)
+
+    def pass_to(self, child: Child) -> None:
+        """From now on, pass signals on to the command."""
+        self._child = child
+        if self.heard is not None:
+            child.pass_on(self.heard)
+
+    def _hear(self, number: int) -> None:
+        if self._child is not None:
+            self._child.pass_on(number)
+            asyncio.get_running_loop().call_later(SAID_AFTER, self._say, self._child, number)
+        elif self._task is not None and self.heard is None:
+            self.heard = number
+            self._task.cancel()
+
+    @staticmethod
+    def _say(child: Child, number: int) -> None:
+        """Say what is waited for, if the command did not end at once."""
+        if not child.ended.done():
+            name = signal.Signals(number).name
+            click.echo(
+                f"{name} was passed on to the command (process {child.pid}), which goes on; it is waited for, and the"
+                " lock is held until it ends. Another signal is passed on as well.",
+                err=True,
+            )
+
+
+# --- ``standfast run``: run a program under a durable lock ---------------------------------------------------------
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

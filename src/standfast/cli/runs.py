@@ -2,13 +2,622 @@
 
 from __future__ import annotations
 
-import click
+import asyncio
+import shlex
+import sys
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, cast, get_args
 
-from standfast.cli.runs_list import list_runs
-from standfast.cli.runs_show import show_run
-from standfast.cli.runs_start import start_run
-from standfast.cli.runs_tail import tail_run
-from standfast.cli.runs_talk import cancel_run, retry_run, signal_run
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+from msgspec import Struct
+from msgspec.structs import asdict
+
+import standfast as sf
+from standfast.cli.output import json_option, print_json, print_table
+from standfast.cli.target import (
+    MOST_COMPLETED,
+    NOT_COMPLETED,
+    NOT_THERE,
+    NOT_TYPED,
+    Target,
+    confirm,
+    end,
+    fail,
+    key_of,
+    target_options,
+    yes_option,
+)
+from standfast.clock import MICROSECONDS
+from standfast.errors import (
+    InvalidDurationError,
+    InvalidWorkflowError,
+    RunNotFoundError,
+    StandfastError,
+    UnknownWorkflowError,
+    WorkflowTerminalError,
+    WrongArgumentsError,
+)
+from standfast.flows.view import is_over, note_operator
+from standfast.locks.inspect import length, moment, one_line
+from standfast.locks.run_locks import RunLockInfo
+from standfast.redaction import MASK, mask_text
+from standfast.workflows.failures import failure_lines
+from standfast.workflows.queries import HistoryEntry, RunInfo, read_history
+from standfast.workflows.records import Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+
+    from standfast.clock import Instant
+    from standfast.workflows.failures import Failure
+    from standfast.workflows.queries import Page
+
+
+# --- runs and their histories as people and programs read them: values as JSON, without secrets, and of bounded
+# length ---
+
+LONGEST: Final = 300
+"""How many characters of a value are shown to people; programs get all."""
+
+COLOURS: Final = {
+    "completed": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "quarantined": "red",
+    "cancelled": "yellow",
+    "suspended": "blue",
+}
+
+
+def masked(value: object) -> object:
+    """Return JSON-shaped data with what looks like a secret in it replaced."""
+    match value:
+        case str():
+            return mask_text(value)
+        case list() | tuple():
+            return [masked(item) for item in cast("list[object]", value)]
+        case dict():
+            items = cast("dict[str, object]", value).items()
+            return {key: MASK if _is_secret(key) else masked(item) for key, item in items}
+        case _:
+            return value
+
+
+def _is_secret(name: str) -> bool:
+    return mask_text(f"{name}=x").endswith(f"={MASK}")
+
+
+def shown(value: object, longest: int = LONGEST) -> str:
+    """Return a value as one line of JSON, not too long."""
+    text = one_line(msgspec.json.encode(masked(value)).decode())
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters; --json shows all)"
+
+
+def as_data(told: RunInfo | HistoryEntry) -> dict[str, Any]:
+    """Return how a run is, or a line of its history, as JSON-shaped data."""
+    return {name: masked(value) for name, value in asdict(told).items()} | {"failure": failure_data(told.failure)}
+
+
+def failure_data(failure: Failure | None) -> dict[str, Any] | None:
+    """Return what was raised as JSON-shaped data."""
+    if failure is None:
+        return None
+    told = {"type": failure.type, "message": mask_text(failure.message), "trace": failure.trace}
+    return told | {"cause": failure_data(failure.cause)}
+
+
+def status_words(run: RunInfo) -> str:
+    """Return how a run is in a few words, what it waits for included."""
+    words = run.status.replace("_", " ")
+    if run.has_ended or not run.waits_for:
+        return words if run.cancel is None else f"{words}: {one_line(mask_text(run.cancel))}"
+    waits = f"{words}, waits for {one_line(mask_text(run.waits_for))}"
+    return waits if run.until is None else f"{waits}, until {moment(run.until)} at the latest"
+
+
+def coloured(status: str, words: str) -> str:
+    """Return words in the colour of a status."""
+    return click.style(words, fg=COLOURS.get(status))
+
+
+def history_line(entry: HistoryEntry, since: Instant) -> str:
+    """Return one line of a history: when after the start, what, and what came of it."""
+    when = length(max(0.0, (entry.at - since) / MICROSECONDS))
+    line = f"{entry.number:>5}  +{when:<9} {entry.kind:<10} {one_line(entry.id)}"
+    if entry.failure is not None:
+        return f"{line}  raised {one_line(entry.failure.type)}: {one_line(mask_text(entry.failure.message))}"
+    if entry.until is not None:
+        line = f"{line}  until {moment(entry.until)}"
+    return line if entry.value is None else f"{line}  {shown(entry.value, 120)}"
+
+
+# --- what all commands on runs share: an engine that drives nothing, the argument, and its completion --------------
+
+F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def talking(target: Target) -> AsyncGenerator[sf.Engine]:
+    """Open an engine that drives no runs and only talks to them."""
+    async with target.opened() as space, sf.Engine(space, drive=False) as engine:
+        yield engine
+
+
+def carried_out(work: Coroutine[Any, Any, T]) -> T:
+    """Do it; a run that is not there, or has ended, has an exit code of its own."""
+    try:
+        return asyncio.run(work)
+    except (RunNotFoundError, WorkflowTerminalError) as problem:
+        fail(problem, NOT_THERE)
+
+
+def run_argument(command: F) -> F:
+    """Let a command take the id of a run."""
+    return click.argument("run_id", metavar="RUN", shell_complete=complete_run)(command)
+
+
+def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Return the runs whose ids begin so, the newest first; nothing if the store cannot be asked."""
+    del parameter
+    target = context.ensure_object(Target)
+    try:
+        found = asyncio.run(_runs(target)) if target.is_there() else []
+    except (StandfastError, click.ClickException):
+        return []
+    return [CompletionItem(run) for run in islice((run for run in found if run.startswith(incomplete)), MOST_COMPLETED)]
+
+
+async def _runs(target: Target) -> list[str]:
+    async with talking(target) as engine:
+        return [run.id for run in (await engine.list(limit=MOST_COMPLETED * 5, newest_first=True)).runs]
+
+
+# --- ``standfast runs list``: which runs there are, and how they are -----------------------------------------------
+
+STATUSES = get_args(Status)
+
+
+@click.command("list")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; may be repeated.")
+@click.option("--parent", metavar="RUN", help="Only the children of this run.")
+@click.option("--tag", metavar="TAG", help="Only runs with this tag.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many to list.")
+@click.option("--after", metavar="RUN", help="Go on after this run, where the page before ended.")
+@click.option("--newest-first", is_flag=True, help="Begin at the other end.")
+@json_option
+@target_options
+@click.pass_obj
+def list_runs(target: Target, /, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """List runs in the order of their ids, which is that of their starts for those without an id of their own."""
+    page = carried_out(_read(target, options))
+    if as_json:
+        print_json({"runs": [as_data(run) for run in page.runs], "next": page.next})
+    elif page.runs:
+        print_table(("RUN", "WORKFLOW", "STARTED", "TOOK", "STATUS"), [_row(run) for run in page.runs])
+        if page.next is not None:
+            click.echo(f"perhaps more; go on with --after {page.next}")
+    else:
+        click.echo("there are no such runs")
+
+
+async def _read(target: Target, options: dict[str, Any]) -> Page:
+    chosen = {name: options[name] for name in ("workflow", "parent", "tag", "limit", "after", "newest_first")}
+    async with talking(target) as engine:
+        return await engine.list(status=set(options["statuses"]) or None, **chosen)
+
+
+def _row(run: RunInfo) -> tuple[str, ...]:
+    name = f"{run.workflow}@{run.version}" if run.version else run.workflow
+    took = length(run.seconds) if run.has_ended else ""
+    return one_line(run.id), one_line(name), moment(run.started_at), took, status_words(run)
+
+
+# --- ``standfast runs show``: everything about one run -------------------------------------------------------------
+
+MOST_LINES: Final = 1_000
+"""How many lines of locks are looked through for what a run holds."""
+
+MOST_CHILDREN: Final = 100
+
+
+class Place(Struct, frozen=True):
+    """A place of a run in the line of a lock."""
+
+    key: str
+    kind: str
+    entry: str
+    fence: int | None = None
+    place: int | None = None
+
+
+class Shown(Struct, frozen=True):
+    """What is shown of a run."""
+
+    run: RunInfo
+    history: tuple[HistoryEntry, ...]
+    holds: list[Place]
+    queues: list[Place]
+    children: list[RunInfo]
+    lock: RunLockInfo | None
+
+
+@click.command("show")
+@run_argument
+@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Lines of history, the last ones.")
+@json_option
+@target_options
+@click.pass_obj
+def show_run(target: Target, run_id: str, limit: int, *, as_json: bool) -> None:
+    """Show everything about RUN: how it is, what it waits for, holds and has done. Nothing is changed by looking."""
+    told = carried_out(_read_run(target, run_id))
+    if as_json:
+        print_json(_data(told, limit))
+        return
+    click.echo(coloured(told.run.status, f"{one_line(run_id)}: {status_words(told.run)}"))
+    for line in _lines(told, limit):
+        click.echo(line)
+
+
+async def _read_run(target: Target, run_id: str) -> Shown:
+    async with talking(target) as engine:
+        run, history = await engine.get(run_id), await engine.history(run_id)
+        holds, queues = await _places(engine.space, run_id)
+        lock = await engine.space.run_locks.get(run.workflow, run_id)
+        return Shown(run, history, holds, queues, await _children(engine, history), lock)
+
+
+async def _places(space: sf.Space, run_id: str) -> tuple[list[Place], list[Place]]:
+    """Return what a run holds, and what it waits for, in the lines of locks."""
+    holds: list[Place] = []
+    queues: list[Place] = []
+    number = 0
+    async for line in space.lines():
+        number += 1
+        if number > MOST_LINES:
+            break
+        told = await space.explain(key_of(line.parts, line.family or None))
+        holds += [
+            Place(told.key, told.kind, each.entry, fence=each.fence) for each in told.holders if each.run == run_id
+        ]
+        queues += [
+            Place(told.key, told.kind, each.entry, place=each.place) for each in told.waiters if each.run == run_id
+        ]
+    return holds, queues
+
+
+async def _children(engine: sf.Engine, history: tuple[HistoryEntry, ...]) -> list[RunInfo]:
+    names = [entry.value for entry in history if entry.kind == "child" and isinstance(entry.value, str)]
+    found: list[RunInfo] = []
+    for name in names[:MOST_CHILDREN]:
+        try:
+            found.append(await engine.get(name))
+        except RunNotFoundError:  # it was purged
+            continue
+    return found
+
+
+def _data(told: Shown, limit: int) -> dict[str, Any]:
+    entries = told.history[-limit:] if limit else ()
+    return {
+        "run": as_data(told.run),
+        "history": [as_data(entry) for entry in entries],
+        "more": len(told.history) > limit,
+        "holds": told.holds,
+        "queues": told.queues,
+        "children": [as_data(child) for child in told.children],
+        "lock": told.lock,
+    }
+
+
+def _lines(told: Shown, limit: int) -> Iterator[str]:
+    run = told.run
+    name = f"{run.workflow}@{run.version}" if run.version else run.workflow
+    yield f"workflow: {one_line(name)}"
+    yield f"started:  {moment(run.started_at)}, last changed {length(run.seconds)} later"
+    yield f"taken up: {'once' if run.claims == 1 else f'{run.claims} times'}, {_owner(run)}"
+    if told.lock is not None and not told.lock.worker:
+        yield f"run lock: held by {one_line(told.lock.holder)} until {moment(told.lock.expires_at)}"
+    for title, value in (("input:   ", run.input), ("progress:", run.progress), ("result:  ", run.result)):
+        if value is not None:
+            yield f"{title} {shown(value)}"
+    for title, names in (("parent:  ", (run.parent,)), ("tags:    ", run.tags), ("limits:  ", run.lines)):
+        if any(names):
+            yield f"{title} {', '.join(map(one_line, names))}"
+    if run.failure is not None:
+        yield click.style("raised:", fg="red")
+        yield from (f"  {line}" for line in failure_lines(run.failure))
+    yield from _belongings(told)
+    yield from _history(told, limit)
+
+
+def _owner(run: RunInfo) -> str:
+    deaths = f"; workers that died with it in a row: {run.deaths}" if run.deaths else ""
+    return (f"driven by worker {one_line(run.owner)}" if run.owner else "driven by nobody now") + deaths
+
+
+def _belongings(told: Shown) -> Iterator[str]:
+    for place in told.holds:
+        yield f"holds:    {place.kind} {one_line(place.key)}, fence {place.fence}"
+    for place in told.queues:
+        yield f"queues:   for {place.kind} {one_line(place.key)}, {place.place} in front"
+    for child in told.children:
+        yield f"child:    {one_line(child.id)}: {status_words(child)}"
+
+
+def _history(told: Shown, limit: int) -> Iterator[str]:
+    entries = told.history[-limit:] if limit else ()
+    left_out = len(told.history) - len(entries)
+    number = "1 entry" if len(told.history) == 1 else f"{len(told.history):,} entries"
+    yield f"history:  {number}" + (f", the last {len(entries)} of them" if left_out else "")
+    yield from (history_line(entry, told.run.started_at) for entry in entries)
+
+
+# --- ``standfast runs tail``: follow a run until it has ended ------------------------------------------------------
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks, if nothing tells earlier."""
+
+
+@click.command("tail")
+@run_argument
+@json_option
+@target_options
+@click.pass_context
+def tail_run(context: click.Context, run_id: str, *, as_json: bool) -> None:
+    """Print what RUN has done and what it does, until it has ended.
+
+    Exits with 0 if it completed and with 5 if it ended otherwise. With --json, one JSON document a line.
+    """
+    ended = carried_out(follow(context.ensure_object(Target), run_id, as_json=as_json))
+    context.exit(0 if ended.status == "completed" else NOT_COMPLETED)
+
+
+async def follow(target: Target, run_id: str, *, as_json: bool) -> RunInfo:
+    """Print what a run has done and what it does; return how it ended."""
+    async with talking(target) as engine:
+        space, number, said = engine.space, 0, ""
+        async with space.watch(space.key("life", run_id), space.key("step", run_id)) as watch:
+            while True:
+                run = await engine.get(run_id)  # before the history: what it did to get there is then among it
+                number += await _tell_history(space, run, number, as_json=as_json)
+                if (words := status_words(run)) != said:
+                    _tell_status(run, as_json=as_json)
+                    said = words
+                if run.has_ended:
+                    return run
+                await watch.wait(LOOK_EVERY)
+
+
+async def _tell_history(space: sf.Space, run: RunInfo, number: int, *, as_json: bool) -> int:
+    """Print what is new in a history; return how many entries that were."""
+    entries = await read_history(space, run.id, first=number)
+    for entry in entries:
+        _tell_entry(run, entry, as_json=as_json)
+    return len(entries)
+
+
+def _tell_entry(run: RunInfo, entry: HistoryEntry, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode({"entry": as_data(entry)}).decode())
+    else:
+        click.echo(history_line(entry, run.started_at))
+
+
+def _tell_status(run: RunInfo, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode({"run": as_data(run)}).decode())
+        return
+    click.echo(coloured(run.status, status_words(run)))
+    if run.status == "completed":
+        click.echo(f"result: {shown(run.result)}")
+    for line in failure_lines(run.failure) if run.failure is not None else ():
+        click.echo(f"  {line}")
+
+
+# --- ``standfast runs cancel``, ``retry`` and ``signal``: durable when the command returns -------------------------
+
+
+@click.command("cancel")
+@run_argument
+@click.option("--reason", metavar="TEXT", default="an operator asked for it", show_default=True, help="Why.")
+@click.option("--force", is_flag=True, help="End it at once, without its code: nothing is cleaned up.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def cancel_run(target: Target, run_id: str, reason: str, *, force: bool, yes: bool, as_json: bool) -> None:
+    """Ask RUN to stop: its code is told where it waits, and may clean up. Its children are cancelled too.
+
+    It returns when that is written. To see the run end, use tail. A run whose code is not there, or does not take its
+    input, is told nothing: end it with --force.
+    """
+    confirm(f"{'End' if force else 'Cancel'} the run {one_line(run_id)}?", yes=yes)
+    before, after = carried_out(_cancel(target, run_id, reason, force=force))
+    if before.has_ended:
+        end(f"the run {one_line(run_id)} has ended already: {status_words(before)}", NOT_THERE)
+    said = "has been ended" if force else "is asked to stop"
+    _report(f"{one_line(run_id)} {said}: {one_line(reason)}", after, as_json=as_json)
+
+
+async def _cancel(target: Target, run_id: str, reason: str, *, force: bool) -> tuple[RunInfo, RunInfo]:
+    async with talking(target) as engine:
+        before = await engine.get(run_id)
+        await note_operator(engine.space, run_id, before.tags)
+        return before, await engine.cancel(run_id, reason, force=force)
+
+
+@click.command("retry")
+@run_argument
+@click.option("--step", metavar="ID", help="Go on from this step, in place of the one that failed.")
+@yes_option
+@json_option
+@target_options
+@click.pass_obj
+def retry_run(target: Target, run_id: str, step: str | None, *, yes: bool, as_json: bool) -> None:
+    """Let RUN go on that failed, was cancelled, has timed out, or is quarantined.
+
+    What it has recorded is not done again: it goes on with the step that failed. A request that has ended stays as it
+    is, since its caller was told: send it again.
+    """
+    confirm(f"Let the run {one_line(run_id)} go on?", yes=yes)
+    before, after = carried_out(_retry(target, run_id, step))
+    if not before.has_ended and before.status != "quarantined":
+        end(f"the run {one_line(run_id)} has not ended: {status_words(before)}", NOT_THERE)
+    _report(f"{one_line(run_id)} goes on as soon as a worker takes it up", after, as_json=as_json)
+
+
+async def _retry(target: Target, run_id: str, step: str | None) -> tuple[RunInfo, RunInfo]:
+    async with talking(target) as engine:
+        before = await engine.get(run_id)
+        if before.has_ended and await is_over(engine.space, run_id, before.tags):
+            words = f"the run {one_line(run_id)} is that of a request, which has ended: {status_words(before)}"
+            end(words, NOT_THERE, "Whoever waited for it has been told so. Send the request again.")
+        return before, await engine.retry(run_id, step=step)
+
+
+@click.command("signal")
+@run_argument
+@click.argument("name")
+@click.argument("value", metavar="[JSON]", default="null")
+@click.option("--text", is_flag=True, help="The value is plain text, not JSON.")
+@click.option("--id", "signal_id", metavar="ID", help="Sent again with the same id, it is the same signal.")
+@json_option
+@target_options
+@click.pass_obj
+def signal_run(target: Target, /, run_id: str, name: str, value: str, **options: Any) -> None:  # noqa: ANN401 -- options, as click passes them
+    """Send the signal NAME to RUN, with a value if there is one. It waits until the run takes it."""
+    sent = value if options["text"] else _parsed(value)
+    is_new = carried_out(_signal(target, run_id, name, sent, options["signal_id"]))
+    if options["as_json"]:
+        print_json({"run": run_id, "signal": name, "is_new": is_new})
+    else:
+        words = "is sent to" if is_new else "was sent before to"
+        click.echo(f"{one_line(name)} {words} {one_line(run_id)}")
+
+
+def _parsed(value: str) -> object:
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        raise click.UsageError(f"The value is not JSON: {value!r:.80}. Plain text needs --text.") from None
+
+
+async def _signal(target: Target, run_id: str, name: str, value: object, signal_id: str | None) -> bool:
+    async with talking(target) as engine:
+        return await engine.signal(run_id, name, value, signal_id=signal_id)
+
+
+def _report(words: str, info: RunInfo, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": as_data(info)})
+    else:
+        click.echo(words)
+
+
+# --- ``standfast runs start``: start a run by the name of its workflow, without its code ---------------------------
+
+
+class Options(TypedDict):
+    """What the command takes besides the name."""
+
+    given: str
+    run_id: str | None
+    key: str | None
+    delay: str
+    tags: tuple[str, ...]
+    unknown: bool
+    wait: bool
+    as_json: bool
+
+
+@click.command("start")
+@click.argument("name")
+@click.option(
+    "--input",
+    "given",
+    metavar="JSON",
+    default="{}",
+    help="The arguments: an object by name, or an array by place; - reads it from stdin.",
+)
+@click.option("--id", "run_id", metavar="ID", help="The run's id; the same start with the same id is the same run.")
+@click.option("--key", metavar="TEXT", help="An idempotency key: like an id, for a run whose id does not matter.")
+@click.option("--delay", metavar="DURATION", default="0s", help='How long to wait before it begins, like "5 minutes".')
+@click.option("--tag", "tags", metavar="WORD", multiple=True, help="A word to find it by; may be repeated.")
+@click.option("--unknown", is_flag=True, help="Start it also if no worker has had such a workflow yet.")
+@click.option("--wait", is_flag=True, help="Follow the run until it has ended, as tail does.")
+@json_option
+@target_options
+@click.pass_context
+def start_run(context: click.Context, /, name: str, **options: Unpack[Options]) -> None:
+    """Start a run of the workflow NAME. It is durable when the command returns, and a worker takes it up.
+
+    Workers tell the store which workflows they have, so the code is not needed here. With --wait, exits with 0 if the
+    run completed and with 5 if it ended otherwise.
+    """
+    target = context.ensure_object(Target)
+    arguments = _parsed_input(sys.stdin.read() if options["given"] == "-" else options["given"])
+    try:
+        info, is_new = asyncio.run(_start(target, name, arguments, options))
+    except UnknownWorkflowError as problem:
+        fail(problem, NOT_THERE)
+    except (WrongArgumentsError, InvalidWorkflowError, InvalidDurationError) as problem:
+        fail(problem, NOT_TYPED)
+    _report_start(target, info, is_new=is_new, options=options)
+    if options["wait"]:
+        ended = asyncio.run(follow(target, info.id, as_json=options["as_json"]))
+        context.exit(0 if ended.status == "completed" else NOT_COMPLETED)
+
+
+def _parsed_input(text: str) -> dict[str, Any] | list[Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any] | list[Any])
+    except msgspec.ValidationError:
+        problem = f'The input must be an object, {{"name": value}}, or an array, [value]: {text!r:.80}'
+        raise click.UsageError(problem) from None
+    except msgspec.DecodeError as problem:
+        raise click.UsageError(f"The input is not JSON ({problem}): {text!r:.80}") from None
+
+
+async def _start(
+    target: Target, name: str, arguments: dict[str, Any] | list[Any], options: Options
+) -> tuple[RunInfo, bool]:
+    async with talking(target) as engine:
+        run = await engine.start(
+            name,
+            *(arguments if isinstance(arguments, list) else ()),
+            kwargs=arguments if isinstance(arguments, dict) else None,
+            id=options["run_id"],
+            idempotency_key=options["key"],
+            delay=options["delay"],
+            tags=options["tags"],
+            unknown="start" if options["unknown"] else "raise",
+        )
+        return await run.info(), run.is_new
+
+
+def _report_start(target: Target, info: RunInfo, *, is_new: bool, options: Options) -> None:
+    if options["as_json"]:
+        told = {"run": as_data(info), "is_new": is_new}
+        if options["wait"]:  # one document a line, as those that follow
+            click.echo(msgspec.json.encode(told).decode())
+        else:
+            print_json(told)
+        return
+    name = one_line(info.id)
+    click.echo(f"{name} is started" if is_new else f"{name} was started before: {status_words(info)}")
+    if not options["wait"]:
+        named = [("--namespace", target.namespace), ("--tenant", target.tenant)]
+        where = [word for option, value in named if value != "default" for word in (option, value)]
+        command = shlex.join(["standfast", "runs", "tail", *where, info.id])
+        click.echo(click.style(f"follow it with: {one_line(command)}", dim=True), err=True)
+
+
+# --- ``standfast runs``: look at the runs of workflows, and talk to them -------------------------------------------
 
 
 @click.group()

@@ -3,16 +3,220 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 import click
+import msgspec
+from msgspec.structs import asdict
 
-from standfast.cli.loading import Wanted, load, made
-from standfast.cli.printing import json_option
-from standfast.cli.targets import Target
-from standfast.cli.worker_serving import serve
-from standfast.cli.worker_telling import Telling
+from standfast.cli.output import json_option
+from standfast.cli.target import NOT_LOADED, SIGNALLED, Target, Wanted, end, load, made
+from standfast.clock import SYSTEM_CLOCK
 from standfast.durations import seconds, typed
+from standfast.events import RunMoved, StepRecorded, WorkerWaits
+from standfast.log_hook import as_json, as_logfmt, event_name
+from standfast.redaction import mask_text
 from standfast.workflows.engine import Engine
+from standfast.workflows.records import ENDED
+from standfast.workflows.worker import waiting_line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from standfast.events import Event
+    from standfast.workflows.worker import Worker
+
+
+# --- driving an engine until a signal says to stop -----------------------------------------------------------------
+
+STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STATUS_EVERY: Final = 0.5
+"""Seconds between two looks at how it goes, on a terminal."""
+
+
+async def serve(engine: Engine, telling: Telling, grace: float) -> int:
+    """Drive runs until a signal comes, hand them back, and return the exit code to end with."""
+    signals = _Signals()
+    if engine.worker is not None:
+        end("the engine is open already", NOT_LOADED, "Leave that to the worker: make the engine, and do not open it.")
+    await engine.open(drive=True, hooks=[telling])
+    worker = engine.worker
+    assert worker is not None  # noqa: S101 -- it was told to drive
+    signals.hurries = worker
+    telling.started(engine)
+    async with _status(engine, telling):
+        await _until_stopped(worker, signals)
+    telling.stopping(signals.name, len(engine.host.loaded))
+    await engine.aclose(grace=grace)
+    telling.stopped()
+    return signals.exit_code
+
+
+async def _until_stopped(worker: Worker, signals: _Signals) -> None:
+    joined = asyncio.ensure_future(worker.join())
+    ends: set[asyncio.Future[Any]] = {joined, signals.first}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if joined.done():
+        await joined  # it ends by itself only with an error that nobody expected: let it be seen
+    joined.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _status(engine: Engine, telling: Telling) -> AsyncGenerator[None]:
+    """Show on a terminal how it goes."""
+    if not telling.is_live:
+        yield
+        return
+
+    async def show() -> None:
+        while True:
+            telling.show_status(len(engine.host.loaded))
+            await asyncio.sleep(STATUS_EVERY)
+
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+
+
+@final
+class _Signals:
+    """What is sent to us: the first stops the worker, the second lets it wait for no step, the third ends us."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.first: Final[asyncio.Future[int]] = loop.create_future()
+        self.hurries: Worker | None = None
+        self._heard: Final[list[int]] = []
+        for number in STOPS:
+            loop.add_signal_handler(number, self._hear, number)
+
+    def _hear(self, number: int) -> None:
+        self._heard.append(number)
+        if not self.first.done():
+            self.first.set_result(number)
+        elif self.hurries is not None and len(self._heard) == 2:  # noqa: PLR2004 -- the second
+            self.hurries.hurry()
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    @property
+    def name(self) -> str:
+        """The name of the signal that stopped the worker."""
+        return signal.Signals(self.first.result()).name
+
+    @property
+    def exit_code(self) -> int:
+        """0, or that of the signal that made it hurry."""
+        return SIGNALLED + self._heard[1] if len(self._heard) > 1 else 0
+
+
+# --- what a worker says about its work: lines for people, lines of JSON for programs, and a status on a terminal ---
+
+Style: TypeAlias = Literal["text", "json", "quiet"]
+CLEAR: Final = "\r\x1b[K"
+LOUD: Final = frozenset({"warning", "error"})
+
+
+@final
+class Telling:
+    """A hook that counts what happens and tells of it."""
+
+    def __init__(self, style: Style) -> None:
+        self._style: Final = style
+        self._counts: Final[Counter[str]] = Counter()
+        self._shown = ""
+        self.is_live: Final = style == "text" and sys.stderr.isatty()
+
+    def __call__(self, event: Event, /) -> None:
+        """Count an event, and tell of it if it is worth that."""
+        self._count(event)
+        if self._style == "json":
+            click.echo(as_json({"event": event_name(type(event)), **_facts(event)}))
+        elif isinstance(event, WorkerWaits) and self._style == "text":
+            self._line(waiting_line(event), event.level, err=True)
+        elif event.level in LOUD and self._style == "text":
+            self._line(as_logfmt({"event": event_name(type(event)), **_facts(event)}), event.level)
+
+    def _count(self, event: Event) -> None:
+        if isinstance(event, StepRecorded):
+            self._counts["steps"] += 1
+        elif isinstance(event, RunMoved):
+            self._counts["handed back" if event.status == "running" and not event.fence else event.status] += 1
+
+    def started(self, engine: Engine) -> None:
+        """Tell that the worker drives runs now."""
+        host = engine.host
+        workflows = [f"{name}@{version}" if version else name for name, version in sorted(host.workflows)]
+        facts: dict[str, Any] = {
+            "store": engine.address,
+            "namespace": host.space.namespace,
+            "tenant": host.space.tenant,
+            "worker": "" if host.worker is None else host.worker.presence,
+            "process": os.getpid(),
+        }
+        if self._style == "json":
+            known = [{"name": name, "version": version} for name, version in sorted(host.workflows)]
+            self._data("worker-started", facts | {"workflows": known})
+        else:
+            place = f"{facts['store'] or 'a space'}, namespace {facts['namespace']}, tenant {facts['tenant']}"
+            self._line(f"worker {facts['worker']} (process {facts['process']}) drives runs of {place}")
+            self._line(f"workflows: {', '.join(workflows) or 'none; it only looks after what other workers left'}")
+
+    def stopping(self, signal_name: str, loaded: int) -> None:
+        """Tell that the worker is about to stop."""
+        if self._style == "json":
+            self._data("worker-stopping", {"signal": signal_name, "loaded": loaded})
+        else:
+            self._line(f"{signal_name}: handing back what is in memory ({loaded}); once more to wait for no step")
+
+    def stopped(self) -> None:
+        """Tell what was done in all."""
+        done = {name: self._counts[name] for name in ("steps", *sorted(ENDED), "handed back")}
+        if self._style == "json":
+            self._data("worker-stopped", {name.replace(" ", "_"): number for name, number in done.items()})
+        else:
+            self._line("stopped: " + self._summary(done))
+
+    def show_status(self, loaded: int) -> None:
+        """Show on a terminal how it goes, in one line that is written over."""
+        done = {name: self._counts[name] for name in ("steps", *sorted(ENDED))}
+        status = f"{loaded:,} in memory, {self._summary(done)}"
+        if status != self._shown:
+            self._shown = status
+            click.echo(CLEAR + click.style(status, dim=True), err=True, nl=False)
+
+    @staticmethod
+    def _summary(done: dict[str, int]) -> str:
+        return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in done.items() if number) or "nothing"
+
+    def _data(self, event: str, facts: dict[str, Any]) -> None:
+        line = {"event": event, "at": SYSTEM_CLOCK.wall(), **facts}
+        click.echo(msgspec.json.encode(line).decode())
+
+    def _line(self, words: str, level: str = "info", *, err: bool = False) -> None:
+        if self._style == "quiet":
+            return
+        if self._shown:
+            click.echo(CLEAR, err=True, nl=False)
+            self._shown = ""
+        click.echo(click.style(words, fg={"error": "red", "warning": "yellow"}.get(level)), err=err)
+
+
+def _facts(event: Event) -> dict[str, Any]:
+    """Return the fields of an event as they may be shown."""
+    return {name: mask_text(value) if isinstance(value, str) else value for name, value in asdict(event).items()}
+
+
+# --- ``standfast worker``: drive the runs of an engine -------------------------------------------------------------
 
 ENGINE = Wanted("engine", Engine, "shop.flows:engine", "sf.Engine(url, workflows=[...])")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from standfast.errors._workflows import WorkflowError
-from standfast.masking import mask_message
+from standfast.redaction import mask_message
 
 
 class WorkflowConcurrencyLimitExceededError(WorkflowError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from standfast.errors._root import StandfastError
-from standfast.masking import mask_text, mask_url
+from standfast.redaction import mask_text, mask_url
 
 
 class InvalidChangeError(StandfastError, ValueError):

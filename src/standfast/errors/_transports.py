@@ -105,7 +105,7 @@ class LengthRequiredError(FlowError):
     """A chunked body came by a server that may show what follows it, the trailers, as headers. Nothing was started.
 
     Send ``Content-Length``. Or serve the application with ``standfast serve``, or with
-    ``uvicorn --http standfast.transports.protocol:HttpProtocol``: both keep trailers apart.
+    ``uvicorn --http standfast.web.protocol:HttpProtocol``: both keep trailers apart.
     """
 
     status = 411

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from standfast.errors._root import StandfastError
-from standfast.masking import mask_message
+from standfast.redaction import mask_message
 
 
 class WorkflowError(StandfastError):

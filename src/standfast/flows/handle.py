@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -11,35 +12,86 @@ from msgspec import UNSET, structs
 from standfast.durations import seconds
 from standfast.errors import (
     ForbiddenError,
+    RequestNotFoundError,
     RequestSharedError,
     ResultTimeoutError,
+    StandfastError,
     WaitsForItselfError,
 )
-from standfast.flows.abandoning import cancel_in_the_end
-from standfast.flows.arbiters.protocol import Stop
-from standfast.flows.calling import CHAIN
-from standfast.flows.cancelling import CALLER, kind_of, note_asker, sender_of
-from standfast.flows.following import MemorySource, follow, follow_stored, until_ended
-from standfast.flows.informing import explain, info_of, status_of
-from standfast.flows.keying import label_of
+from standfast.flows.arbiter.protocol import Stop
+from standfast.flows.concurrency_limits import sole_spots_of
+from standfast.flows.events import MemorySource, follow, follow_stored, until_ended
 from standfast.flows.records import CancelRecord, Stored
-from standfast.flows.seeing import OPERATOR, VIEWER, is_shared
-from standfast.flows.spots import sole_spots_of
-from standfast.flows.viewing import look, problem_of, settle
-from standfast.workflows.starting.sending import cancel as cancel_run
+from standfast.flows.request import label_of
+from standfast.flows.task import CHAIN
+from standfast.flows.view import (
+    CALLER,
+    OPERATOR,
+    VIEWER,
+    explain,
+    info_of,
+    is_shared,
+    kind_of,
+    look,
+    note_asker,
+    problem_of,
+    sender_of,
+    settle,
+    status_of,
+)
+from standfast.log_hook import as_logfmt
+from standfast.workflows.messages import cancel as cancel_run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from standfast.durations import Duration
-    from standfast.flows.action import Action
-    from standfast.flows.arrival import OnDisconnect
-    from standfast.flows.attending import Attended
+    from standfast.flows.flow import Action
+    from standfast.flows.inline import Attended
     from standfast.flows.records import RequestKeys, RequestRecord
-    from standfast.flows.request import Event, Explanation, RequestInfo, Status
-    from standfast.flows.seeing import Sight
-    from standfast.flows.serving import Server
+    from standfast.flows.request import Event, Explanation, OnDisconnect, RequestInfo, Status
+    from standfast.flows.server import Server
+    from standfast.flows.view import Sight
 
+
+# --- stopping a request whose caller has gone away: nobody waits for it, so it is tried until it is known ----------
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two tries: doubled from the first to the longest."""
+
+LONGEST: Final = 600.0
+"""Seconds after which a store that does not answer is left alone: by then most requests have ended by themselves."""
+
+_log: Final = logging.getLogger("standfast.flows")
+_SAYS_NO: Final = (ForbiddenError, RequestNotFoundError, RequestSharedError)
+
+
+async def cancel_in_the_end(server: Server, handle: Handle, reason: str) -> bool:
+    """Ask a request to stop, and again while the store does not answer; tell whether that is settled.
+
+    It is once the request was asked, has ended, is gone, or goes on for others who share its run. A server that closes
+    tries no longer: its attended requests end with it.
+    """
+    pause, waited = FIRST_PAUSE, 0.0
+    while True:
+        try:
+            await handle.cancel(reason, CALLER)
+        except _SAYS_NO:
+            return True
+        except StandfastError as problem:
+            if not waited:
+                facts = {"event": "cancel-delayed", "request": handle.id, "problem": type(problem).__name__}
+                _log.warning("%s", as_logfmt({**facts, "fix": "none: it is tried again while the store is away"}))
+            if server.is_closing or waited >= LONGEST:
+                return False
+            await asyncio.sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE)
+        else:
+            return True
+
+
+# --- A handle on a request: what can be known of it, and done with it, by whoever may ask --------------------------
 
 GONE: Final = "its caller went away"
 

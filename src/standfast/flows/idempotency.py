@@ -17,13 +17,13 @@ from standfast.clock import later
 from standfast.codec import Codec
 from standfast.errors import IdempotencyInFlightError, IdempotencyMismatchError, RequestNotFoundError
 from standfast.flows.records import AGAIN, KEPT, RequestKeys, idempotency_of
-from standfast.flows.viewing import View, look, settle
+from standfast.flows.view import View, look, settle
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Put
 
 if TYPE_CHECKING:
     from standfast.clock import Instant
-    from standfast.flows.arrival import Arrival
+    from standfast.flows.request import Arrival
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
 

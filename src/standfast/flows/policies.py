@@ -5,7 +5,7 @@
     @chat.action(concurrency=sf.Reject(key="user"))
 
 The key says which requests collide, and is part of the policy: ``"session"`` (the default), ``"user"``, ``"tenant"``,
-``"none"``, or a function that takes the :class:`~standfast.flows.arrival.Arrival` and returns text, or None where
+``"none"``, or a function that takes the :class:`~standfast.flows.request.Arrival` and returns text, or None where
 nothing is to be arbitrated. A request without a key (no session, no user, None) runs at once, as with ``Allow``.
 
 ``Queue`` and ``Reject`` look at all requests of a key. The others look at those of the same action, and wait their turn
@@ -14,16 +14,290 @@ behind another action of the key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final, get_args
+import inspect
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar, cast, final, get_args
 
-from standfast.durations import seconds
-from standfast.errors import InvalidFlowError
-from standfast.flows.options import checked_choice, checked_count, checked_key, checked_shared_key, length
-from standfast.flows.values import PolicyValue
+from standfast.durations import optional_seconds, seconds
+from standfast.errors import InvalidArrivalError, InvalidFlowError, InvalidRateError
+from standfast.flows.request import check_priority
+from standfast.locks.line import MOST_HOLDERS
+from standfast.locks.rate_limiter import check_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from standfast.durations import Duration
-    from standfast.flows.options import Key
+    from standfast.flows.request import Arrival
+
+
+# --- what policies have in common: forms of keys, and the checks of their options ----------------------------------
+
+T = TypeVar("T")
+
+KeyForm: TypeAlias = Literal["session", "user", "tenant", "none"]
+KeyFunction: TypeAlias = "Callable[[Arrival], str | None]"
+Key: TypeAlias = "KeyForm | KeyFunction"
+"""What requests have to have in common to collide."""
+
+KEY_FORMS: Final = ("session", "user", "tenant", "none")
+_SHORTEST: Final = 0.001
+
+
+def length(policy: str, what: str, given: Duration) -> float:
+    """Return a length of time in seconds; refuse none at all."""
+    return seconds(given, what=f"the {what} of {policy}", minimum=_SHORTEST)
+
+
+def checked_count(policy: str, what: str, given: int, most: int) -> int:
+    """Return a whole number in its limits."""
+    if type(given) is not int or not 1 <= given <= most:
+        raise InvalidFlowError(policy, f"{what} is {given!r:.60}; it must be a whole number from 1 to {most:,}")
+    return given
+
+
+def checked_choice(policy: str, what: str, given: T, choices: object) -> T:
+    """Return one of the texts that a literal type lists."""
+    if given not in (known := get_args(choices)):
+        raise InvalidFlowError(policy, f"{what} is {given!r:.60}; it must be {' or '.join(map(repr, known))}")
+    return given
+
+
+def checked_key(policy: str, key: Key) -> Key:
+    """Return a key: one of its forms, or a plain function of one argument."""
+    if key in KEY_FORMS:
+        return key
+    if not callable(key):
+        forms = ", ".join(map(repr, KEY_FORMS))
+        raise InvalidFlowError(policy, f"the key {key!r:.60} is none; there are {forms}, or a function of the arrival")
+    if inspect.iscoroutinefunction(key):
+        raise InvalidFlowError(policy, "the key function is async; it must be a plain function, which does no I/O")
+    try:
+        inspect.signature(key).bind(None)
+    except (TypeError, ValueError):  # ValueError: a builtin that does not say what it takes
+        raise InvalidFlowError(policy, "the key function must take one argument, the arrival") from None
+    return key
+
+
+def checked_shared_key(policy: str, key: Key, problem: str) -> Key:
+    """Return the key of a policy that means nothing without one."""
+    if key == "none":
+        raise InvalidFlowError(policy, f"without a key there is {problem}; use sf.Allow(), or another key")
+    return checked_key(policy, key)
+
+
+# --- values that are declared: they do not change, are equal if their options are, and show them -------------------
+
+
+class Value:
+    """What declared values have in common. A subclass lists its options as slots, and is final."""
+
+    __slots__ = ()
+
+    def options(self) -> dict[str, object]:
+        """Return the options by name."""
+        slots: tuple[str, ...] = self.__slots__
+        return {slot: getattr(self, slot) for slot in slots}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__} does not change; make another one")
+        super().__setattr__(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and type(self) is type(other) and self.options() == other.options()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.options().values()))
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
+        return f"{type(self).__name__}({options})"
+
+
+class PolicyValue(Value):
+    """A policy: its name, and whether it answers before anything has run."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    collects: ClassVar[bool] = False
+
+
+# --- limits of actions: how many requests run at a time, and how many come in a while. Each is a value, checked
+# when made ---
+#
+# @chat.action(limits=[sf.ActionLimit(20), sf.ActionLimit(2, key="user"), sf.Rate(60, "1 minute", key="user")])
+#
+# A policy says what happens when two requests of one key meet; a limit says how much of an action there is at all. The
+# place in the line of the policy's key is taken first, then the limits in the order of their declaration: so the order
+# of a session stays as it was, and whoever waits for a limit holds up its own key only.
+
+OnLimit: TypeAlias = Literal["queue", "reject"]
+"""What happens to a request that finds no room: it waits for it, or is refused."""
+
+MOST_QUEUED: Final = 10_000
+LARGEST_RATE: Final = 1_000_000
+SAID: Final = 1.0
+"""After how many seconds one that found no room may try again, since nobody knows how long requests run."""
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+@final
+class ActionLimit(Value):
+    """At most so many requests of an action run at a time: in all, or for each value of a key.
+
+    It counts over all workers if the arbiter is shared, and attended and durable requests together.
+
+    Args:
+        max: How many; 400 at most.
+        key: What they are counted by: ``"tenant"``, ``"user"``, ``"session"``, or a function of the arrival, all of
+            them within a tenant; ``"none"`` (the default): all requests of all tenants together. Callers without a
+            name, and requests without a session, count as one. A function that returns None exempts the request.
+        on_limit: What happens to a request that finds no room. ``"queue"`` (the default): it waits.
+            ``"reject"``: it is refused with :class:`~standfast.errors.TooManyRequestsError` (429); not with policies
+            under which it may have waited for its turn before.
+        max_queued: With ``"queue"``: how many may wait for this limit in one process before the next is refused with
+            :class:`~standfast.errors.QueueFullError` (429). None: as many as the app takes on.
+        ttl: With ``"queue"``: how long one waits whose caller waits for it. After that it has left, never ran, and ends
+            with :class:`~standfast.errors.QueueTimeoutError` (503). None: as long as it takes. A durable request waits
+            for as long as its policy lets it wait in all, see ``sf.Queue(timeout=...)``.
+        name: Limits of one name count together, whichever actions of the app they belong to. They must be alike.
+
+    Raises:
+        InvalidFlowError: It cannot be meant; the error says why.
+    """
+
+    __slots__ = ("key", "max", "max_queued", "name", "on_limit", "ttl")
+
+    def __init__(
+        self,
+        max: int,  # noqa: A002 -- the word that users know
+        *,
+        key: Key = "none",
+        on_limit: OnLimit = "queue",
+        max_queued: int | None = None,
+        ttl: Duration | None = "30s",
+        name: str = "",
+    ) -> None:
+        where = "ActionLimit"
+        self.max: Final = checked_count(where, "max", max, MOST_HOLDERS)
+        self.key: Final = checked_key(where, key)
+        self.on_limit: Final = checked_choice(where, "on_limit", on_limit, OnLimit)
+        if on_limit == "reject" and max_queued is not None:
+            raise InvalidFlowError(where, "max_queued belongs to on_limit='queue'")
+        most = None if max_queued is None else checked_count(where, "max_queued", max_queued, MOST_QUEUED)
+        self.max_queued: Final = most
+        self.ttl: Final = optional_seconds(ttl, what=f"the ttl of {where}")
+        self.name: Final = _checked_name(where, name)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits that finds no room."""
+        return self.on_limit == "queue"
+
+
+@final
+class Rate(Value):
+    """So many requests of an action in a while: in all, or for each value of a key. What is more is refused.
+
+    It is refused with :class:`~standfast.errors.RateExceededError` (429), which says when to come again, before
+    anything is written. It is the token bucket of :class:`~standfast.locks.rate_limiter.RateLimiter`: ``burst``
+    requests at once after a quiet time, and one more every ``per / max``. Whatever is let through has counted, also if
+    the policy refuses it then. A request that is answered by its idempotency key does not count, nor does a tick of a
+    schedule.
+
+    Args:
+        max: How many.
+        per: In how long: ``sf.Rate(60, "1 minute")``.
+        key: What they are counted by, see :class:`ActionLimit`.
+        burst: How many at once after a quiet time; by default ``max``.
+        name: Rates of one name count together, whichever actions of the app they belong to. They must be alike.
+
+    Raises:
+        InvalidFlowError: It cannot be meant; the error says why.
+    """
+
+    __slots__ = ("burst", "key", "max", "name", "per")
+
+    def __init__(
+        self,
+        max: int,  # noqa: A002 -- the word that users know
+        per: Duration,
+        *,
+        key: Key = "none",
+        burst: int | None = None,
+        name: str = "",
+    ) -> None:
+        self.max: Final = checked_count("Rate", "max", max, LARGEST_RATE)
+        self.per: Final = length("Rate", "per", per)
+        self.key: Final = checked_key("Rate", key)
+        self.burst: Final = self.max if burst is None else checked_count("Rate", "burst", burst, LARGEST_RATE)
+        self.name: Final = _checked_name("Rate", name)
+        try:
+            check_rate(self.burst, self.interval)
+        except InvalidRateError as error:
+            raise InvalidFlowError("Rate", str(error)) from None
+
+    @property
+    def interval(self) -> timedelta:
+        """The time in which one more may come."""
+        return timedelta(seconds=self.per / self.max)
+
+
+LimitOfAction: TypeAlias = ActionLimit | Rate
+"""What can be declared in the ``limits`` of an action."""
+
+
+def checked_limits(where: str, given: LimitOfAction | Iterable[LimitOfAction]) -> tuple[LimitOfAction, ...]:
+    """Return the limits of an action; refuse what is none, and two that count the same."""
+    limits = tuple(given) if isinstance(given, Iterable) else (given,)
+    counted: dict[tuple[object, ...], LimitOfAction] = {}
+    for each in limits:
+        if not isinstance(each, ActionLimit | Rate):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise InvalidFlowError(where, f"{each!r:.60} is no limit; there are sf.ActionLimit(...) and sf.Rate(...)")
+        if counted.setdefault((type(each), each.name, kind_of(each)), each) is not each:
+            problem = f"two limits count {kind_of(each)!r}: {counted[type(each), each.name, kind_of(each)]} and {each}"
+            raise InvalidFlowError(where, f"{problem}; leave one of them out, or give one a name=")
+    return limits
+
+
+def checked_priority(where: str, given: int) -> int:
+    """Return a priority: a small whole number."""
+    try:
+        check_priority(given)
+    except InvalidArrivalError as error:
+        raise InvalidFlowError(where, str(error)) from None
+    return given
+
+
+def check_alike(limits: Iterable[tuple[str, LimitOfAction]]) -> None:
+    """Refuse limits of one name that are not alike; each comes with its place."""
+    known: dict[tuple[type, str], tuple[str, LimitOfAction]] = {}
+    for where, limit in limits:
+        if not limit.name:
+            continue
+        first, other = known.setdefault((type(limit), limit.name), (where, limit))
+        if other != limit:
+            problem = f"its limit {limit.name!r} is {limit}, and that of {first} is {other}"
+            raise InvalidFlowError(where, f"{problem}; limits of one name must be alike")
+
+
+def kind_of(limit: LimitOfAction) -> str:
+    """Return by what a limit counts."""
+    return limit.key if isinstance(limit.key, str) else "custom"
+
+
+def _checked_name(where: str, name: str) -> str:
+    if not isinstance(name, str) or (name and not _NAME.fullmatch(name)):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        problem = "a name must be 1 to 64 letters, digits, _ . or -, and begin with a letter"
+        raise InvalidFlowError(where, f"name is {name!a:.80}; {problem}")
+    return name
+
+
+# --- policies: what happens to a request whose key is taken. Each is a value, checked when it is made --------------
 
 Edge: TypeAlias = Literal["trailing", "leading"]
 Collapse: TypeAlias = Literal["last", "all"]

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from standfast.clock import Instant, later
 from standfast.codec import Codec
-from standfast.flows.arrival import Address
-from standfast.flows.request import ENDED, Status
+from standfast.flows.request import ENDED, Address, Arrival, Principal, Status
 from standfast.flows.shares import sharer_of
 from standfast.ids import new_id
 from standfast.stores.protocol import Put
-from standfast.workflows.storing.failures import Failure
+from standfast.workflows.failures import Failure
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from standfast.flows.flow import Action
+    from standfast.flows.task import Task
     from standfast.keys import RecordKey
     from standfast.scope import Scope
+
+
+# --- what lies in the store of a request: its record, its events, its session's state, and what speaks for its key -
 
 AGAIN: Final[frozenset[str]] = frozenset({"cancelled", "refused", "superseded"})
 """Ends of requests that left nothing behind: another one with the same idempotency key is run."""
@@ -66,7 +73,7 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True):
         result: What it returned.
         failure: What it raised.
         by: The request that took its place.
-        cancelled_by: Who asked for it to stop, see :mod:`standfast.flows.cancelling`; empty: not known.
+        cancelled_by: Who asked for it to stop, see :mod:`standfast.flows.view`; empty: not known.
         superseded: The requests whose place it took.
         overlap: One of those had not ended when it began.
         retryable: If it was interrupted, another one with the same idempotency key is run.
@@ -239,3 +246,87 @@ class Stored(Struct, frozen=True):
     def address(self) -> Address | None:
         """The line in which it needs a turn; None: it needs none."""
         return self.record.address or None
+
+
+# --- A request as it is stored with its run ------------------------------------------------------------------------
+
+
+class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A request as it is stored with its run: who asks, and what with.
+
+    ``at`` is when its event happened, in seconds, if its transport knows.
+    """
+
+    flow: str
+    action: str
+    tenant: str
+    inputs: dict[str, Any]
+    user: str = ""
+    roles: tuple[str, ...] = ()
+    session: str = ""
+    transport: str = "local"
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    idempotency_key: str = ""
+    address: Address = ()
+    chain: tuple[Address, ...] = ()
+    at: float | None = None
+
+    @classmethod
+    def of(cls, task: Task, at: float | None = None) -> Call:
+        """Return what is stored of a request."""
+        arrival = task.arrival
+        return cls(
+            flow=arrival.flow,
+            action=arrival.action,
+            tenant=arrival.tenant,
+            inputs=msgspec.json.decode(task.inputs.packed),
+            user=arrival.user,
+            roles=tuple(sorted(arrival.principal.roles)),
+            session=arrival.session,
+            transport=arrival.transport,
+            metadata=dict(arrival.metadata),
+            idempotency_key=arrival.idempotency_key,
+            address=task.address or (),
+            chain=arrival.chain,
+            at=at,
+        )
+
+    @property
+    def arrival(self) -> Arrival:
+        """What arrived."""
+        return Arrival(
+            flow=self.flow,
+            action=self.action,
+            inputs=self.inputs,
+            principal=Principal(self.tenant, self.user, frozenset(self.roles)),
+            session=self.session,
+            transport=self.transport,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] -- checked when it arrived
+            metadata=self.metadata,
+            idempotency_key=self.idempotency_key,
+            attended=False,
+            chain=self.chain,
+        )
+
+
+class Input(Struct, frozen=True):
+    """What a run is started with; nothing if its events lie in its inbox."""
+
+    call: Call | None = None
+
+
+def name_of(action: Action[..., Any]) -> str:
+    """Return the name of the workflow of an action."""
+    return f"{action.flow}.{action.name}"
+
+
+_TENANT: Final = "tenant:"
+
+
+def tags_of(tenant: str) -> tuple[str, ...]:
+    """Return the tags of the run of a request."""
+    return (_TENANT + tenant,)
+
+
+def tenant_in(tags: Iterable[str]) -> str | None:
+    """Return whose request a run is, by its tags; None: it is not the run of a request."""
+    return next((tag.removeprefix(_TENANT) for tag in tags if tag.startswith(_TENANT)), None)

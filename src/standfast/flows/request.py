@@ -3,24 +3,201 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from standfast.clock import Instant
-from standfast.errors import InvalidInputError
-from standfast.flows.arrival import Address, Arrival
-from standfast.flows.means import Means
+from standfast.errors import InvalidArrivalError, InvalidInputError, InvalidRequestKeyError, RequestKeyError
+from standfast.flows.shares import sharer_of
+from standfast.workflows.failures import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from standfast.flows.arrival import Principal, Transport
+    from standfast.flows.policies import Key, KeyFunction, Policy
     from standfast.flows.session import Session
-    from standfast.workflows.declaring.definition import Workflow
-    from standfast.workflows.handle import Run
+    from standfast.workflows.client import Run
+    from standfast.workflows.definition import Workflow
+
+
+# --- what arrives: who asks, for which action, with what. A trusted transport says so ------------------------------
+
+Address: TypeAlias = tuple[str, ...]
+"""Where the line of a key lies; see :mod:`standfast.flows.request`."""
+
+Transport: TypeAlias = Literal["http", "webhook", "chat", "mcp", "schedule", "local"]
+OnDisconnect: TypeAlias = Literal["cancel", "continue"]
+
+LONGEST_TENANT: Final = 100
+LONGEST_ID: Final = 200
+"""In bytes of UTF-8: with these, every key that follows from a request fits into every store."""
+LONGEST_IDEMPOTENCY_KEY: Final = 200
+HIGHEST_PRIORITY: Final = 100
+"""And the lowest is as far below 0."""
+
+
+def check_id(what: str, text: str, longest: int = LONGEST_ID) -> None:
+    """Refuse what cannot be part of a key. The error names what it is, never the text.
+
+    Raises:
+        InvalidArrivalError: It is no text, not printable, or too long.
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidArrivalError(what, f"is a {type(text).__name__}; it must be text")
+    if not text.isprintable():
+        raise InvalidArrivalError(what, "has characters that are not printable")
+    if len(text) > longest or (not text.isascii() and len(text.encode()) > longest):
+        raise InvalidArrivalError(what, f"is longer than {longest} bytes")
+
+
+def check_priority(priority: int) -> None:
+    """Refuse what is no small whole number.
+
+    Raises:
+        InvalidArrivalError: It is none.
+    """
+    if type(priority) is not int or abs(priority) > HIGHEST_PRIORITY:
+        limits = f"from {-HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        raise InvalidArrivalError("the priority", f"is no whole number {limits}")
+
+
+class Principal(Struct, frozen=True):
+    """Who asks. A trusted transport makes it from credentials, never from the body of a request.
+
+    Attributes:
+        tenant: Whose data it is: nothing of one tenant is ever seen by another.
+        user: Who it is; empty if nobody is known by name.
+        roles: What the user may do, see the ``roles`` of an action.
+
+    Raises:
+        InvalidArrivalError: A text is too long, not printable, or a tenant is missing.
+    """
+
+    tenant: str = "default"
+    user: str = ""
+    roles: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be part of a key."""
+        check_id("the tenant", self.tenant, LONGEST_TENANT)
+        if not self.tenant:
+            raise InvalidArrivalError("the tenant", "is empty; it must be named")
+        check_id("the user", self.user)
+
+
+NOBODY: Final = Principal()
+
+
+class Arrival(Struct, frozen=True, kw_only=True):
+    """What a trusted transport hands to a dispatcher. Nothing of it but ``inputs`` comes from the body of a request.
+
+    A key function gets one as well, and finds in ``inputs`` what the action will be called with, by name and checked.
+
+    Attributes:
+        flow: The kind of the flow.
+        action: The name of the action.
+        inputs: What to call it with: values by name, or a JSON object as bytes.
+        principal: Who asks.
+        session: Which conversation it belongs to; empty for none.
+        transport: What it came by.
+        metadata: What else the transport knows, such as ``{"webhook": {"deliveryId": ...}}``.
+        idempotency_key: Requests of one tenant and user with the same key are one request, for a while.
+        attended: The caller waits for the result on its own connection.
+        chain: The keys that are held by those who wait for this request, the outermost first; what comes from outside
+            is signed, see :attr:`Request.signed_chain <standfast.flows.request.Request.signed_chain>`.
+        on_disconnect: What happens when such a caller goes away; by default what the action says.
+        priority: Who goes first among those that wait for a limit of the action; by default what the action says. The
+            transport decides it, never the caller. A durable request waits in the order of arrival, whatever it is.
+    """
+
+    flow: str
+    action: str
+    inputs: Mapping[str, Any] | bytes = field(default_factory=dict[str, Any])
+    principal: Principal = NOBODY
+    session: str = ""
+    transport: Transport = "local"
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    idempotency_key: str = ""
+    attended: bool = True
+    chain: tuple[Address, ...] = ()
+    on_disconnect: OnDisconnect | None = None
+    priority: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be part of a key."""
+        if self.session != "":  # most have none; and what is no text is no empty one
+            check_id("the session", self.session)
+        if self.idempotency_key != "":
+            check_id("the idempotency key", self.idempotency_key, LONGEST_IDEMPOTENCY_KEY)
+        if self.priority is not None:
+            check_priority(self.priority)
+
+    @property
+    def tenant(self) -> str:
+        """The principal's tenant."""
+        return self.principal.tenant
+
+    @property
+    def user(self) -> str:
+        """The principal's user; empty if nobody is known by name."""
+        return self.principal.user
+
+    @property
+    def sharer(self) -> str:
+        """As whom it is counted within its tenant."""
+        return sharer_of(self.principal.user, self.transport)
+
+
+# --- the seam between a request and whoever runs it: what a request can do is done by these means ------------------
+#
+# A dispatcher has them for requests that it runs, :class:`~standfast.flows.task.Calls`, and a test for those that it
+# rehearses, :class:`~standfast.testing.flows.Rehearsal`.
+
+
+class Means(Protocol):
+    """What a dispatcher does for a request that it runs."""
+
+    @property
+    def stopping(self) -> str:
+        """Why the request was asked to stop; empty if it was not."""
+        ...
+
+    @property
+    def session(self) -> Session:
+        """The state of its conversation."""
+        ...
+
+    def emit(self, name: str, data: Any) -> None:  # noqa: ANN401 -- JSON-shaped data
+        """Tell those who follow the request."""
+        ...
+
+    def signed(self, address: Address) -> Address:
+        """Return a key as it is sent to other processes."""
+        ...
+
+    async def start(
+        self,
+        workflow: Workflow[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        id: str | None,  # noqa: A002 -- the word that users know
+    ) -> Run[Any]:
+        """Start a workflow, under an id that follows from the request's if none is given."""
+        ...
+
+    async def run_once(
+        self, key: str, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:  # noqa: ANN401 -- whatever it returns
+        """Call a function, or return what was recorded of its result."""
+        ...
+
+
+# --- what a request is: what its action sees of it, and what can be known about it ---------------------------------
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -295,3 +472,96 @@ def _checked_event_name(name: str) -> str:
     if name.startswith(OWN_EVENTS):
         raise InvalidInputError(f"event {name!r}", f"names that begin with {OWN_EVENTS!r} are told by the dispatcher")
     return name
+
+
+# --- from a request to its key: which line it stands in, and how that is called ------------------------------------
+#
+# The address of a line begins with ``"request"`` and the tenant, then says what kind of key it is. Each part stays a
+# part when it is stored (see :mod:`standfast.keys`), so no two keys share an address: not of two tenants, of two kinds
+# of keys, or of two flows. A session's key is the same in all flows.
+
+_log: Final = logging.getLogger("standfast.flows")
+
+REQUEST: Final = "request"
+"""The kind of such a line, and the first part of its address: those of locks begin with a number."""
+
+
+def address_of(policy: Policy, arrival: Arrival, inputs: Mapping[str, Any] | None = None) -> Address | None:
+    """Return the address of the line that a request has to stand in; None: nothing is arbitrated.
+
+    Args:
+        policy: The policy of its action.
+        arrival: What arrived.
+        inputs: What a key function finds in ``arrival.inputs``: the checked inputs by name.
+
+    Raises:
+        RequestKeyError: A key function raised, or returned something else than text.
+        InvalidRequestKeyError: It returned text that cannot be a key.
+    """
+    key, tenant = policy.key, arrival.principal.tenant
+    if key == "session":
+        return (REQUEST, tenant, "session", arrival.session) if arrival.session else None
+    if key == "user":
+        return (REQUEST, tenant, "user", arrival.principal.user) if arrival.principal.user else None
+    if key == "tenant":
+        return (REQUEST, tenant, "tenant")
+    if key == "none":
+        return None
+    value = _ask(key, arrival if inputs is None else msgspec.structs.replace(arrival, inputs=inputs))
+    return None if value is None else (REQUEST, tenant, "custom", arrival.flow, value)
+
+
+def partition_of(key: Key, arrival: Arrival, inputs: Mapping[str, Any] | None = None) -> tuple[str, ...] | None:
+    """Return what a limit counts a request by: nothing for all together; None: it does not count.
+
+    Those who have no name, and those without a session, count together, so that nobody gets past a limit that way.
+
+    Raises:
+        RequestKeyError: A key function raised, or returned something else than text.
+        InvalidRequestKeyError: It returned text that cannot be a key.
+    """
+    tenant = arrival.principal.tenant
+    if key == "none":
+        return ()
+    if key == "tenant":
+        return (tenant, "tenant")
+    if key == "user":
+        return (tenant, "user", arrival.principal.user)
+    if key == "session":
+        return (tenant, "session", arrival.session)
+    value = _ask(key, arrival if inputs is None else msgspec.structs.replace(arrival, inputs=inputs))
+    return None if value is None else (tenant, "key", value)
+
+
+def label_of(address: Address) -> str:
+    """Return a key in words, as refusals show it, without the tenant: ``"session 's-1'"``."""
+    if len(address) == len((REQUEST, "tenant", "kind", "id")):  # of a session or a user: nearly all
+        return f"{address[2]} {address[3]!r}"
+    kind, *rest = address[2:]
+    return f"key {rest[1]!r} of {rest[0]}" if kind == "custom" else " ".join([kind, *map(repr, rest)])
+
+
+def _ask(function: KeyFunction, arrival: Arrival) -> str | None:
+    """Return what a key function says, if it can be a key."""
+    where = f"flow {arrival.flow!r}, action {arrival.action!r}"
+    try:
+        value = function(arrival)
+    except Exception as error:
+        log_failure(_log, f"the key function of {where}", error, flow=arrival.flow, action=arrival.action)
+        raise RequestKeyError(where, f"raised {type(error).__name__}") from error
+    if value is None:
+        return None
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise RequestKeyError(where, f"returned a {type(value).__name__}; it must return text, or None for no key")
+    text = str.__str__(value)  # a subclass of text could compare as it likes
+    if problem := _problem(text):
+        raise InvalidRequestKeyError(where, f"returned text that {problem}")
+    return text
+
+
+def _problem(text: str) -> str:
+    if not text:
+        return "is empty; it must return None for no key"
+    if not text.isprintable():
+        return "has characters that are not printable"
+    return f"is longer than {LONGEST_ID} bytes" if len(text.encode()) > LONGEST_ID else ""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from standfast.codec import JsonValue
 from standfast.errors import EncodeError, SessionMissingError, SessionStateError
-from standfast.workflows.storing.values import PLAIN
+from standfast.workflows.values import PLAIN
 
 State: TypeAlias = dict[str, JsonValue]
 

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.errors import TooManyBytesError
-from standfast.flows.arbiters.protocol import Beside
+from standfast.flows.arbiter.protocol import Beside
 from standfast.flows.records import REQUESTS
 from standfast.stores.protocol import Put
-from standfast.workflows.storing.records import RunKeys
+from standfast.workflows.records import RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from standfast.locks.algebra.record import LockPosition, Renewal, initial_lock_record
-from standfast.locks.algebra.stored import LockHolder, LockRecord, LockWaiter
-from standfast.locks.driving.acquiring import PermitsWarning
-from standfast.locks.driving.hold import Hold, Holding, OnLost
-from standfast.locks.explaining.explanation import (
-    ExplainedEntry,
-    ExplainedHolder,
-    ExplainedWaiter,
-    Explanation,
-    LineSummary,
-)
-from standfast.locks.mode_lock import ModeLock
-from standfast.locks.mutex import Mutex
-from standfast.locks.options import HoldOptions
-from standfast.locks.rates.bucket import Pass
-from standfast.locks.rates.rate_limiter import RateLimiter, RateState, WaitingForTokens
-from standfast.locks.runs.run_lease import RunLease
-from standfast.locks.runs.run_line import RunLockInfo
-from standfast.locks.runs.run_locks import RunHolding, RunLocks
-from standfast.locks.semaphore import Semaphore
-from standfast.locks.state.atomic_state import AtomicState
-from standfast.locks.state.by_hand import DurableMutex, DurableSemaphore, LockByHand, PollWarning
-from standfast.locks.state.events import (
+from standfast.locks.acquire import PermitsWarning
+from standfast.locks.inspect import ExplainedEntry, ExplainedHolder, ExplainedWaiter, Explanation, LineSummary
+from standfast.locks.lock_record import LockHolder, LockPosition, LockRecord, LockWaiter, Renewal, initial_lock_record
+from standfast.locks.locks import Hold, Holding, HoldOptions, ModeLock, Mutex, OnLost, Semaphore
+from standfast.locks.manual import DurableMutex, DurableSemaphore, LockByHand, PollWarning
+from standfast.locks.rate_limiter import Pass, RateLimiter, RateState, WaitingForTokens
+from standfast.locks.run_locks import RunHolding, RunLease, RunLockInfo, RunLocks
+from standfast.locks.state import (
+    KEEP,
+    AtomicState,
+    Guard,
+    HoldGuard,
+    Keep,
+    Slot,
+    Slots,
     StateChanged,
     StateConflict,
     StateEvent,
     StateEvents,
     StateEventsDropped,
     StateExhausted,
+    StateValue,
 )
-from standfast.locks.state.slot_seam import HoldGuard, Slot
-from standfast.locks.state.slots import Slots
-from standfast.locks.state.values import KEEP, Guard, Keep, StateValue
 
 __all__ = [
     "KEEP",

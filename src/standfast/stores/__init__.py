@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from standfast.stores.group import verdict_of
-from standfast.stores.grouped import GroupedStore
+from standfast.stores.group_commit import GroupedStore, verdict_of
 from standfast.stores.protocol import (
     ABSENT,
     Capabilities,

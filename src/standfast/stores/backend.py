@@ -2,7 +2,7 @@
 
 A backend applies a *batch* in one transaction: each rider of the batch is one commit or one update, and gets a
 verdict of its own. Group commit, folding, limits, cancellation, unknown outcomes and hints are written once, above
-the backends, in :mod:`standfast.stores.grouped`.
+the backends, in :mod:`standfast.stores.group_commit`.
 """
 
 from __future__ import annotations

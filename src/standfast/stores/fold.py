@@ -30,7 +30,7 @@ from standfast.stores.protocol import (
     Snapshot,
     Wake,
 )
-from standfast.stores.rules import check_decision, in_window
+from standfast.stores.validation import check_decision, in_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

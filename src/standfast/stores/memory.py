@@ -16,12 +16,11 @@ from standfast.clock import SYSTEM_CLOCK, Clock, Instant
 from standfast.errors import AttemptClosedError
 from standfast.events import NO_HOOKS
 from standfast.stores.backend import Applied, Batch
-from standfast.stores.bells import Bells
 from standfast.stores.fold import fold, keys_of
-from standfast.stores.grouped import GroupedStore
-from standfast.stores.moving.paging import pages
-from standfast.stores.moving.protocol import OPEN, moved
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities, Record, Snapshot
+from standfast.stores.transfer import OPEN, moved, pages
+from standfast.stores.watch import Bells
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence

@@ -304,7 +304,7 @@ class Store(Protocol):
 
         It stays the same for as long as this process has a handle on the store open, and it is severed when the
         process dies, whichever way, and also once it has closed its last handle. Over a network it is severed, too,
-        if the process is cut off for too long; then it gets another one. See :mod:`standfast.stores.proving`.
+        if the process is cut off for too long; then it gets another one. See :mod:`standfast.stores.liveness`.
         """
         ...
 

@@ -6,19 +6,19 @@ needs pytest.
 
 from __future__ import annotations
 
-from standfast.testing.clock import VirtualClock
 from standfast.testing.explorer import Exploration, Violation, explore
-from standfast.testing.faults import ROUGH, Faults
-from standfast.testing.faulty_backend import FaultyBackend
-from standfast.testing.faulty_store import FaultyStore
-from standfast.testing.history import History, RecordingStore
-from standfast.testing.linearizability import Operation, Specification, linearize
-from standfast.testing.loop import SimulatedLoop
-from standfast.testing.model import StoreModel
-from standfast.testing.non_atomic import NonAtomicStore
-from standfast.testing.simulation import simulate
-from standfast.testing.specification import StoreSpecification, check_store_history
-from standfast.testing.trace import Trace
+from standfast.testing.faults import ROUGH, Faults, FaultyBackend, FaultyStore, NonAtomicStore
+from standfast.testing.histories import (
+    History,
+    Operation,
+    RecordingStore,
+    Specification,
+    StoreModel,
+    StoreSpecification,
+    check_store_history,
+    linearize,
+)
+from standfast.testing.simulation import SimulatedLoop, Trace, VirtualClock, simulate
 
 __all__ = [
     "ROUGH",

@@ -1,1 +1,3 @@
 """Durable workflows: runs that survive the death of their process."""
+
+from __future__ import annotations

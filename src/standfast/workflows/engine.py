@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
+from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast, final
 
+from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import (
     EngineCreateNameMismatchError,
@@ -18,29 +21,231 @@ from standfast.errors import (
     WrongLoopError,
 )
 from standfast.events import Hooks
-from standfast.locks.options import DEFAULT_LEASE
-from standfast.masking import mask_url
+from standfast.locks.locks import DEFAULT_LEASE
+from standfast.redaction import mask_url
 from standfast.space import Space, lines_of
 from standfast.space import open as open_space
-from standfast.workflows.declaring.definition import Step, Workflow, as_step, unbound
-from standfast.workflows.overseer import Overseer
-from standfast.workflows.running.host import MOST_DEATHS, Host
-from standfast.workflows.running.threads import MOST, Threads
-from standfast.workflows.schedules.driving import Ticker
+from standfast.workflows import admin as administration
+from standfast.workflows import claims as recovering
+from standfast.workflows import limits as setting
+from standfast.workflows import retention
+from standfast.workflows.catalog import declare
+from standfast.workflows.claims import recover
+from standfast.workflows.client import Client, Run
+from standfast.workflows.debounce import Batched, Debounced
+from standfast.workflows.definition import Step, Workflow, as_step, unbound
+from standfast.workflows.runtime import MOST, MOST_DEATHS, Host, Threads
 from standfast.workflows.schedules.schedules import Schedules
-from standfast.workflows.starting.catalog import declare
-from standfast.workflows.starting.patterns import Batched, Debounced
-from standfast.workflows.working.recovering import recover
-from standfast.workflows.working.worker import GRACE, Worker
+from standfast.workflows.schedules.ticker import Ticker
+from standfast.workflows.worker import GRACE, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from standfast.durations import Duration
     from standfast.events import Hook
-    from standfast.stores.credentials import Credentials
-    from standfast.stores.sealing.keyring import Keyring
-    from standfast.workflows.schedules.specification import Schedule
+    from standfast.stores.encryption import Keyring
+    from standfast.stores.url import Credentials
+    from standfast.workflows.claims import Looked, Recovered
+    from standfast.workflows.queries import RunInfo
+    from standfast.workflows.schedules.spec import Schedule
+
+
+# --- what an operator does: make runs go on, start them again, delete them -----------------------------------------
+
+
+class Overseer(Client):
+    """A client that can also look after runs which do not go on by themselves."""
+
+    @property
+    @abstractmethod
+    def worker(self) -> Worker | None:
+        """What drives runs here; None if this engine does not, or is not open."""
+
+    # --- limits --------------------------------------------------------------------------------------------------
+
+    async def set_limit(self, workflow: Workflow[..., Any], max: int, *, key: str | None = None) -> None:  # noqa: A002 -- as in Limit
+        """Allow so many unfinished runs at a time from now on, in all processes, whatever their code says.
+
+        It stays so until :meth:`clear_limit`, also while nothing runs. A larger number lets waiting runs begin at once;
+        a smaller one ends none.
+
+        Args:
+            workflow: Which; it has to have such a limit.
+            max: How many.
+            key: The key of a limit for each key; None: the limit of all runs together.
+        """
+        await setting.set_limit(self.host, workflow, max, key)
+
+    async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
+        """Allow as many unfinished runs as the workflow's code says, from now on."""
+        await setting.clear_limit(self.host, workflow, key)
+
+    # --- making runs go on ---------------------------------------------------------------------------------------
+
+    async def resume(self, run_id: str) -> RunInfo:
+        """Look at a run now, and return how it is then.
+
+        If something of it is due and nobody drives it, this engine takes it up; one that drives none tells the others.
+        A run that is driven elsewhere, or has nothing due, is left as it is. Workers do this by themselves: it is for
+        those who do not want to wait for that.
+        """
+        await self.get(run_id)
+        await recovering.look_at(self.host, self.worker, run_id)
+        return await self.get(run_id)
+
+    async def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
+        """Look at every run that is due, the longest due first, and at those for which there is news.
+
+        One that cannot be taken up does not keep the others from it.
+
+        Args:
+            limit: How many at most.
+
+        Returns:
+            What became of each; see :class:`~standfast.workflows.claims.Looked`.
+        """
+        return await recovering.sweep(self.host, self.worker, limit)
+
+    async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
+        """Look at every unfinished run, and take up those that can go on.
+
+        Workers do this by themselves; this is for whoever wants to know that nothing was forgotten.
+
+        Args:
+            unknown: What to do about runs of workflows, or versions, that this engine does not have: ``"leave"`` them
+                to other engines, each with a :class:`~standfast.events.RunLeftAlone`; or ``"raise"``.
+
+        Raises:
+            WorkflowTypeNotRegisteredForRecoveryError: There are such runs. Nothing was resumed.
+        """
+        if unknown not in ("leave", "raise"):
+            raise InvalidWorkflowError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
+        recovered = await recovering.recover(self.host, insist=unknown == "raise")
+        if self.worker is not None:
+            await self.worker.bury_the_dead()
+        left = set(recovered.left)
+        for run_id in recovered.found:
+            if run_id not in left:
+                await recovering.look_safely(self.host, self.worker, run_id)
+        return recovered
+
+    # --- starting again ------------------------------------------------------------------------------------------
+
+    async def restart(self, run_id: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+        """Start a new run with the input of another one, from its beginning. That one is left as it is.
+
+        Args:
+            run_id: The run to take the input from.
+            id: The new run's id; by default a new one.
+        """
+        started = await administration.restart(self.host, run_id, id, drive=self.has_room)
+        return Run(self, started.run_id, None, is_new=started.is_new)
+
+    async def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
+        """Start a new run that goes on from a step of another one, which is left as it is.
+
+        The new run has recorded what the other one had when it came to the step: earlier steps are not run again, the
+        step itself and everything after it are. What came later in other branches is not taken over, and neither are
+        signals that were not taken by then, nor the states of the run. A step inside of ``async with ctx.mutex(...)``
+        is refused: the new run does not hold the lock.
+
+        Args:
+            run_id: The run to fork.
+            step: The id of the step in its history: ``charge``, ``charge#2``, ``g1.0/charge``.
+            id: The new run's id; by default a new one.
+        """
+        started = await administration.fork(self.host, run_id, step, id)
+        return Run(self, started.run_id, None, is_new=True)
+
+    async def retry(self, run_id: str, *, step: str | None = None) -> RunInfo:
+        """Let a run go on that failed, was cancelled, has timed out, or is quarantined; return how it is then.
+
+        It goes on from its history. What made it fail is forgotten, with everything that was recorded after it: the
+        step that failed runs again, with all its attempts, and so do those that cleaned up. If its code itself raised,
+        nothing is forgotten, and it goes on with the code as it is now. A cancelled or timed-out run goes on where it
+        was when it was told, with as much time as it had at first. Children that it still waits for go on too. A run
+        that has not ended is left as it is; one that has completed is refused.
+
+        Args:
+            run_id: The run.
+            step: Go on from this step, in place of the one that failed.
+        """
+        await administration.retry(self.host, run_id, step)
+        return await self.get(run_id)
+
+    # --- deleting ------------------------------------------------------------------------------------------------
+
+    async def purge(
+        self,
+        run_id: str | None = None,
+        *,
+        before: datetime | None = None,
+        older_than: Duration | None = None,
+        status: str | Collection[str] | None = None,
+        workflow: str | None = None,
+        force: bool = False,
+    ) -> int:
+        """Delete runs that have ended, with everything that they have started; return how many runs that were.
+
+        Nothing of them remains but their idempotency keys, so that what was done once is not done again, and how often
+        each chosen id was used, so that a new run of that id has idempotency keys of its own.
+
+            await engine.purge(older_than="30 days")
+
+        Args:
+            run_id: This run. Without it, all that everything else says; something must be said.
+            before: Those that ended before this moment.
+            older_than: Those that ended at least so long ago.
+            status: Those that ended so.
+            workflow: Those of this workflow.
+            force: Also those that have not ended: they are cancelled by force, and what they hold is released.
+
+        Raises:
+            RunUnfinishedError: The run, or one that belongs to it, has not ended. Several at once skip such runs.
+        """
+        chosen = retention.Chosen(
+            before=self._instant(before, older_than),
+            status={status} if isinstance(status, str) else status,
+            workflow=workflow,
+            force=force,
+        )
+        everything = retention.Chosen(force=force)
+        if (run_id is None) == (chosen == everything):
+            raise InvalidWorkflowError(
+                "purge", "give the id of a run, or say which runs: before, older_than, status, workflow"
+            )
+        if run_id is not None:
+            return await retention.purge(self.host, run_id, force=force)
+        return await retention.purge_all(self.host, chosen)
+
+    def _instant(self, before: datetime | None, older_than: Duration | None) -> Instant | None:
+        if before is not None and older_than is not None:
+            raise InvalidWorkflowError("purge", "give before or older_than, not both")
+        if older_than is not None:
+            return later(self.host.now(), -seconds(older_than, what="older_than"))
+        if before is None:
+            return None
+        if not isinstance(before, datetime) or before.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+            raise InvalidWorkflowError("purge", f"before is {before!r:.100}; it must be a datetime with a time zone")
+        return Instant(int(before.timestamp() * MICROSECONDS))
+
+    async def erase(self, *, tenant: str) -> int:
+        """Delete everything that this engine's tenant has in the store: runs, states, locks, idempotency keys.
+
+        Runs that have not ended are cancelled by force first. Versions keep growing, so a fence that was given out
+        before is never given out again. What others do in this tenant meanwhile may remain: stop them first.
+
+        Args:
+            tenant: The name of the tenant, so that nobody is erased by mistake: it must be the engine's own.
+
+        Returns:
+            How many records there were besides those of runs.
+        """
+        return await retention.erase(self.host, tenant)
+
+
+# --- the engine: starts runs, talks to them, and drives them -------------------------------------------------------
 
 Runnable: TypeAlias = Workflow[..., Any] | Debounced[..., Any] | Batched[Any, Any]
 """What an engine can be given to run."""

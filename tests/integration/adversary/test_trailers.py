@@ -41,7 +41,7 @@ def test_a_chunked_body_with_trailers_is_taken_from_a_known_user(proxied: Stage)
 
 
 @pytest.mark.parametrize(
-    ("http", "status"), [("httptools", 411), ("h11", 411), ("standfast.transports.protocol:HttpProtocol", 401)]
+    ("http", "status"), [("httptools", 411), ("h11", 411), ("standfast.web.protocol:HttpProtocol", 401)]
 )
 def test_a_uvicorn_of_ones_own_lets_no_trailer_pass_for_a_header(http: str, status: int) -> None:
     """Where it may mix them up, a chunked body is refused; with our protocol it is taken, and the trailers dropped."""

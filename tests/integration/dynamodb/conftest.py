@@ -11,8 +11,8 @@ import pytest
 
 from standfast.keys import RecordKey
 from standfast.stores.dynamodb import DynamoServer
-from standfast.stores.opening import open_store
 from standfast.stores.remote import RemoteBackend
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

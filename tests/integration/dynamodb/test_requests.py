@@ -19,7 +19,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores import Commit, Conflict, Decision, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from standfast.errors import StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.dynamodb.tables import FORMAT
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.dynamodb.conftest import server_of
 
 

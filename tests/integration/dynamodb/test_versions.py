@@ -12,7 +12,7 @@ from standfast.clock import Instant, later
 from standfast.errors import InvalidChangeError
 from standfast.stores import Commit, Conflict, Decision, Delete, Put
 from standfast.stores.dynamodb.items import GRACE
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from standfast.clock import monotonic
 from standfast.errors import HoldTimeoutError, LeaseTooShortError
 from standfast.space import Space
 from standfast.stores import Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.dynamodb.conftest import Wire, server_of
 
 if TYPE_CHECKING:

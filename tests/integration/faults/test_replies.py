@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.errors import StoreUnavailableError
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.faults.program import Ledger, insistently, write_a_little
 from tests.integration.faults.proxy import Fault, proxy_to
 from tests.sizes import rounds

@@ -11,7 +11,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import StandfastError, StoreUnavailableError
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.faults.conftest import opening, private
 from tests.integration.faults.program import Ledger, insistently
 from tests.integration.faults.proxy import proxy_to

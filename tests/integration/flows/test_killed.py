@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from standfast.flows.dispatch import Dispatcher
+    from standfast.flows.dispatcher import Dispatcher
     from standfast.flows.handle import Handle
     from standfast.flows.request import Explanation
 

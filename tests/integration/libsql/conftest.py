@@ -14,11 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from standfast.keys import RecordKey
-from standfast.stores.libsql.calling import Caller
-from standfast.stores.libsql.hrana import Batch, Results
-from standfast.stores.libsql.options import read_options
-from standfast.stores.opening import open_store
-from standfast.stores.remote.addresses import Address
+from standfast.stores.libsql import read_options
+from standfast.stores.libsql.hrana import Batch, Caller, Results
+from standfast.stores.url import Address, open_store
 from tests import services
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import pytest
 from standfast.errors import StoreError, StoreUnavailableError
 from standfast.events import OutcomeSettled
 from standfast.stores import Commit, Conflict, Delete, Put
-from standfast.stores.libsql import calling, streams
-from standfast.stores.libsql.calling import Caller
-from standfast.stores.libsql.hrana import Batch
-from standfast.stores.libsql.options import read_options
-from standfast.stores.remote.addresses import Address
+from standfast.stores.libsql import hrana as calling
+from standfast.stores.libsql import hrana as streams
+from standfast.stores.libsql import read_options
+from standfast.stores.libsql.hrana import Batch, Caller
 from standfast.stores.remote.backend import RemoteBackend
+from standfast.stores.url import Address
 from tests import services
 from tests.integration.libsql.conftest import opened, sql
 from tests.integration.libsql.wire import wire_to

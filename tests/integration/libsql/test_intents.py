@@ -8,12 +8,11 @@ import pytest
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, StoreError
-from standfast.stores.libsql.calling import Caller
-from standfast.stores.libsql.options import read_options
-from standfast.stores.libsql.schema import prepare
+from standfast.stores.libsql import prepare, read_options
+from standfast.stores.libsql.hrana import Caller
 from standfast.stores.libsql.server import LibsqlServer
-from standfast.stores.remote.addresses import Address
 from standfast.stores.remote.server import Intent, Landed, Refused, Row, Written
+from standfast.stores.url import Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

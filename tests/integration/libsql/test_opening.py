@@ -19,7 +19,7 @@ from standfast.errors import (
 )
 from standfast.events import StoreNotDurable
 from standfast.stores import Commit, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.libsql.conftest import opened, sql
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import pytest
 from standfast.errors import InvalidUrlError, StandfastError, StoreUnavailableError, UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.credentials import Credentials
-from standfast.stores.mongodb.documents import STORE
-from standfast.stores.opening import open_store
+from standfast.stores.mongodb.writes import STORE
+from standfast.stores.url import Credentials, open_store
 
 if TYPE_CHECKING:
     from pymongo import MongoClient

@@ -6,10 +6,8 @@ import contextlib
 import io
 from typing import TYPE_CHECKING
 
-from standfast.stores.moving.exporting import export_store
-from standfast.stores.moving.importing import import_store
-from standfast.stores.moving.living import PRESENCE, kind_of
-from standfast.stores.opening import open_store
+from standfast.stores.transfer import PRESENCE, export_store, import_store, kind_of
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.moving.places import KINDS, fresh_url
 
 if TYPE_CHECKING:

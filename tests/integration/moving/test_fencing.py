@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import standfast as sf
 from standfast.stores import Conflict, Put
-from standfast.stores.moving.fencing import fence_store
+from standfast.stores.transfer import fence_store
 from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import opened
 from tests.integration.moving.places import fresh_url

@@ -11,8 +11,8 @@ from standfast.clock import Instant
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Conflict, Decision, Delete, Put, Record
-from standfast.stores.moving.protocol import EXPORTED, OPEN
-from standfast.stores.opening import open_store
+from standfast.stores.transfer import EXPORTED, OPEN
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from standfast.stores import GroupedStore

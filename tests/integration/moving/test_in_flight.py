@@ -11,8 +11,8 @@ import pytest
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.moving.protocol import EXPORTED
-from standfast.stores.opening import open_store
+from standfast.stores.transfer import EXPORTED
+from standfast.stores.url import open_store
 from tests.integration.moving.places import fresh_url
 
 if TYPE_CHECKING:

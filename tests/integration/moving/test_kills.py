@@ -11,8 +11,7 @@ import pytest
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put, Record
-from standfast.stores.moving.files import FORMAT, Header, Writer
-from standfast.stores.moving.protocol import EXPORTED
+from standfast.stores.transfer import EXPORTED, FORMAT, Header, Writer
 from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import content, opened
 from tests.integration.moving.places import fresh_url

@@ -6,7 +6,7 @@ import asyncio
 import io
 import sys
 
-from standfast.stores.moving.files import records
+from standfast.stores.transfer import records
 from tests.integration.moving.carrying import exported
 
 WRITERS = ("ann", "bob")

@@ -8,7 +8,7 @@ import sys
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 
 
 async def write(url: str, name: str) -> None:

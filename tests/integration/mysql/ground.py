@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import asyncmy
 
-from standfast.stores.opening import open_store
 from standfast.stores.remote import RemoteBackend
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -22,7 +22,7 @@ from standfast.events import StoreNotDurable
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.mysql import NotDurableWarning
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests import services
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
 

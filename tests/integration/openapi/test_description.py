@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from standfast.transports.chains import HEADER as CHAIN
+from standfast.web.call import HEADER as CHAIN
 from tests.integration.cli.programs import PATIENCE, ROOT, SHOWN, Program
 from tests.sizes import remark, rounds, size
 

@@ -11,8 +11,8 @@ import asyncpg
 import psycopg
 
 import standfast as sf
-from standfast.stores.postgresql.working import Working
-from standfast.workflows.context import recording
+from standfast.stores.postgresql.transactions import Working
+from standfast.workflows import steps as recording
 
 if TYPE_CHECKING:
     from standfast.events import Event

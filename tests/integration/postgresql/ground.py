@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from standfast.stores.opening import open_store
 from standfast.stores.postgresql import PostgresServer
 from standfast.stores.remote import RemoteBackend
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -13,8 +13,8 @@ import pytest
 from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Decision, Put
-from standfast.stores.opening import open_store
 from standfast.stores.remote import Intent, Landed, Row, Written
+from standfast.stores.url import open_store
 from tests import services
 from tests.integration.faults.proxy import Fault, proxy_to
 from tests.integration.postgresql.ground import (

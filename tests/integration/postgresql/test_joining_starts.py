@@ -20,8 +20,8 @@ from standfast.errors import (
     WorkflowAlreadyExistsError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.opening import open_store
-from standfast.workflows.storing.records import HEADERS, RunKeys
+from standfast.stores.url import open_store
+from standfast.workflows.records import HEADERS, RunKeys
 from tests.integration.postgresql.joined import (
     AWAITED,
     SCHEMA,

@@ -12,7 +12,7 @@ import pytest
 import standfast as sf
 from standfast.errors import RunFailedError, StepNotRecordedError, UnsuitableStoreError
 from standfast.stores.protocol import Put
-from standfast.workflows.storing.records import OWNERSHIPS, Ownership
+from standfast.workflows.records import OWNERSHIPS, Ownership
 from tests.integration.postgresql.joined import (
     AWAITED,
     BLOCKING,

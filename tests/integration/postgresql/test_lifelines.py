@@ -14,8 +14,8 @@ import pytest
 import standfast as sf
 from standfast.clock import monotonic
 from standfast.errors import LeaseLostError
-from standfast.stores.opening import open_store
-from standfast.stores.proving import GRACE
+from standfast.stores.liveness import GRACE
+from standfast.stores.url import open_store
 from tests import services
 from tests.integration.faults.proxy import proxy_to
 from tests.integration.fleet.places import place, place_on

@@ -11,9 +11,9 @@ import pytest
 
 from standfast.keys import RecordKey
 from standfast.stores import Delete, Put, Wake
-from standfast.stores.opening import open_store
-from standfast.stores.postgresql import listening
-from standfast.stores.remote import hearing
+from standfast.stores.postgresql import connection as listening
+from standfast.stores.remote import subscriptions as hearing
+from standfast.stores.url import open_store
 from tests import services
 from tests.integration.faults.proxy import proxy_to
 from tests.integration.postgresql.ground import opened, place, run_sql, until

@@ -17,9 +17,9 @@ from standfast.errors import InvalidUrlError, StoreReadOnlyError, StoreUnavailab
 from standfast.events import StoreNotDurable
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.opening import open_store
 from standfast.stores.postgresql import NotDurableWarning, Options, Target
-from standfast.stores.postgresql.migrating import first, migrations
+from standfast.stores.postgresql.server import first, migrations
+from standfast.stores.url import open_store
 from tests import services
 from tests.integration.postgresql.ground import as_user, connected, made, opened, place, run_program, run_sql, schema_of
 

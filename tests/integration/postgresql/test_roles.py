@@ -11,7 +11,7 @@ import standfast as sf
 from standfast.errors import UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.postgresql.ground import connected, made, make_user, opened, place, run_sql, schema_of
 
 KEY = RecordKey("n", "k")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 import redis.asyncio
 
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests import services
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import redis.asyncio
 from standfast.errors import OutcomeUnknownError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.opening import open_store
-from standfast.stores.redis.names import Names
+from standfast.stores.redis.scripts import Names
+from standfast.stores.url import open_store
 from tests.integration.redis.clusters import SLOTS, address, cluster, unlock
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from standfast.errors import (
 from standfast.events import StoreNotDurable, StoreNotEncrypted
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.opening import open_store
 from standfast.stores.redis import NotDurableWarning
+from standfast.stores.url import open_store
 from tests import services
 
 if TYPE_CHECKING:

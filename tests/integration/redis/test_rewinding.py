@@ -9,7 +9,7 @@ import pytest
 from standfast.errors import StoreError, StoreRewoundError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests import services
 
 if TYPE_CHECKING:

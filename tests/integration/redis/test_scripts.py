@@ -13,7 +13,7 @@ from standfast.keys import RecordKey
 from standfast.stores import Commit, Delete, Put
 from standfast.stores.protocol import MAX_VERSION
 from standfast.stores.redis import RedisServer
-from standfast.stores.redis.scanning import LOOKED_AT
+from standfast.stores.redis.server import LOOKED_AT
 from standfast.stores.remote import Intent, RemoteBackend, Row, Written
 
 if TYPE_CHECKING:

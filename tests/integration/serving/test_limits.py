@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 import pytest
 
 import standfast as sf
-from standfast.flows.arbiters.local import LocalArbiter
+from standfast.flows.arbiter.in_memory import LocalArbiter
 from tests.integration.webhooks.sending import LETTER, NEW, SOON, client_of, signed
-from tests.unit.transports.chat.talking import Socket, Support
+from tests.unit.web.chat.talking import Socket, Support
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

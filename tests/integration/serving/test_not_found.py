@@ -13,7 +13,7 @@ from standfast.scope import Scope
 from tests.integration.serving.test_limits import HELLO, MCP
 from tests.integration.serving.test_tenants import ABSENT, requests_of, shop, tenant_of
 from tests.integration.webhooks.sending import client_of
-from tests.unit.transports.chat.talking import Support
+from tests.unit.web.chat.talking import Support
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ import uvicorn
 import websockets
 
 import standfast as sf
-from standfast.cli import serve_listener
+from standfast.cli import serve as serve_listener
 from tests.integration.webhooks.sending import SOON
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import standfast as sf
 from standfast.errors import RequestNotFoundError
 from tests.integration.serving.test_limits import HELLO, MCP
 from tests.integration.webhooks.sending import SOON, client_of
-from tests.unit.transports.chat.talking import Socket, Support
+from tests.unit.web.chat.talking import Socket, Support
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.integration.cli.programs import SHOWN
 from tests.integration.serving.crowd import PATIENCE
-from tests.unit.transports.mcp.clients import speaking
+from tests.unit.web.clients import speaking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pytest
 
 from standfast.clock import SYSTEM_CLOCK
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.children import Child
 
 if TYPE_CHECKING:

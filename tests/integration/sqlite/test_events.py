@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import standfast as sf
 from standfast.events import Checkpointed, Event, SlowCommit, Swept
-from standfast.stores import Decision, Put, Snapshot, group
-from standfast.stores.sqlite import upkeep
+from standfast.stores import Decision, Put, Snapshot
+from standfast.stores import group_commit as group
+from standfast.stores.sqlite import backend as upkeep
 
 if TYPE_CHECKING:
     from pathlib import Path

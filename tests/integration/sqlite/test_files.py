@@ -20,7 +20,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores import Put
-from standfast.stores.sqlite import files
+from standfast.stores.sqlite import file as files
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:

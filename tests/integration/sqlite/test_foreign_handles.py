@@ -17,7 +17,7 @@ import pytest
 
 from standfast.errors import ForeignHandleError
 from standfast.stores import Commit, Put
-from standfast.stores.sqlite import upkeep
+from standfast.stores.sqlite import backend as upkeep
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:

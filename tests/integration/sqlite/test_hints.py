@@ -12,7 +12,8 @@ import pytest
 
 from standfast.clock import monotonic
 from standfast.stores import Put, Wake
-from standfast.stores.sqlite import backend, slow_check
+from standfast.stores.sqlite import backend
+from standfast.stores.sqlite import backend as slow_check
 from tests.integration.sqlite.programs.talking import key
 
 if TYPE_CHECKING:

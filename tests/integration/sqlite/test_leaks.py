@@ -13,8 +13,9 @@ import pytest
 
 from standfast.errors import StoreClosedError
 from standfast.stores import Put
-from standfast.stores.opening import open_store
-from standfast.stores.sqlite import sharing, upkeep
+from standfast.stores.sqlite import backend as upkeep
+from standfast.stores.sqlite import locks as sharing
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 

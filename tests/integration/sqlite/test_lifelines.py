@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.errors import ForeignHandleError
-from standfast.stores.sqlite import lifelines
-from standfast.stores.sqlite.foreign import opening_our_own
+from standfast.stores.sqlite import locks as lifelines
+from standfast.stores.sqlite.file import opening_our_own
 
 if TYPE_CHECKING:
     from pathlib import Path

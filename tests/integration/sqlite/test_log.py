@@ -12,8 +12,10 @@ import pytest
 from standfast.clock import monotonic
 from standfast.events import Checkpointed
 from standfast.stores import Commit, Put
-from standfast.stores.opening import open_store
-from standfast.stores.sqlite import connecting, database, upkeep
+from standfast.stores.sqlite import backend as upkeep
+from standfast.stores.sqlite import database
+from standfast.stores.sqlite import file as connecting
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size
 

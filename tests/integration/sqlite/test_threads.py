@@ -12,7 +12,7 @@ import pytest
 
 from standfast.errors import WrongLoopError
 from standfast.stores import Conflict, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded, plus_one
 from tests.integration.sqlite.programs.talking import key
 from tests.sizes import size

@@ -11,7 +11,7 @@ import pytest
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, later, seconds_between
 from standfast.events import ClockStepped, Event
 from standfast.stores import Commit, Conflict, Put
-from standfast.stores.sqlite import upkeep
+from standfast.stores.sqlite import backend as upkeep
 from standfast.testing import VirtualClock
 from tests import services
 from tests.integration.sqlite.children import Child

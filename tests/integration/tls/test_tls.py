@@ -17,8 +17,8 @@ import standfast as sf
 from standfast.errors import StoreError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.opening import open_store
-from standfast.stores.remote import hearing
+from standfast.stores.remote import subscriptions as hearing
+from standfast.stores.url import open_store
 from tests import services
 from tests.integration.postgresql.ground import run_sql, until
 from tests.integration.tls.authority import NAME

@@ -14,9 +14,9 @@ import httpx
 
 import standfast as sf
 from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
-from standfast.transports.app import App
-from standfast.transports.webhooks import StandardWebhooks
-from tests.unit.transports.fakes import shown
+from standfast.web.app import App
+from standfast.web.signatures import StandardWebhooks
+from tests.unit.web.fakes import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.transports.webhooks import StandardWebhooks
+from standfast.web.signatures import StandardWebhooks
 from tests.integration.webhooks.sending import NEW, Worker, said, signed
 
 if TYPE_CHECKING:

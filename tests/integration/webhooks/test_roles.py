@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import standfast as sf
-from standfast.transports.webhooks import StandardWebhooks
+from standfast.web.signatures import StandardWebhooks
 from tests.integration.webhooks.sending import LETTER, NEW, SOON, Worker, signed
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from msgspec import Struct
 
-from standfast.workflows.storing.records import effect_key
+from standfast.workflows.records import effect_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from standfast import Engine
-    from standfast.workflows.operating.information import HistoryEntry
-    from standfast.workflows.schedules.information import ScheduleInfo
+    from standfast.workflows.queries import HistoryEntry
+    from standfast.workflows.schedules.schedules import ScheduleInfo
     from tests.integration.workflows.ledger import Entry
 
 Attempt: TypeAlias = tuple[str, int]

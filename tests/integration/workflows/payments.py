@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast import Space
-    from standfast.stores.postgresql.working import SqlWork as PostgresqlWork
-    from standfast.stores.sqlite.work import SqlWork
+    from standfast.stores.postgresql.transactions import SqlWork as PostgresqlWork
+    from standfast.stores.sqlite.database import SqlWork
 
 _TWICE: Final = "SELECT name, count(*) FROM payments GROUP BY name HAVING count(*) > 1"
 

@@ -13,8 +13,8 @@ import pytest
 import standfast as sf
 from standfast.errors import WouldWaitError
 from standfast.stores.protocol import Put
-from standfast.workflows.storing.records import CHUNKS, Chunk, RunKeys
-from standfast.workflows.working.claiming import marks_of
+from standfast.workflows.claims import marks_of
+from standfast.workflows.records import CHUNKS, Chunk, RunKeys
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.holding import holds
 

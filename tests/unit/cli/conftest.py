@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import standfast as sf
-from standfast.cli.app import application
+from standfast.cli import application
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

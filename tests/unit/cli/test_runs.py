@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import standfast as sf
-from standfast.cli.runs_showing import history_line, masked, shown
+from standfast.cli.runs import history_line, masked, shown
 from standfast.clock import Instant
 from standfast.errors import RequestCancelledError, RequestFailedError
-from standfast.workflows.operating.information import HistoryEntry
+from standfast.workflows.queries import HistoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from standfast.events import Event
-    from standfast.flows.opening import ArbiterKind
+    from standfast.flows.dispatcher import ArbiterKind
+    from standfast.flows.flow import OnOverlap
     from standfast.flows.policies import Policy
-    from standfast.flows.scheduling import OnOverlap
     from standfast.testing.workflows import WorkflowEnvironment
 
 ROBOT = sf.Principal("acme", "robot")

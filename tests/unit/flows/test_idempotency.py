@@ -10,7 +10,7 @@ import pytest
 
 import standfast as sf
 from standfast.errors import IdempotencyInFlightError, IdempotencyMismatchError
-from standfast.stores.grouped import GroupedStore
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.testing import VirtualClock
 from tests.conformance.arbiter_visits import fresh_name

@@ -9,7 +9,7 @@ import pytest
 import standfast as sf
 from standfast.errors import InvalidFlowError, InvalidScheduleError
 from standfast.events import TickFired
-from standfast.flows.arbiters import abandoned
+from standfast.flows.arbiter import in_memory as abandoned
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.testing.workflows.mortal_store import Death, Mortality
 from tests.unit.flows.office import FIRST, ROBOT, SECOND, THIRD, Office, minute
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from standfast.flows.opening import ArbiterKind
+    from standfast.flows.dispatcher import ArbiterKind
     from standfast.flows.policies import Policy
 
 

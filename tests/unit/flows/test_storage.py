@@ -14,7 +14,7 @@ from standfast.flows import storage
 from standfast.flows.records import session_key
 from standfast.flows.storage import Storage
 from standfast.keys import RecordKey
-from standfast.stores.grouped import GroupedStore
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.stores.protocol import Put
 from standfast.testing import VirtualClock

@@ -17,12 +17,11 @@ from standfast.errors import (
     TooManyRequestsError,
 )
 from standfast.flows import tenants
-from standfast.flows.ownership import Owners
 from standfast.flows.records import NOTHING, session_key, unfinished_of
+from standfast.flows.server import give_an_end
 from standfast.flows.shares import Counts
-from standfast.flows.sweeping import give_an_end
-from standfast.flows.tenants import Census, count
-from standfast.stores.grouped import GroupedStore
+from standfast.flows.tenants import Census, Owners, count
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.stores.protocol import Put
 from standfast.testing import VirtualClock, simulate
@@ -141,7 +140,7 @@ async def test_one_that_is_cancelled_while_it_waits_makes_room(shop: Shop, arbit
 
 async def test_no_more_keys_of_a_tenant_are_in_use_than_may(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a local arbiter; another tenant has as many, and keys that are free again do not count."""
-    monkeypatch.setattr("standfast.flows.arbiters.key_count.AGAIN", 0.0)
+    monkeypatch.setattr("standfast.flows.arbiter.in_memory.AGAIN", 0.0)
     async with shop.server(arbiter="local", keys=2) as server:
         handles = [
             await server.dispatch(arrival("queued", str(n), session=f"s-{n}", principal=user(n))) for n in range(2)
@@ -358,7 +357,7 @@ async def test_a_user_leaves_others_of_its_tenant_keys_and_idempotency_keys(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of them at the most."""
-    monkeypatch.setattr("standfast.flows.arbiters.key_count.AGAIN", 0.0)
+    monkeypatch.setattr("standfast.flows.arbiter.in_memory.AGAIN", 0.0)
     async with shop.server(arbiter="local", keys=4, idempotency=4) as server:
         handles = [await server.dispatch(arrival("queued", str(n), session=f"s-{n}")) for n in range(2)]
         with pytest.raises(TooManyRequestsError, match="there are 2 keys in use of this user already"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.scope import Scope
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from standfast.testing import VirtualClock
 
 if TYPE_CHECKING:

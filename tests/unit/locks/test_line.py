@@ -6,14 +6,17 @@ import msgspec
 import pytest
 
 from standfast.clock import Instant
-from standfast.locks.algebra.entries import Attended, Entry, OfRun, Until
-from standfast.locks.algebra.line import (
+from standfast.locks.line import (
     MOST_HOLDERS,
     UNLIMITED,
+    Attended,
+    Entry,
     Granted,
     Line,
+    OfRun,
     Rules,
     TooHeavy,
+    Until,
     Waiting,
     advance,
     enter,

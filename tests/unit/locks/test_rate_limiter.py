@@ -17,13 +17,13 @@ from standfast.errors import (
     StoreClosedError,
     StoreError,
 )
-from standfast.locks.rates import bucket
-from standfast.locks.rates.rate_limiter import RateLimiter
+from standfast.locks import rate_limiter as bucket
+from standfast.locks.rate_limiter import RateLimiter
 from standfast.scope import Scope
 from standfast.stores import Put
-from standfast.stores.grouped import GroupedStore
+from standfast.stores.group_commit import GroupedStore
 from standfast.stores.memory import Memory, MemoryBackend, open_memory
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from standfast.testing import FaultyBackend, VirtualClock, simulate
 from tests.sizes import rounds
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from standfast.locks.rates.bucket import Bucket, Pass
+    from standfast.locks.rate_limiter import Bucket, Pass
 
 
 @pytest.fixture

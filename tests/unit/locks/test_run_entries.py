@@ -10,26 +10,32 @@ import pytest
 from standfast.clock import Instant, later
 from standfast.errors import StoreClosedError, WaitCycleError
 from standfast.events import NO_HOOKS
-from standfast.locks.algebra.entries import Attended, Entry, OfRun
-from standfast.locks.algebra.line import Granted, Rules, TooHeavy, Waiting
-from standfast.locks.driving import run_entries
-from standfast.locks.driving.leaving_together import Leaving
-from standfast.locks.driving.lines import Lines
-from standfast.locks.driving.readying import READY, ready_key
-from standfast.locks.driving.records import WINDOW, Site
-from standfast.locks.driving.requests import Along, Enter, Leave, Left, Resize, WaitsForItself
-from standfast.locks.driving.run_entries import RunEntries, RunTurn
-from standfast.locks.driving.turning_out import turn_out
-from standfast.locks.driving.waits_for import shown
-from standfast.locks.explaining.reading import explain
-from standfast.locks.mutex import MUTEX, Mutex
+from standfast.locks import run_entries
+from standfast.locks.deadlock import shown
+from standfast.locks.inspect import explain, turn_out
+from standfast.locks.line import Attended, Entry, Granted, OfRun, Rules, TooHeavy, Waiting
+from standfast.locks.line_records import (
+    READY,
+    WINDOW,
+    Along,
+    Enter,
+    Leave,
+    Left,
+    Resize,
+    Site,
+    WaitsForItself,
+    ready_key,
+)
+from standfast.locks.locks import MUTEX, Mutex
+from standfast.locks.registry import Lines
+from standfast.locks.run_entries import Leaving, RunEntries, RunTurn
 from standfast.scope import Scope, address_of
 from standfast.stores import Put
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from standfast.locks.driving.driver import Answered
+    from standfast.locks.line_driver import Answered
     from standfast.testing import VirtualClock
 
 TWO = Site("semaphore", Rules(2))

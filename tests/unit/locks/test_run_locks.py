@@ -20,7 +20,7 @@ from standfast.errors import (
 from standfast.events import Event, Hooks, LeaseLost, ReleaseDelayed, SlowRoundTrip
 from standfast.space import Space
 from standfast.stores import Delete
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

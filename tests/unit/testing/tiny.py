@@ -23,7 +23,7 @@ from standfast.stores.protocol import (
     Record,
     Snapshot,
 )
-from standfast.stores.rules import check_decision
+from standfast.stores.validation import check_decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import standfast as sf
 
 if TYPE_CHECKING:
-    from standfast.workflows.operating.information import RunInfo
+    from standfast.workflows.queries import RunInfo
 
 DONE: list[str] = []
 """What steps did, in order."""

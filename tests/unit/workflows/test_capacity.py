@@ -10,17 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from standfast.workflows.working.capacity import (
-    FEWEST,
-    LATE,
-    LONG,
-    Capacity,
-    Load,
-    grow_after,
-    next_capacity,
-    room,
-    surplus,
-)
+from standfast.workflows.capacity import FEWEST, LATE, LONG, Capacity, Load, grow_after, next_capacity, room, surplus
 
 MOST: Final = 10_000
 TICK: Final = 0.01

@@ -18,10 +18,10 @@ from standfast.errors import (
     WithdrawnError,
 )
 from standfast.events import Event, RunLocked, RunUnlocked
-from standfast.locks.driving.run_entries import RunEntries
+from standfast.locks.run_entries import RunEntries
 from standfast.scope import address_of
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.context.lock_marks import release_all
+from standfast.workflows.context_locks import release_all
 
 if TYPE_CHECKING:
     from pathlib import Path

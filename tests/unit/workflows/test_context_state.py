@@ -10,7 +10,7 @@ import standfast as sf
 from standfast.errors import RunFailedError, SessionStateValidationError, StaleWriteError, WrongStateTypeError
 from standfast.locks import DurableMutex, DurableSemaphore, initial_lock_record
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.context.state import clear_execution
+from standfast.workflows.context_state import clear_execution
 
 if TYPE_CHECKING:
     from pathlib import Path

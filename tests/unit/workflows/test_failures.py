@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from standfast import errors
 from standfast.codec import Codec
 from standfast.errors import InvalidWorkflowError, LeaseLostError, StepFailedError, StepTimeoutError
-from standfast.workflows.storing.failures import Failure, KnownErrors, describe, restore
-from standfast.workflows.storing.trace import is_trace
+from standfast.workflows.failures import Failure, KnownErrors, describe, is_trace, restore
 
 
 class OddError(ValueError):
@@ -267,7 +266,7 @@ def test_damaged_or_foreign_data_is_told_in_words(failure: Failure) -> None:
 
 NOTHING_IMPORTED = """
 import sys
-from standfast.workflows.storing.failures import Failure, KnownErrors, Raw, restore
+from standfast.workflows.failures import Failure, KnownErrors, Raw, restore
 restore(Failure("xmlrpc.client.Fault", "x", args=Raw(b"[1]")), KnownErrors())
 assert "xmlrpc.client" not in sys.modules
 """

@@ -11,7 +11,7 @@ import standfast as sf
 from standfast.errors import WorkflowConcurrencyLimitExceededError
 from standfast.stores.protocol import Delete, Put
 from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere
-from standfast.workflows.storing.records import LIVES, RunKeys
+from standfast.workflows.records import LIVES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from standfast.codec import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec
 from standfast.errors import DecodeError, EncodeError, InvalidWorkflowError
-from standfast.workflows.storing.values import PLAIN, Typed
+from standfast.workflows.values import PLAIN, Typed
 
 T = TypeVar("T")
 

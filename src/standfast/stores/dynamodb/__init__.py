@@ -1,8 +1,8 @@
 """The store on Amazon DynamoDB: ``dynamodb:///table?region=eu-central-1``.
 
 A commit is one ``TransactWriteItems``. The service cannot be asked for the time inside of it, nor for a number that
-grows, nor to push anything; :mod:`~standfast.stores.dynamodb.store_time`, :mod:`~standfast.stores.dynamodb.items` and
-:mod:`~standfast.stores.dynamodb.pacing` say what stands in for each, and what that costs.
+grows, nor to push anything; :mod:`~standfast.stores.dynamodb.connection`, :mod:`~standfast.stores.dynamodb.items` and
+:mod:`~standfast.stores.dynamodb.server` say what stands in for each, and what that costs.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from standfast.events import NO_HOOKS
-from standfast.stores.dynamodb.options import Options, options_of
+from standfast.stores.dynamodb.connection import Options, options_of
 from standfast.stores.dynamodb.server import DynamoServer
 from standfast.stores.remote.backend import open_remote
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
-    from standfast.stores.grouped import GroupedStore
-    from standfast.stores.remote.addresses import Address
+    from standfast.stores.group_commit import GroupedStore
+    from standfast.stores.url import Address
 
 __all__ = ["DynamoServer", "Options", "open_address", "open_dynamodb"]
 

@@ -9,14 +9,13 @@ from botocore.exceptions import ClientError
 
 from standfast.clock import monotonic
 from standfast.errors import StoreError, StoreGoneError, StoreUnavailableError, UnsuitableStoreError
-from standfast.stores.dynamodb.attempts import ITS_OWN
-from standfast.stores.dynamodb.trouble import ConditionError, code_of
+from standfast.stores.dynamodb.connection import ConditionError, code_of
+from standfast.stores.dynamodb.items import ITS_OWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from standfast.stores.dynamodb.connecting import Link
-    from standfast.stores.dynamodb.options import Options
+    from standfast.stores.dynamodb.connection import Link, Options
 
 FORMAT: Final = 1
 """The format that this release writes. A table in a newer one is refused."""

@@ -4,31 +4,297 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Final, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, final
 
+import msgspec
 from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
 from standfast.keys import RecordKey
 from standfast.stores.backend import Batching
-from standfast.stores.libsql.calling import Caller
-from standfast.stores.libsql.hrana import Batch, Failure, Results, if_failed, if_first_but_not, if_ok
-from standfast.stores.libsql.moving import LibsqlMoving
-from standfast.stores.libsql.packing import pack_guards, pack_keys, pack_rows
-from standfast.stores.libsql.statements import Statements
-from standfast.stores.libsql.trouble import is_busy, is_constraint, is_frozen, is_rolled_back, is_too_large, translate
+from standfast.stores.libsql.hrana import (
+    Batch,
+    Caller,
+    Failure,
+    Results,
+    if_failed,
+    if_first_but_not,
+    if_ok,
+    is_busy,
+    is_constraint,
+    is_frozen,
+    is_rolled_back,
+    is_too_large,
+    reason_of,
+    translate,
+)
 from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
-from standfast.stores.remote.lacking import PushesNothing, SeesNoDeaths, SharesNoTransaction
-from standfast.stores.remote.server import Intent, Landed, Refused, Written
+from standfast.stores.remote.server import (
+    Intent,
+    Landed,
+    PushesNothing,
+    Refused,
+    Row,
+    SeesNoDeaths,
+    SharesNoTransaction,
+    Written,
+)
+from standfast.stores.transfer import pages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from standfast.stores.libsql import Options
     from standfast.stores.libsql.hrana import Cell
-    from standfast.stores.libsql.options import Options
+    from standfast.stores.transfer import Scan
 
     Run: TypeAlias = Callable[[Batch], Awaitable[Results | Failure]]
+
+
+# --- packing: many keys and values as one blob and a list of places in it, so that a statement is always the same
+# text ---
+#
+# A statement with a parameter for each key would be parsed anew for every number of keys, by the server twice.
+
+Packed: TypeAlias = tuple[bytes, str]
+"""The blob, and the places as JSON. A place is a start, counted from 1 as SQL does, and a length."""
+
+MOST_BYTES: Final = 1_000_000
+"""How much goes into one blob, give or take a record. Servers take rows of 5 MB."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def pack_keys(keys: Iterable[RecordKey]) -> Packed:
+    """Pack keys: ``[[start, length], ...]``."""
+    places: list[tuple[int, int]] = []
+    start = 1
+    keys = tuple(keys)
+    for key in keys:
+        places.append((start, len(key)))
+        start += len(key)
+    return b"".join(keys), _encode(places).decode()
+
+
+def pack_guards(guards: Mapping[RecordKey, int]) -> Packed:
+    """Pack keys with the version that each must be at: ``[[start, length, version], ...]``."""
+    places: list[tuple[int, int, int]] = []
+    start = 1
+    for key, version in guards.items():
+        places.append((start, len(key), version))
+        start += len(key)
+    return b"".join(guards), _encode(places).decode()
+
+
+def pack_rows(rows: Sequence[Row]) -> Iterator[Packed]:
+    """Pack records: ``[[start, length, start of the value, its length, draw, expires_at], ...]``."""
+    parts: list[bytes] = []
+    places: list[tuple[int, int, int, int, int, int | None]] = []
+    start = 1
+    for row in rows:
+        value_start = start + len(row.key)
+        places.append((start, len(row.key), value_start, len(row.value), row.draw, row.expires_at))
+        parts += (row.key, row.value)
+        start = value_start + len(row.value)
+        if start > MOST_BYTES:
+            yield b"".join(parts), _encode(places).decode()
+            parts, places, start = [], [], 1
+    if places:
+        yield b"".join(parts), _encode(places).decode()
+
+
+# --- moving everything in a database: a trigger freezes it, on the row that every write and every reserve counts in
+# ---
+
+_FREEZE: Final = (
+    'CREATE TRIGGER IF NOT EXISTS "{p}frozen" BEFORE UPDATE ON "{p}clock"'
+    " BEGIN SELECT RAISE(ABORT, 'standfast frozen {reason}'); END"
+)
+_LOOK: Final = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = '{p}frozen'"
+# Not an UPDATE, which the trigger would refuse.
+_LIFT: Final = 'REPLACE INTO "{p}clock" (one, count, at) SELECT one, max(count, ?1), at FROM "{p}clock"'
+# As writes do, but each row has its version where others have the number of a draw.
+_IMPORT: Final = """\
+INSERT INTO "{p}records" (key, version, expires_at, value)
+SELECT substr(?1, p.value ->> 0, p.value ->> 1), p.value ->> 4, p.value ->> 5, substr(?1, p.value ->> 2, p.value ->> 3)
+FROM json_each(?2) AS p WHERE true
+ON CONFLICT (key) DO UPDATE SET
+  version = excluded.version, expires_at = excluded.expires_at, value = excluded.value"""
+
+
+class IdempotentRun(Protocol):
+    """Runs statements that may be run twice, and raises what goes wrong."""
+
+    def __call__(self, batch: Batch) -> Awaitable[Results]:
+        """Run them."""
+        ...
+
+
+@final
+class LibsqlMoving:
+    """Everything in the tables with one prefix."""
+
+    def __init__(self, run: IdempotentRun, prefix: str, scan: Scan) -> None:
+        self._run, self._prefix, self._scan = run, prefix, scan
+
+    async def _one(self, sql: str, *parameters: int, **words: int) -> list[list[Any]]:
+        batch = Batch()
+        batch.add(sql.format(p=self._prefix, **words), parameters)
+        return (await self._run(batch)).rows(0)
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        rows = await self._one(_LOOK)
+        return reason_of(cast("str", rows[0][0])) if rows else 0
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes: making the trigger is one itself, and they come one after the other."""
+        await self._one(_FREEZE, reason=int(reason))
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._one('DROP TRIGGER IF EXISTS "{p}frozen"')
+
+    async def last(self) -> int:
+        """Return the last version that was given out."""
+        [[count]] = await self._one('SELECT count FROM "{p}clock"')
+        return int(count)
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version."""
+        await self._one(_LIFT, version)
+
+    def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records."""
+        return pages(self._scan)
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        batch = Batch()
+        begin = done = batch.add("BEGIN IMMEDIATE")
+        rows = [Row(record.key, record.value, record.version, record.expires_at) for record in records]
+        for packed in pack_rows(rows):
+            done = batch.add(_IMPORT.format(p=self._prefix), packed, if_ok(done))
+        commit = batch.add("COMMIT", condition=if_ok(done))
+        batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
+        await self._run(batch)
+
+
+# --- the SQL that is sent, for one prefix of table names -----------------------------------------------------------
+#
+# Every statement that judges by time reads the clock once. ``now`` is the same throughout one row of one statement, so
+# where a statement returns several rows, the time is put into a materialized table expression first.
+
+_NOW: Final = "CAST(round(unixepoch('now', 'subsec') * 1000) AS INTEGER) * 1000"
+"""The server's time in microseconds. It counts milliseconds."""
+
+_GUARDED: Final = (
+    'json_each({list}) AS g LEFT JOIN "{p}records" AS r'
+    " ON r.key = substr({blob}, g.value ->> 0, g.value ->> 1) AND (r.expires_at IS NULL OR r.expires_at > c.at)"
+    " WHERE ifnull(r.version, 0) <> g.value ->> 2"
+)
+"""The keys that are not at their version at the time of ``c``."""
+
+_JUDGE: Final = """\
+UPDATE "{p}clock" SET (at, count) = (
+  SELECT c.at, CASE WHEN
+      NOT EXISTS (SELECT 1 FROM "{p}attempts" WHERE handle = ?1 AND number >= ?2)
+      AND (?3 IS NULL OR c.at >= ?3) AND (?4 IS NULL OR c.at < ?4) AND (?5 IS NULL OR c.count = ?5)
+      AND NOT EXISTS (SELECT 1 FROM {guarded})
+    THEN CASE WHEN ?6 = 0 THEN c.count + 1 ELSE max(c.count + 1, c.at) + ?6 - 1 END END
+  FROM (SELECT max(at, {now}) AS at, count FROM "{p}clock" LIMIT 1) AS c)
+RETURNING at, count"""
+"""Guards, window and attempt; then the time and the versions. What does not hold makes the count NULL, an error.
+
+The ``LIMIT`` keeps SQLite from working the time out anew for each place where it is used.
+"""
+
+_DIAGNOSE: Final = """\
+WITH c AS MATERIALIZED (SELECT max(at, {now}) AS at, count FROM "{p}clock")
+SELECT at, count, (SELECT number FROM "{p}attempts" WHERE handle = ?1), NULL FROM c
+UNION ALL
+SELECT g.key, r.version, r.expires_at, r.value FROM c CROSS JOIN {guarded}"""
+
+_COUNT: Final = """\
+INSERT INTO "{p}attempts" (handle, number, at, first, draws)
+SELECT ?1, ?2, at, ifnull(?3, count - max(?4, 1) + 1), ?4 FROM "{p}clock" WHERE true
+ON CONFLICT (handle) DO UPDATE SET
+  number = excluded.number, at = excluded.at, first = excluded.first, draws = excluded.draws"""
+
+_PUT: Final = """\
+INSERT INTO "{p}records" (key, version, expires_at, value)
+SELECT substr(?1, p.value ->> 0, p.value ->> 1),
+  ifnull(?3, (SELECT count FROM "{p}clock") - ?4 + 1) + (p.value ->> 4), p.value ->> 5,
+  substr(?1, p.value ->> 2, p.value ->> 3)
+FROM json_each(?2) AS p WHERE true
+ON CONFLICT (key) DO UPDATE SET
+  version = excluded.version, expires_at = excluded.expires_at, value = excluded.value"""
+
+_DELETE: Final = """\
+DELETE FROM "{p}records" WHERE key IN (SELECT substr(?1, k.value ->> 0, k.value ->> 1) FROM json_each(?2) AS k)"""
+
+_CLOSE: Final = """\
+INSERT INTO "{p}attempts" (handle, number, at) SELECT ?1, ?2, max(at, {now}) FROM "{p}clock" WHERE true
+ON CONFLICT (handle) DO UPDATE SET number = excluded.number, at = excluded.at, first = NULL, draws = NULL
+WHERE number < excluded.number"""
+
+_RESERVE: Final = """\
+UPDATE "{p}clock" SET count = max(count + 1, at, {now}) + ?1 - 1, at = max(at, {now}) RETURNING count"""
+
+_READ: Final = """\
+WITH c AS MATERIALIZED (SELECT max(at, {now}) AS at FROM "{p}clock")
+SELECT at, NULL, NULL, NULL FROM c
+UNION ALL
+SELECT k.key, r.version, r.expires_at, r.value
+FROM c CROSS JOIN json_each(?2) AS k CROSS JOIN "{p}records" AS r ON r.key = substr(?1, k.value ->> 0, k.value ->> 1)
+WHERE r.expires_at IS NULL OR r.expires_at > c.at"""
+
+_SCAN: Final = """\
+WITH c AS MATERIALIZED (SELECT max(at, {now}) AS at FROM "{p}clock")
+SELECT at, NULL, NULL, NULL FROM c
+UNION ALL
+SELECT * FROM (
+  SELECT r.key, r.version, r.expires_at, r.value FROM "{p}records" AS r
+  WHERE r.key >= ?1 AND r.key < ?2 AND (r.expires_at IS NULL OR r.expires_at > (SELECT at FROM c))
+  ORDER BY r.key {order} LIMIT ?3)"""
+
+_SWEEP: Final = """\
+DELETE FROM "{p}records" WHERE rowid IN (
+  SELECT rowid FROM "{p}records" WHERE expires_at <= (SELECT max(at, {now}) FROM "{p}clock") LIMIT ?1)"""
+
+
+@final
+class Statements:
+    """The statements for tables that begin with ``prefix``, which must be harmless."""
+
+    def __init__(self, prefix: str) -> None:
+        def made(sql: str, order: str = "") -> str:
+            guarded = {
+                _JUDGE: _GUARDED.format(p=prefix, blob="?7", list="?8"),
+                _DIAGNOSE: _GUARDED.format(p=prefix, blob="?2", list="?3"),
+            }
+            return sql.format(p=prefix, now=_NOW, guarded=guarded.get(sql, ""), order=order)
+
+        self.judge: Final = made(_JUDGE)
+        self.diagnose: Final = made(_DIAGNOSE)
+        self.count: Final = made(_COUNT)
+        self.put: Final = made(_PUT)
+        self.delete: Final = made(_DELETE)
+        self.close: Final = made(_CLOSE)
+        self.closed: Final = made('SELECT number, at, first, draws FROM "{p}attempts" WHERE handle = ?1')
+        self.forget: Final = made('DELETE FROM "{p}attempts" WHERE handle = ?1')
+        self.reserve: Final = made(_RESERVE)
+        self.read: Final = made(_READ)
+        self.scan: Final = made(_SCAN, "ASC")
+        self.scan_back: Final = made(_SCAN, "DESC")
+        self.sweep: Final = made(_SWEEP)
+        self.sweep_attempts: Final = made('DELETE FROM "{p}attempts" WHERE at < {now} - ?1')
+        self.mark: Final = made('SELECT count FROM "{p}clock"')
+
+
+# --- one handle on a libSQL server: every call is one request, every intent one batch whose steps stop at a refusal
+# ---
 
 CAPABILITIES: Final = Capabilities(
     backend="libsql",
@@ -84,10 +350,10 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
                 return await self._look_for_refusal(intent)
             raise OutcomeUnknownError(self.name, translate(results, self.name).problem)
         if results.step_results[_COMMIT] is not None:
-            [[at, count]] = _numbers(results.rows(_JUDGE))
+            [[at, count]] = _numbers(results.rows(_JUDGED))
             first = count - max(intent.draws, 1) + 1
             return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
-        failed = results.step_errors[_JUDGE]
+        failed = results.step_errors[_JUDGED]
         if is_constraint(failed) and not is_frozen(failed):
             return self._refused(intent, results)
         raise self._undone(results)
@@ -222,7 +488,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         await self._caller.aclose()
 
 
-_JUDGE: Final = 1
+_JUDGED: Final = 1
 _COMMIT, _ROLLBACK, _DIAGNOSIS = -3, -2, -1
 _NOTHING: Final = Failure("the server did not say why")
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from standfast.stores.mysql.checking import NotDurableWarning
-from standfast.stores.mysql.options import read_options
-from standfast.stores.mysql.server import open_server
-from standfast.stores.mysql.working import SqlWork
+from standfast.stores.mysql.connection import NotDurableWarning, read_options
+from standfast.stores.mysql.server import SqlWork, open_server
 from standfast.stores.remote import open_remote
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
-    from standfast.stores.grouped import GroupedStore
-    from standfast.stores.remote.addresses import Address
+    from standfast.stores.group_commit import GroupedStore
+    from standfast.stores.url import Address
 
 __all__ = ["NotDurableWarning", "SqlWork", "open_address"]
 

@@ -1,34 +1,562 @@
 """A MySQL or MariaDB server, as common code asks for it."""
 
-# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
-
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+import asyncio
+import inspect
+import random
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, final
 
-from standfast.clock import SYSTEM_CLOCK, Instant
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
+from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreBusyError, StoreError, WorkTimeoutError
 from standfast.events import NO_HOOKS
-from standfast.stores.backend import Batching
-from standfast.stores.mysql import schema, upkeep
-from standfast.stores.mysql.checking import check, packet_of, settings_of, tell_weakness, weakness_of
-from standfast.stores.mysql.linking import Links
-from standfast.stores.mysql.moving import MysqlMoving
-from standfast.stores.mysql.records import live
-from standfast.stores.mysql.statements import COLUMNS, NOW, fetch, handle_literal, literal
-from standfast.stores.mysql.working import Working
-from standfast.stores.mysql.writing import Writing
-from standfast.stores.protocol import Capabilities, Snapshot
-from standfast.stores.remote.lacking import PushesNothing, SeesNoDeaths
-from standfast.stores.remote.server import Written
+from standfast.keys import RecordKey
+from standfast.stores.backend import Batching, WorkRider
+from standfast.stores.fold import as_exception
+from standfast.stores.mysql import sql
+from standfast.stores.mysql import sql as schema
+from standfast.stores.mysql.connection import (
+    DEADLOCK,
+    DUPLICATE,
+    LOCK_TIMEOUT,
+    LOST,
+    NOT_SENT,
+    NULL_REFUSED,
+    TROUBLE,
+    Links,
+    check,
+    code_of,
+    is_certain,
+    packet_of,
+    session_of,
+    settings_of,
+    tell_weakness,
+    translated,
+    weakness_of,
+)
+from standfast.stores.mysql.sql import COLUMNS, NOW, fetch, handle_literal, is_dead, literal, literals, load
+from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Delete, Put, Record, Snapshot, Worked
+from standfast.stores.remote.server import Intent, Landed, PushesNothing, Refused, Row, SeesNoDeaths, Written
+from standfast.stores.transfer import moved, pages
+from standfast.stores.validation import check_commit, in_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from standfast.events import Hooks
-    from standfast.keys import RecordKey
-    from standfast.stores.backend import Outcome, WorkRider
-    from standfast.stores.mysql.options import Options
-    from standfast.stores.remote.server import Intent, Landed, Refused
+    from standfast.stores.backend import Outcome
+    from standfast.stores.mysql.connection import Link, Names, Options, Rows
+    from standfast.stores.protocol import Change
+    from standfast.stores.transfer import Scan
+
+
+# --- moving everything in a database -------------------------------------------------------------------------------
+#
+# A fact says that the store is frozen. Every write reads it under a shared lock, which lasts until it is over, in the
+# statement that reads the time; so whoever sets it waits for all writes under way, and all later ones see it.
+
+# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
+
+
+@final
+class MysqlMoving:
+    """Everything in the tables with one prefix."""
+
+    def __init__(self, links: Links, names: Names, scan: Scan) -> None:
+        self._links, self._names, self._scan = links, names, scan
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        [[[number]]] = await self._links.ask(f"SELECT number FROM {self._names.facts} WHERE name='frozen'")
+        return int(number)
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes, when those under way have ended."""
+        await self._set(f"number={int(reason)} WHERE name='frozen' AND number=0")
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._set("number=0 WHERE name='frozen'")
+
+    async def last(self) -> int:
+        """Return the highest of the versions there, of those that were swept, and of what the time gives."""
+        facts, records = self._names.facts, self._names.records
+        floor = f"SELECT number FROM {facts} WHERE name='floor'"
+        highest = f"SELECT COALESCE(MAX(version),0) FROM {records}"
+        [[[last]]] = await self._links.ask(f"SELECT GREATEST({NOW},({floor}),({highest}))")
+        return int(last)
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version: a key that has no record is created above it, one that has goes on above that."""
+        await self._set(f"number=GREATEST(number,{int(version)}) WHERE name='floor'")
+
+    async def _set(self, change: str) -> None:
+        await self._links.ask(f"UPDATE {self._names.facts} SET {change}")
+
+    def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records."""
+        return pages(self._scan)
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        for statement in load(self._names, records):
+            await self._links.ask(statement)
+
+
+# --- rows of the table of records, as records ----------------------------------------------------------------------
+
+
+def record_of(row: tuple[Any, ...]) -> Record:
+    """Return a row: key, version, expiry, value."""
+    key, version, expires_at, value = row
+    return Record(RecordKey.from_encoded(key), value, version, None if expires_at is None else Instant(expires_at))
+
+
+def live(rows: Iterable[tuple[Any, ...]], at: Instant) -> dict[RecordKey, Record]:
+    """Return the records that have not expired at ``at``, in the order of the rows."""
+    found = map(record_of, rows)
+    return {record.key: record for record in found if not record.is_expired(at)}
+
+
+# --- what is kept beside the records: attempts that are settled and forgotten, and rows that are swept away --------
+
+# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
+
+
+GRACE: Final = 5_000_000
+"""For how many microseconds a dead row stays: longer than any transaction lies between its locks and its writes."""
+
+ATTEMPTS_KEPT: Final = 7 * 24 * 3600 * 1_000_000
+"""For how many microseconds the last attempt of a handle is kept that never said goodbye."""
+
+MOST_ATTEMPTS: Final = 100
+
+
+async def close_attempt(links: Links, names: Names, handle: str, number: int, name: str) -> Landed | None:
+    """Make sure that an attempt can never be counted any more; if it was, say with which versions."""
+    who, is_new = handle_literal(handle), f"number<{number}"
+    close = (
+        f"INSERT INTO {names.attempts} (handle,number,at,first,draws) VALUES ({who},{number},{NOW},NULL,0) "
+        f"ON DUPLICATE KEY UPDATE at=IF({is_new},VALUES(at),at),first=IF({is_new},NULL,first),"
+        f"draws=IF({is_new},0,draws),number=GREATEST(number,{number})"
+    )
+    look = f"SELECT number,at,first,draws FROM {names.attempts} WHERE handle={who}"
+    statements = ["START TRANSACTION", close, look, "COMMIT"]
+    _, _, [(last, at, first, draws)], _ = await links.ask(";".join(statements))
+    if last > number:
+        raise StoreError(name, f"attempt {handle}.{number} is not the last one of its handle any more")
+    return None if first is None else Landed(Instant(at), tuple(range(first, first + draws)))
+
+
+async def sweep(links: Links, names: Names, limit: int) -> int:
+    """Delete rows that have been dead for a while, and attempts of handles that are long gone.
+
+    The highest version that goes is remembered: what is created later, at the same key perhaps, gets a higher one.
+    Rows are locked by their keys, in order, as everybody does.
+    """
+    old, dead = f"SET @sf_o={NOW}-{GRACE}", is_dead("@sf_o")
+    _, rows = await links.ask(f"{old};SELECT k FROM {names.records} WHERE {dead} ORDER BY expires_at LIMIT {limit}")
+    if rows:
+        where = f"WHERE k IN ({literals(sorted(row[0] for row in rows))}) AND {dead}"
+        statements = [
+            old,
+            "START TRANSACTION",
+            f"SELECT COALESCE(MAX(version),0) INTO @sf_v FROM {names.records} FORCE INDEX (PRIMARY) {where} FOR UPDATE",
+            f"UPDATE {names.facts} SET number=@sf_v WHERE name='floor' AND number<@sf_v",
+            f"DELETE FROM {names.records} {where}",
+            "COMMIT",
+        ]
+        await links.ask(";".join(statements))
+    await _sweep_attempts(links, names)
+    return len(rows)
+
+
+async def _sweep_attempts(links: Links, names: Names) -> None:
+    old = f"at<{NOW}-{ATTEMPTS_KEPT}"
+    [rows] = await links.ask(f"SELECT handle FROM {names.attempts} WHERE {old} LIMIT {MOST_ATTEMPTS}")
+    if rows:
+        handles = literals(sorted(row[0] for row in rows))
+        await links.ask(f"DELETE FROM {names.attempts} WHERE handle IN ({handles}) AND {old}")
+
+
+# --- writing: an intent in one round trip, tried again while it is certain that nothing landed ---------------------
+
+# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
+
+
+TRIES: Final = 30
+"""How often a transaction that was chosen to end a deadlock, or that lost a race to create a key, is tried at most."""
+
+BEFORE_COUNTING: Final = 3
+"""How many statements come before the one that judges the guards."""
+
+LONGEST_PAUSE: Final = 0.05
+_AGAIN: Final = frozenset({DEADLOCK, DUPLICATE, LOCK_TIMEOUT, NULL_REFUSED}) | NOT_SENT
+"""What is tried again: a deadlock, a lost race, or a connection that had died while nobody used it."""
+
+
+@final
+class Writing:
+    """The writes of one handle."""
+
+    def __init__(self, options: Options, links: Links, longest_packet: int) -> None:
+        self._options, self._links, self._longest = options, links, longest_packet
+        self._names: Final = options.names
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of an intent or nothing.
+
+        Raises:
+            AttemptClosedError: The attempt was counted before.
+            OutcomeUnknownError: It may have been written.
+            StoreError: It was certainly not.
+        """
+        deadline = monotonic() + self._options.timeout
+        for tries in range(TRIES):
+            answer = await self._try(intent)
+            if not isinstance(answer, Exception):
+                return answer
+            if code_of(answer) not in _AGAIN or monotonic() > deadline:
+                raise translated(answer, self._options.name) from answer
+            await asyncio.sleep(self._random.uniform(0, min(LONGEST_PAUSE, 0.001 * 2**tries)))
+        raise StoreBusyError(self._options.name, f"it was undone {TRIES} times in a row in favour of others; retry")
+
+    async def _try(self, intent: Intent) -> Written | Refused | Exception:
+        """Send it; return the driver's error if nothing was written."""
+        answers: list[Rows] = []
+        async with self._links.borrow() as link:
+            try:
+                await self._send(link, intent, answers)
+            except TROUBLE as problem:
+                if code_of(problem) == NULL_REFUSED and len(answers) == BEFORE_COUNTING:
+                    return await see_why(link, intent, self._options)
+                await link.undo(self._options.timeout)
+                return problem
+        at, first = answers[-2][0]
+        return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
+
+    async def _send(self, link: Link, intent: Intent, answers: list[Rows]) -> None:
+        *first, last = sql.packets(self._statements(intent), self._longest)
+        for packet in first:
+            await link.run(packet, self._options.timeout, answers)
+        try:
+            await link.run(last, self._options.timeout, answers)
+        except TROUBLE as problem:
+            if is_certain(problem):
+                raise
+            attempt = f"{intent.handle}.{intent.number}"
+            unknown = translated(problem, self._options.name)
+            raise OutcomeUnknownError(self._options.name, unknown.problem, attempt) from problem
+
+    def _statements(self, intent: Intent) -> Iterator[str]:
+        names, guards, count = self._names, guards_of(intent), count_of(intent)
+        yield "START TRANSACTION"
+        yield sql.lock(names, guards)
+        yield sql.look_at_time(names, count)
+        yield sql.count_attempt(names, guards, count)
+        yield from changes_of(names, intent)
+        yield "SELECT @sf_t,@sf_b"
+        yield "COMMIT"
+
+
+async def see_why(link: Link, intent: Intent, options: Options) -> Refused:
+    """Find out what did not hold, while all the locks are still held and nothing is changed yet; then let go.
+
+    Raises:
+        AttemptClosedError: The attempt was counted before.
+        StoreMovedError: The store is frozen.
+    """
+    asked = [
+        "SELECT @sf_t,@sf_b,@sf_l,@sf_f",
+        f"SELECT number FROM {options.names.attempts} WHERE handle={sql.handle_literal(intent.handle)}",
+        sql.fetch(options.names, intent.guards),
+        "ROLLBACK",
+    ]
+    try:
+        facts, counted, rows, _ = await link.run(";".join(asked), options.timeout)
+    except TROUBLE as problem:
+        raise translated(problem, options.name) from problem
+    at, first, lowest, frozen = facts[0]
+    if frozen:
+        raise moved(options.name, int(frozen))
+    if counted and counted[0][0] >= intent.number:
+        raise AttemptClosedError(options.name, f"attempt {intent.handle}.{intent.number} is over")
+    return judged(intent, Instant(at), rows, is_stale=first < lowest)
+
+
+def guards_of(intent: Intent) -> sql.Guards:
+    """Return what an intent rests on."""
+    return sql.Guards(intent.guards, intent.after, intent.before)
+
+
+def count_of(intent: Intent) -> sql.Count:
+    """Return which attempt an intent is, and what it takes."""
+    creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
+    first = intent.exact[0] if intent.exact else None
+    draws = len(intent.exact) or intent.draws
+    return sql.Count(intent.handle, intent.number, draws, first, creates)
+
+
+def changes_of(names: Names, intent: Intent) -> Iterator[str]:
+    """Return the statements that write: rows that are there first, then those that are not, each in order."""
+    puts = [row for row in intent.puts if intent.guards[row.key] != ABSENT]
+    creates = [row for row in intent.puts if intent.guards[row.key] == ABSENT]
+    if puts:
+        yield from sql.put(names, puts)
+    if intent.deletes:
+        yield sql.bury(names, intent.deletes)
+    if creates:
+        yield from sql.create(names, creates)
+        yield sql.check_floor(names, intent.handle)
+
+
+def judged(intent: Intent, at: Instant, rows: Rows, *, is_stale: bool) -> Refused:
+    """Return why an intent was refused at ``at``, with the rows as they were."""
+    records = live(rows, at)
+    lost: dict[RecordKey, Record | None] = {
+        key: records.get(key)
+        for key, version in intent.guards.items()
+        if (records[key].version if key in records else ABSENT) != version
+    }
+    is_missed = not in_window(at, intent.after, intent.before)
+    return Refused(at, lost, stale=is_stale and not lost and not is_missed)
+
+
+# --- the user's own SQL inside one of our transactions -------------------------------------------------------------
+#
+# It runs between our locks and our writes. If it ends the transaction on the way (``COMMIT``, ``ROLLBACK``, or a change
+# of a table, which commits by itself here), that is noticed before anything of ours is written.
+
+_NO_SAVEPOINT: Final = 1305
+_BEFORE_WRITING: Final = 3
+"""How many statements have succeeded once the guards held."""
+
+_UNDONE: Final = LOST | {DEADLOCK, LOCK_TIMEOUT}
+_ENDED: Final = (
+    "the work ended the transaction it was in (COMMIT, ROLLBACK, or a statement such as CREATE TABLE that commits by "
+    "itself); nothing of this commit was written, but what the work itself did may have been"
+)
+
+
+@final
+class SqlWork:
+    """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
+
+    __slots__ = ("_link", "_name", "trouble")
+
+    def __init__(self, link: Link, name: str) -> None:
+        self._link: Link | None = link
+        self._name = name
+        self.trouble: StoreError | None = None
+        """What the store could not do in the middle of the work; the transaction is over then."""
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401 -- the driver has types in name only
+        """The connection of the driver, ``asyncmy``, for what else it can do. Leave the transaction to the store."""
+        return self._open().connection
+
+    async def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement, with ``%s`` where parameters go, and return its rows."""
+        cursor = self._open().connection.cursor()
+        try:
+            await cursor.execute(statement, tuple(parameters) or None)
+            return list(await cursor.fetchall()) if cursor.description else []
+        except TROUBLE as problem:
+            raise self._told(problem) from problem
+
+    async def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Run one statement once for each set of parameters."""
+        cursor = self._open().connection.cursor()
+        try:
+            await cursor.executemany(statement, [tuple(each) for each in parameters])
+        except TROUBLE as problem:
+            raise self._told(problem) from problem
+
+    def _told(self, problem: Exception) -> Exception:
+        """Return what the work is told: its own mistakes as the driver says them, the rest in words of the store."""
+        if code_of(problem) not in _UNDONE:
+            return problem
+        self.trouble = translated(problem, self._name)
+        return self.trouble
+
+    def _open(self) -> Link:
+        if self._link is None:
+            raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
+        return self._link
+
+    def end(self) -> None:
+        """Make it unusable."""
+        self._link = None
+
+
+class _Job(Struct, frozen=True):
+    rider: WorkRider
+    handle: str
+    number: int
+
+    @property
+    def attempt(self) -> str:
+        return f"{self.handle}.{self.number}"
+
+
+@final
+class Working:
+    """Transactions that are shared with the caller's own SQL."""
+
+    def __init__(self, options: Options, links: Links, longest_packet: int, limits: Capabilities) -> None:
+        self._options, self._links, self._longest, self._limits = options, links, longest_packet, limits
+        self._names: Final = options.names
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Do the work and the commit together; return what came of them, or what the work raised."""
+        await self._links.ask("DO 1")  # a connection that died while nobody used it is found out here
+        job = _Job(rider, handle, number)
+        async with self._links.borrow() as link:
+            try:
+                outcome = await self._prepare(link, job)
+                if isinstance(outcome, Worked):
+                    note(outcome)
+                    await self._commit(link, job)
+                elif isinstance(outcome, Conflict):
+                    await link.undo(self._options.timeout)
+                else:
+                    link.drop()  # which settings of the session the work has changed, nobody knows
+            except TROUBLE as problem:
+                raise translated(problem, self._options.name) from problem
+        return outcome
+
+    async def _prepare(self, link: Link, job: _Job) -> Outcome:
+        """Do everything but commit."""
+        intent = intent_of(job, job.rider.commit.changes)
+        begun = await self._begin(link, intent)
+        if begun.current or not in_window(begun.at, intent.after, intent.before):
+            return Conflict(begun.at, begun.current)
+        try:
+            answer, changes = await self._do(link, job.rider)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is the caller's own, and is raised to it alone
+            return as_exception(problem)
+        refused, versions = await self._write(link, intent_of(job, changes), begun.at)
+        if refused is not None:
+            return Conflict(refused.at, refused.current)
+        return Worked(answer, begun.at, versions)
+
+    async def _begin(self, link: Link, intent: Intent) -> Refused:
+        """Lock the rows of the first changes; return what is wrong with them, if anything is."""
+        locked = f"{sql.fetch(self._names, intent.guards)} FOR UPDATE"
+        statements = ["START TRANSACTION", "SAVEPOINT sf", locked, f"SELECT {sql.NOW}"]
+        _, _, rows, ((at,),) = await link.run(";".join(statements), self._options.timeout)
+        return judged(intent, Instant(at), rows, is_stale=False)
+
+    async def _do(self, link: Link, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
+        """Run the work with a time limit; return its answer and all changes to commit with it."""
+        work, changes = SqlWork(link, self._options.name), rider.commit.changes
+        limit = asyncio.timeout(rider.seconds)
+        try:
+            async with limit:
+                answer = rider.work(work)
+                answer = await answer if inspect.isawaitable(answer) else answer
+                if rider.and_then is not None:
+                    changes = (*changes, *rider.and_then(answer))
+        except TimeoutError as problem:
+            if not limit.expired():
+                raise
+            link.drop()
+            message = f"the work took longer than {rider.seconds:g} s; everything was undone"
+            raise WorkTimeoutError(self._options.name, message) from problem
+        except Exception:
+            if work.trouble is None:
+                raise
+            # Another one than the work saw: this is no outcome of the work, which was undone and can be done again.
+            raise copy(work.trouble) from None
+        finally:
+            work.end()
+        if work.trouble is not None:
+            raise work.trouble
+        if len(changes) > len(rider.commit.changes):
+            check_commit(changes, rider.commit.wake, self._limits)
+        await self._check_transaction(link)
+        return answer, changes
+
+    async def _check_transaction(self, link: Link) -> None:
+        """See that it is still the same transaction, and put settings back that the work may have changed."""
+        try:
+            await link.run(f"RELEASE SAVEPOINT sf;{session_of(self._options)}", self._options.timeout)
+        except TROUBLE as problem:
+            if code_of(problem) == _NO_SAVEPOINT:
+                raise StoreError(self._options.name, _ENDED) from problem
+            raise translated(problem, self._options.name) from problem
+
+    async def _write(self, link: Link, intent: Intent, at: Instant) -> tuple[Refused | None, dict[RecordKey, int]]:
+        """Write everything, as of ``at``: what held when the work began does not fail for its age."""
+        answers: list[Rows] = []
+        count = count_of(intent)
+        statements = [
+            sql.lock(self._names, guards_of(intent)),
+            sql.look_at_time(self._names, count, since=at),
+            sql.count_attempt(self._names, guards_of(intent), count),
+            *changes_of(self._names, intent),
+            "SELECT @sf_b",
+        ]
+        try:
+            for packet in sql.packets(statements, self._longest):
+                await link.run(packet, self._options.timeout, answers)
+        except TROUBLE as problem:
+            if code_of(problem) not in {NULL_REFUSED, DUPLICATE}:
+                raise
+            return await self._refused(link, intent, is_judged=len(answers) < _BEFORE_WRITING), {}
+        version = int(answers[-1][0][0])
+        return None, {row.key: version for row in intent.puts}
+
+    async def _refused(self, link: Link, intent: Intent, *, is_judged: bool) -> Refused:
+        if is_judged:
+            return await see_why(link, intent, self._options)
+        statements = ["ROLLBACK", f"SELECT {sql.NOW}", sql.fetch(self._names, intent.guards)]
+        _, ((at,),), rows = await link.run(";".join(statements), self._options.timeout)
+        refused = judged(intent, Instant(at), rows, is_stale=False)
+        if not refused.current:
+            raise StoreBusyError(self._options.name, "others wrote the same keys meanwhile; nothing was written; retry")
+        return refused
+
+    async def _commit(self, link: Link, job: _Job) -> None:
+        try:
+            await link.run("COMMIT", self._options.timeout)
+        except TROUBLE as problem:
+            if is_certain(problem):
+                raise
+            unknown = translated(problem, self._options.name)
+            raise OutcomeUnknownError(self._options.name, unknown.problem, job.attempt) from problem
+
+
+def intent_of(job: _Job, changes: Sequence[Change]) -> Intent:
+    """Return a commit as an intent: one version for all that it writes."""
+    puts = tuple(Row(each.key, each.value, 0, each.expires_at) for each in changes if isinstance(each, Put))
+    return Intent(
+        job.handle,
+        job.number,
+        {each.key: each.expected for each in sorted(changes, key=_key_of)},
+        tuple(sorted(puts, key=_key_of)),
+        tuple(sorted(each.key for each in changes if isinstance(each, Delete))),
+        1,
+        (),
+        job.rider.commit.after,
+        job.rider.commit.before,
+    )
+
+
+def _key_of(each: Change | Row) -> RecordKey:
+    return each.key
+
+
+# --- A MySQL or MariaDB server, as common code asks for it ---------------------------------------------------------
+
+# ruff: noqa: S608 -- names of tables are checked where they are read, and all else is a number or a hex literal
+
 
 LONGEST_PACKET: Final = 8_000_000
 TIME_IS_GOOD_FOR: Final = 5_000_000
@@ -135,7 +663,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Make sure that an attempt can never be written any more; if it was, say with which versions."""
         del namespace
-        return await upkeep.close_attempt(self._links, self._names, handle, number, self.name)
+        return await close_attempt(self._links, self._names, handle, number, self.name)
 
     async def forget(self, handle: str) -> None:
         """Remove what was counted for a handle that is being closed."""
@@ -143,7 +671,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
 
     async def sweep(self, limit: int) -> int:
         """Delete up to ``limit`` rows that are dead, and old attempts."""
-        return await upkeep.sweep(self._links, self._names, limit)
+        return await sweep(self._links, self._names, limit)
 
     def moving(self) -> MysqlMoving:
         """Return what moves everything in the tables."""

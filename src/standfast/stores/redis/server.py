@@ -4,36 +4,391 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from standfast.clock import Instant
-from standfast.errors import AttemptClosedError, StoreError
+from msgspec import Struct
+
+from standfast.clock import Instant, monotonic
+from standfast.errors import AttemptClosedError, StoreError, StoreRewoundError
+from standfast.ids import new_id
+from standfast.keys import RecordKey
 from standfast.stores.backend import Batching
-from standfast.stores.moving.protocol import moved
-from standfast.stores.protocol import ABSENT, Snapshot
-from standfast.stores.redis.calling import Calls
-from standfast.stores.redis.listening import Listening
-from standfast.stores.redis.moving import RedisMoving
-from standfast.stores.redis.names import Names
-from standfast.stores.redis.records import digits, expiry, unpack
-from standfast.stores.redis.routing import Cluster, OneServer
-from standfast.stores.redis.scanning import scan
-from standfast.stores.redis.scripts import CLOSE, FORGET, MARK, READ, RESERVE, SWEEP, WRITE
-from standfast.stores.redis.topics import Topics
-from standfast.stores.remote.lacking import SeesNoDeaths, SharesNoTransaction
-from standfast.stores.remote.server import Landed, Refused, Written
+from standfast.stores.protocol import ABSENT, Record, Snapshot
+from standfast.stores.redis.cluster import Calls, Cluster, OneServer
+from standfast.stores.redis.connection import Listening, NotSentError, ReplyLostError
+from standfast.stores.redis.scripts import (
+    AUDIENCE,
+    CLOSE,
+    FORGET,
+    LOAD,
+    MARK,
+    READ,
+    RESERVE,
+    SCAN,
+    SUBSCRIBE,
+    SWEEP,
+    WRITE,
+    Names,
+    pack,
+    slot_of,
+)
+from standfast.stores.remote.server import Audience, Landed, Refused, SeesNoDeaths, SharesNoTransaction, Written
+from standfast.stores.transfer import EXPORTED, OPEN, moved, pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from standfast.keys import RecordKey
-    from standfast.stores.protocol import Capabilities, Record
-    from standfast.stores.redis.checking import Facts
-    from standfast.stores.redis.connecting import Dialer
-    from standfast.stores.redis.options import Options
+    from standfast.errors import StoreMovedError
+    from standfast.stores.protocol import Capabilities
+    from standfast.stores.redis import Facts, Options
+    from standfast.stores.redis.connection import Dialer, Reply
     from standfast.stores.redis.scripts import Argument
-    from standfast.stores.redis.seen import Seen
-    from standfast.stores.remote.server import Audience, Intent, Listener, Message
+    from standfast.stores.remote.server import Intent, Listener, Message
+    from standfast.stores.transfer import Scan
+
+
+# --- records as they lie in a hash: version and expiry, 16 digits each, and the value ------------------------------
+
+NEVER: Final = b"9" * 16
+"""The expiry of a record that has none: later than every instant."""
+
+
+def digits(number: int) -> bytes:
+    """Return a version as the scripts compare it."""
+    return b"%016d" % number
+
+
+def expiry(instant: Instant | None) -> bytes:
+    """Return an expiry as it is stored."""
+    return NEVER if instant is None else b"%016d" % instant
+
+
+def unpack(key: RecordKey, raw: bytes | None, at: Instant) -> Record | None:
+    """Return the record that lies at ``key``, if it is there and alive."""
+    if raw is None:
+        return None
+    expires = raw[16:32]
+    if expires == NEVER:
+        return Record(key, raw[32:], int(raw[:16]))
+    expires_at = Instant(int(expires))
+    return None if expires_at <= at else Record(key, raw[32:], int(raw[:16]), expires_at)
+
+
+# --- moving everything under a prefix ------------------------------------------------------------------------------
+#
+# There is no one place that all writes come by: each namespace has a head of its own, in a cluster on a server of its
+# own. So one key says of the whole store why it is frozen and above which version it goes on, and each head is marked.
+# A write looks at the head alone, and is refused if that is frozen. If the head was never marked it is created, then
+# the key is read, and then the head is marked in the write itself, unless it is frozen by then.
+#
+# Whoever freezes sets the key first, and then marks every head there is. A head that was there before the key was read
+# to be open is there for all of that search; and one that comes later finds the key set.
+
+_END: Final = b"\x00\x01"
+_SEARCHED: Final = 1_000
+_FIELD: Final = 16
+_MARKED_FROZEN, _OPENED, _AS_IT_IS = "!", "+", ""
+
+
+class Notice(Struct, frozen=True):
+    """What is said of the whole store."""
+
+    reason: int = OPEN
+    floor: int = 0
+
+
+@final
+class RedisMoving:
+    """Everything under one prefix."""
+
+    def __init__(self, calls: Calls, prefix: str, names: Callable[[bytes], Names], scan: Scan) -> None:
+        self._calls, self._names, self._scan = calls, names, scan
+        self._key: Final = f"{prefix}:store".encode()
+        self._head: Final = (f"{{{prefix}:".encode(), b"}:head")
+
+    # --- the store -----------------------------------------------------------------------------------------------
+
+    async def notice(self) -> Notice:
+        """Read what is said of the whole store."""
+        found = await self._ask("GET", self._key)
+        if found is None:
+            return Notice()
+        text = cast("bytes", found)
+        return Notice(int(text[:_FIELD]), int(text[_FIELD:]))
+
+    async def _tell(self, notice: Notice) -> None:
+        await self._ask("SET", self._key, digits(notice.reason) + digits(notice.floor))
+
+    async def _ask(self, *command: Argument) -> Reply:
+        pool = await self._calls.routes.pool(slot_of(self._key))
+        answer = await self._calls.ask(pool, *command)
+        if isinstance(answer, Exception):
+            raise self._calls.refused(answer)
+        return answer
+
+    async def refusal(self, name: str) -> StoreMovedError:
+        """Return the error for a write to a frozen namespace."""
+        return moved(name, (await self.notice()).reason or EXPORTED)
+
+    # --- all namespaces ------------------------------------------------------------------------------------------
+
+    async def _namespaces(self) -> list[Names]:
+        """Find every namespace that has a head, on every server; keys of others are passed over."""
+        first, last = self._head
+        found: set[bytes] = set()
+        for pool in await self._calls.routes.pools():
+            cursor: Argument = b"0"
+            while True:
+                answer = await self._calls.ask(pool, "SCAN", cursor, "MATCH", first + b"*" + last, "COUNT", _SEARCHED)
+                if isinstance(answer, Exception):
+                    raise self._calls.refused(answer)
+                cursor, keys = cast("tuple[bytes, list[bytes]]", answer)
+                found.update(key[len(first) : -len(last)] + _END for key in keys)
+                if cursor == b"0":
+                    break
+        return [self._names(namespace) for namespace in sorted(found) if namespace != _END]
+
+    async def _mark(self, mark: str, least: int = 0) -> None:
+        for names in await self._namespaces():
+            await self._calls.run(MARK, names, (names.head,), (mark, least), replicated=True)
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        return (await self.notice()).reason
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes, in every namespace."""
+        notice = await self.notice()
+        await self._tell(Notice(notice.reason or reason, notice.floor))
+        await self._mark(_MARKED_FROZEN)
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._tell(Notice(OPEN, (await self.notice()).floor))
+        await self._mark(_OPENED)
+
+    async def last(self) -> int:
+        """Return the highest of the last versions of all namespaces."""
+        last = (await self.notice()).floor
+        for names in await self._namespaces():
+            last = max(last, (await self._calls.run(MARK, names, (names.head,), (_AS_IT_IS, 0)))[2])
+        return last
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version, also in namespaces to come."""
+        notice = await self.notice()
+        await self._tell(Notice(notice.reason, max(notice.floor, version)))
+        await self._mark(_AS_IT_IS, version)
+
+    async def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records, one namespace after the other."""
+        for names in await self._namespaces():
+            start = RecordKey.from_encoded(names.namespace)
+            async for page in pages(self._scan, *start.within()):
+                yield page
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        by_namespace: dict[bytes, list[Argument]] = {}
+        for record in records:
+            fields = (record.key, digits(record.version), expiry(record.expires_at), record.value)
+            by_namespace.setdefault(record.key.namespace, []).extend(fields)
+        for namespace, arguments in by_namespace.items():
+            names = self._names(namespace)
+            keys = (names.head, names.records, names.order, names.expiries)
+            await self._calls.run(LOAD, names, keys, arguments, replicated=True)
+
+
+# --- A page of a range, in as many calls as it takes: one, unless there is a lot that has expired ------------------
+
+PAGE_BYTES: Final = 4_000_000
+"""A page with about this many bytes ends there, and tells where to go on."""
+
+LOOKED_AT: Final = 2_000
+"""How many keys one call looks at, so that nobody else waits for long."""
+
+
+async def scan(calls: Calls, names: Names, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+    """Read a page of live records."""
+    lower, upper = b"[" + start, b"(" + end
+    found: dict[RecordKey, Record] = {}
+    size = 0
+    while True:
+        arguments = (lower, upper, int(reverse), limit + 1 - len(found), PAGE_BYTES - size, LOOKED_AT)
+        answer = await calls.run(SCAN, names, (names.head, names.records, names.order), arguments)
+        at, raws, stopped = Instant(answer[1]), answer[3], answer[4]
+        for raw_key, raw in zip(raws[::2], raws[1::2], strict=True):
+            key = RecordKey.from_encoded(raw_key)
+            record = unpack(key, raw, at)
+            if record is not None:
+                found[key] = record
+                size += len(raw)
+        if stopped is None or len(found) > limit or size >= PAGE_BYTES:
+            return _page(at, found, limit, stopped, reverse=reverse)
+        lower, upper = (lower, b"(" + stopped) if reverse else (b"(" + stopped, upper)
+
+
+def _page(at: Instant, found: dict[RecordKey, Record], limit: int, stopped: bytes | None, *, reverse: bool) -> Snapshot:
+    records = [record for record in found.values() if not record.is_expired(at)]
+    if len(records) > limit:
+        last: RecordKey | None = records[limit - 1].key
+    else:
+        last = None if stopped is None else RecordKey.from_encoded(stopped)
+    more = last if last is None or reverse else last.successor()
+    return Snapshot(at, {record.key: record for record in records[:limit]}, more)
+
+
+# --- what a process has seen of a server, so that it notices when acknowledged data is gone ------------------------
+#
+# A restart without the last writes, a replica that was promoted before it had them, a restored backup, a flush: the
+# server says nothing. But the last version of a namespace is then lower than one that was seen, or the server has
+# counted fewer attempts of a handle than it has acknowledged. Scripts compare both before they do anything.
+
+REMEMBERED_FOR: Final = 86_400.0
+"""Attempts are removed from a server after a week; what was acknowledged a day ago is not insisted on any more."""
+
+
+@final
+class Seen:
+    """Shared by all handles that came from one; it may be used from several threads."""
+
+    __slots__ = ("_acknowledged", "_problem", "_store", "_versions")
+
+    def __init__(self, store: str) -> None:
+        self._store: Final = store
+        self._versions: Final[dict[bytes, int]] = {}
+        self._acknowledged: Final[dict[tuple[bytes, str], tuple[int, float]]] = {}
+        self._problem = ""
+
+    def version(self, names: Names) -> int:
+        """Return the last version that was seen of a namespace; raises if something is known to be gone."""
+        if self._problem:
+            raise StoreRewoundError(self._store, self._problem)
+        return self._versions.get(names.namespace, 0)
+
+    def note(self, names: Names, version: int) -> None:
+        """Take notice of the last version of a namespace."""
+        if version > self._versions.get(names.namespace, 0):
+            self._versions[names.namespace] = version
+
+    def acknowledged(self, names: Names, handle: str) -> int:
+        """Return the last attempt of a handle that the server must have counted; 0 if there is none."""
+        number, at = self._acknowledged.get((names.attempts, handle), (0, 0.0))
+        return number if number and monotonic() - at < REMEMBERED_FOR else 0
+
+    def acknowledge(self, names: Names, handle: str, number: int) -> None:
+        """Take notice of an attempt that the server has counted."""
+        self._acknowledged[names.attempts, handle] = (number, monotonic())
+
+    def forget(self, names: Names, handle: str) -> None:
+        """Forget a handle that is being closed."""
+        self._acknowledged.pop((names.attempts, handle), None)
+
+    def rewound(self, names: Names, version: int) -> StoreRewoundError:
+        """Return the error for data that is gone; from now on every call raises it."""
+        seen = self._versions.get(names.namespace, 0)
+        self._problem = (
+            f"acknowledged data is missing in {names.head!r}: version {seen} was seen and the server is at {version}"
+        )
+        return StoreRewoundError(self._store, self._problem)
+
+
+# --- topics on Redis: who listens to what lies in each namespace, and each has its own generation ------------------
+#
+# A handle counts the generations that it meets as one: it grows whenever that of any namespace has changed.
+
+LIVES_FOR: Final = 60_000_000
+"""For how many microseconds a topic stays that nobody refreshes."""
+
+_HANDLE: Final = 36
+
+
+@final
+class Topics:
+    """What one handle listens to, and what it knows of others."""
+
+    def __init__(self, calls: Calls, listening: Listening, names: Callable[[bytes], Names]) -> None:
+        self._calls, self._listening, self._names = calls, listening, names
+        self._handle: Final = new_id().encode()
+        self._mine: dict[bytes, frozenset[bytes]] = {}
+        self._generations: Final[dict[bytes, int]] = {}
+        self._fetched: Final[dict[bytes, tuple[int, frozenset[bytes]]]] = {}
+        self._epoch = 1
+
+    # --- listening ---------------------------------------------------------------------------------------------
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Hear more and fewer channels, and let committers know."""
+        mine, before = self._by_namespace(all_topics), self._mine
+        self._mine = mine
+        await self._listening.change(map(self.channel, added), map(self.channel, removed))
+        gone = self._by_namespace(removed)
+        for namespace in mine.keys() | before.keys() | gone.keys():
+            topics = mine.get(namespace, frozenset())
+            await self._tell(self._names(namespace), topics, gone.get(namespace, frozenset()) - topics)
+
+    async def _tell(self, names: Names, topics: frozenset[bytes], removed: frozenset[bytes]) -> None:
+        members = [self._handle + topic for topic in (*removed, *topics)]
+        arguments: list[Argument] = [LIVES_FOR, len(removed), *members]
+        await self._calls.run(SUBSCRIBE, names, (names.head, names.topics), arguments)
+
+    async def leave(self) -> None:
+        """Let committers know that this handle listens no more."""
+        mine, self._mine = self._mine, {}
+        for namespace, topics in mine.items():
+            await self._tell(self._names(namespace), frozenset(), topics)
+
+    def _by_namespace(self, topics: Iterable[bytes]) -> dict[bytes, frozenset[bytes]]:
+        found: dict[bytes, set[bytes]] = {}
+        for topic in topics:
+            found.setdefault(_namespace(topic), set()).add(topic)
+        return {namespace: frozenset(each) for namespace, each in found.items()}
+
+    def channel(self, topic: bytes) -> bytes:
+        """Return the channel of a topic."""
+        return self._names(_namespace(topic)).channel + topic
+
+    # --- sending -----------------------------------------------------------------------------------------------
+
+    def meet(self, namespace: bytes, generation: int) -> int:
+        """Take the generation that a write has met; return what it comes to for this handle."""
+        if generation != self._generations.get(namespace, 0):
+            self._generations[namespace] = generation
+            self._epoch += 1
+        return self._epoch
+
+    async def audience(self) -> Audience:
+        """Return the topics of all namespaces that this handle has written to."""
+        epoch = self._epoch
+        for namespace, generation in tuple(self._generations.items()):
+            if self._fetched.get(namespace, (0, None))[0] != generation:
+                names = self._names(namespace)
+                answer = await self._calls.run(AUDIENCE, names, (names.head, names.topics), ())
+                members: list[bytes] = answer[4]
+                self._fetched[namespace] = (answer[3], frozenset([member[_HANDLE:] for member in members]))
+        nobody: frozenset[bytes] = frozenset()
+        return Audience(epoch, nobody.union(*(topics for _, topics in self._fetched.values())))
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Publish hints."""
+        for message in messages:
+            channel = self.channel(message.topic)
+            pool = await self._calls.routes.pool(self._names(_namespace(message.topic)).slot)
+            try:
+                await pool.call(pack(b"PUBLISH", channel, message.data))
+            except (NotSentError, ReplyLostError):
+                return  # a hint; the slow check finds what it was about
+
+    def namespaces(self) -> Iterable[bytes]:
+        """Return the namespaces that this handle listens to something in."""
+        return tuple(self._mine)
+
+
+def _namespace(topic: bytes) -> bytes:
+    return RecordKey.from_encoded(topic).namespace
+
+
+# --- one handle on a Redis or Valkey server, or on a cluster of them -----------------------------------------------
 
 BATCHING: Final = Batching(
     max_riders=500, max_weight=1_000, max_bytes=2_000_000, spans_namespaces=False, in_halves=True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from standfast.clock import Instant
+from standfast.errors import UnsuitableStoreError
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Record
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Batching, Outcome, WorkRider
     from standfast.stores.protocol import Capabilities, Snapshot
+
+
+# --- what a database server must be able to do, so that common code can make a backend of it -----------------------
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -33,7 +37,7 @@ class Row(Struct, frozen=True, gc=False):
 class Message(Struct, frozen=True, gc=False):
     """A hint for everyone who listens to ``topic``, to be sent once the intent is durable.
 
-    ``data`` is at most :data:`~standfast.stores.remote.topics.LONGEST_MESSAGE` bytes, and opaque: hand it to
+    ``data`` is at most :data:`~standfast.stores.remote.subscriptions.LONGEST_MESSAGE` bytes, and opaque: hand it to
     :meth:`Listener.take`.
     """
 
@@ -231,3 +235,56 @@ class Server(Protocol):
     async def aclose(self) -> None:
         """Close every connection."""
         ...
+
+
+# --- what a server answers for what it cannot do, written once: a server that lacks something inherits the lack ----
+
+
+class PushesNothing:
+    """A server that sends no hints: those who wait find out by its mark, ``wakes="poll"``."""
+
+    __slots__ = ()
+
+    def listen(self, listener: Listener) -> None:
+        """Do nothing: nothing is pushed."""
+
+    async def subscribe(self, added: Iterable[bytes], removed: Iterable[bytes], all_topics: frozenset[bytes]) -> None:
+        """Do nothing: nothing is pushed."""
+
+    async def audience(self) -> Audience:
+        """Return nobody: nobody can listen."""
+        return Audience(0, frozenset())
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Do nothing: nobody hears it."""
+
+
+class SeesNoDeaths:
+    """A server that tells nobody of a process that died: leases decide, ``sees_process_death=False``."""
+
+    __slots__ = ()
+
+    def lifeline(self) -> str:
+        """Return nothing: a lost connection is not a death."""
+        return ""
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Return False: nobody gave this."""
+        del lifeline
+        return False
+
+
+class SharesNoTransaction:
+    """A server that takes no work of the caller's along, ``commit_with=False``."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The server as shown to people."""
+        raise NotImplementedError
+
+    async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
+        """Refuse: see ``capabilities.commit_with``."""
+        del rider, handle, number, note
+        raise UnsuitableStoreError(self.name, "it cannot share a transaction with your SQL")

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import apsw
 
-from standfast.errors import OutcomeUnknownError, StoreBusyError
-from standfast.offload import Lane
+from standfast.clock import SYSTEM_CLOCK, monotonic
+from standfast.errors import ForeignHandleError, OutcomeUnknownError, StoreBusyError, StoreError
+from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, Swept
 from standfast.stores.backend import WorkRider
-from standfast.stores.forks import ForkGuard
-from standfast.stores.sqlite.doorbells import Doorbells, is_supported
-from standfast.stores.sqlite.moving import SqliteMoving
-from standfast.stores.sqlite.sharing import unshare
-from standfast.stores.sqlite.slow_check import SlowCheck
-from standfast.stores.sqlite.upkeep import Upkeep
+from standfast.stores.liveness import ForkGuard
+from standfast.stores.sqlite.database import TOLERANCE, SqliteMoving
+from standfast.stores.sqlite.file import connect, disconnect
+from standfast.stores.sqlite.locks import unshare
+from standfast.stores.sqlite.wakeups import Doorbells, is_supported
+from standfast.threads import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -33,12 +34,186 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, Batch, Ear
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
-    from standfast.stores.sqlite.database import Database
-    from standfast.stores.sqlite.driver import Connection
-    from standfast.stores.sqlite.options import Options
-    from standfast.stores.sqlite.sharing import SharedFile
+    from standfast.stores.sqlite import Options
+    from standfast.stores.sqlite.database import ClockStep, Database
+    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.locks import SharedFile
 
     Again = Callable[[], Coroutine[Any, Any, "SqliteBackend"]]
+
+
+# --- the net under the hints: now and then somebody looks whether anything was committed, hint or not --------------
+
+SLOW_CHECK: Final = 1.0
+"""How many seconds a lost hint can go unnoticed."""
+
+
+@final
+class SlowCheck:
+    """Tells everyone who listens on one handle to look at everything, when something was committed.
+
+    One look serves them all, however many they are; without anyone there is none.
+    """
+
+    __slots__ = ("_database", "_ears", "_loop", "_seen", "_timer")
+
+    def __init__(self, database: Database) -> None:
+        self._database: Final = database
+        self._loop: Final = asyncio.get_running_loop()
+        self._ears: Final[dict[object, Ear]] = {}
+        self._seen = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def listen(self, ear: Ear) -> Callable[[], None]:
+        """Tell ``ear`` when something was committed, until the returned function is called."""
+        token = object()
+        if self._timer is None:
+            self._seen = self._version()
+            self._timer = self._loop.call_later(SLOW_CHECK, self._look)
+        self._ears[token] = ear
+        return functools.partial(self._forget, token)
+
+    def _forget(self, token: object) -> None:
+        self._ears.pop(token, None)
+        if not self._ears and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(SLOW_CHECK, self._look)
+        version = self._version()
+        if version != self._seen:
+            self._seen = version
+            for ear in tuple(self._ears.values()):
+                ear.hear(None)
+
+    def _version(self) -> int:
+        try:
+            return self._database.data_version()
+        except StoreError:  # whoever reads next is told properly; here it only means: do look
+            return -1
+
+
+# --- upkeep: checkpoints, sweeps of expired records, and the search for foreign descriptors ------------------------
+#
+# It is done off the loop, on connections of its own, and only after commits: a store at rest does nothing.
+
+CHECKPOINT_PAGES: Final = 1_000
+"""The log is written back to the database when it has this many pages: half of the size it has from the start."""
+
+EVERY: Final = 5.0
+SWEEP_AT_MOST: Final = 200
+SWEEPS_AT_MOST: Final = 100
+
+OTHERS_MAY_WAIT: Final = 0.05
+"""How many seconds upkeep waits for readers and other programs: all writers wait for it meanwhile."""
+
+
+@final
+class Upkeep:
+    """What a handle does for the file it uses."""
+
+    def __init__(self, file: SharedFile, database: Database, options: Options, hooks: Hooks) -> None:
+        self._file, self._database, self._options = file, database, options
+        self._hooks: Final = hooks
+        self._name: Final = f"sqlite://{file.path}"
+        self._lane: Final = Lane("sqlite-upkeep")
+        self._section: Final = file.new_section()
+        self._connection: Connection | None = None
+        self._task: asyncio.Future[None] | None = None
+        self._sweep_at = asyncio.get_running_loop().time() + EVERY
+        self._checkpoint_at = CHECKPOINT_PAGES
+
+    def consider(self, now: float) -> None:
+        """Start upkeep if it is due, by the loop's time, and not under way."""
+        is_long, is_late = self._database.log_pages >= self._checkpoint_at, now > self._sweep_at
+        if (is_long or is_late) and self._task is None:
+            if is_late:
+                self._sweep_at = now + EVERY
+            self._task = self._lane.start(self._do, checkpoint=is_long, sweep=is_late)
+            self._task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Future[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # commits and reads meet the same trouble and report it
+
+    def _do(self, *, checkpoint: bool, sweep: bool) -> None:
+        self._look_for_strangers()
+        if self._connection is None:
+            self._connection = connect(self._file, busy_seconds=OTHERS_MAY_WAIT)
+        if checkpoint:
+            self._checkpoint(self._connection)
+        if sweep:
+            self._sweep(self._connection)
+            self._follow_wall(self._connection)
+
+    def _look_for_strangers(self) -> None:
+        try:
+            with self._file.lock:  # not while a thread opens a connection that is not yet known as ours
+                self._file.guard.check()
+        except ForeignHandleError:
+            self._hooks.emit(ForeignHandleSeen(at=SYSTEM_CLOCK.wall(), store=self._name))
+            raise
+
+    def _checkpoint(self, connection: Connection) -> None:
+        # The bulk is written back while commits go on. They keep the log from starting over, so hold them up for
+        # the few pages that are left: a log that grows makes each commit twice as slow.
+        started = monotonic()
+        with self._section:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with self._file.turn:
+            pages, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            # What is left is being read by another program. It may read for long: try again only when more is there.
+            self._checkpoint_at = pages + CHECKPOINT_PAGES
+            if pages == done:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+                self._checkpoint_at = CHECKPOINT_PAGES
+        if self._hooks:
+            at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
+            event = Checkpointed(at=at, store=self._name, seconds=taken, pages=pages, remaining=pages - done)
+            self._hooks.emit(event)
+
+    def _sweep(self, connection: Connection) -> None:
+        started, removed = monotonic(), 0
+        for _ in range(SWEEPS_AT_MOST):
+            with self._file.turn:  # let go between sweeps, so that nobody waits for more than one of them
+                swept = self._database.sweep(connection, SWEEP_AT_MOST)
+            removed += swept
+            if swept < SWEEP_AT_MOST:
+                break
+        if self._hooks and removed:
+            at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
+            self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
+
+    def _follow_wall(self, connection: Connection) -> None:
+        """Let the store's time follow the time of day, once for each step of the clock that this process sees."""
+        ahead, known = self._database.wall_ahead(), self._file.wall_ahead
+        if known is not None and abs(ahead - known) <= TOLERANCE:
+            return
+        with self._file.turn:
+            is_followed, step = self._database.follow_wall(connection)
+        if is_followed:
+            self._file.wall_ahead = ahead
+        if step is not None:
+            tell_clock_step(step, self._file, self._hooks)
+
+    async def aclose(self) -> None:
+        """Close when what is under way has ended, off the loop: the last to close writes the log back."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        if self._connection is not None:
+            await self._lane.run(disconnect, self._file, self._connection)
+        self._lane.close()
+
+
+def tell_clock_step(step: ClockStep, file: SharedFile, hooks: Hooks) -> None:
+    """Tell that the store's time and the time of day differ, and when they will not any more."""
+    at, store = SYSTEM_CLOCK.wall(), f"sqlite://{file.path}"
+    hooks.emit(ClockStepped(at=at, store=store, seconds=step.seconds, settles_in=step.settles_in))
+
+
+# --- the SQLite backend: which thread does what, and for how long anyone waits -------------------------------------
 
 T = TypeVar("T")
 

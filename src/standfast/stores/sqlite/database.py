@@ -1,6 +1,6 @@
 """One handle's database: transactions, reads and scans, all of them blocking and short.
 
-Writing needs the turn (see :mod:`~standfast.stores.sqlite.turn`). The writer's connection is used either on the event
+Writing needs the turn (see :mod:`~standfast.stores.sqlite.locks`). The writer's connection is used either on the event
 loop or on the writer's thread, never on both at once; reads have a connection of their own.
 """
 
@@ -8,34 +8,367 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 import apsw
-from msgspec import structs
+from msgspec import Struct, structs
 
-from standfast.clock import later, monotonic
-from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
+from standfast.clock import MICROSECONDS, Clock, Instant, later, monotonic
+from standfast.errors import (
+    AttemptClosedError,
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    WorkTimeoutError,
+)
 from standfast.keys import RecordKey
 from standfast.stores.backend import Applied, Batch, WorkRider
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
-from standfast.stores.rules import check_commit
-from standfast.stores.sqlite.connecting import connect, disconnect
-from standfast.stores.sqlite.trouble import translate
-from standfast.stores.sqlite.work import run_work
+from standfast.stores.sqlite.file import connect, disconnect, transaction
+from standfast.stores.transfer import OPEN, moved, pages
+from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from standfast.clock import Instant
     from standfast.stores.backend import Rider
-    from standfast.stores.sqlite.driver import Connection
-    from standfast.stores.sqlite.sharing import SharedFile
-    from standfast.stores.sqlite.store_time import ClockStep, StoreTime
+    from standfast.stores.protocol import Change
+    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.locks import SharedFile
+    from standfast.stores.transfer import Scan
 
     Found = tuple[dict[RecordKey, Record], dict[RecordKey, int]]
     """Records, and the row that each of them is kept in."""
+
+
+# --- the user's own SQL inside one of our transactions -------------------------------------------------------------
+#
+# Their tables may lie in our file, but only our connection may touch it; so the work comes here. It can do anything to
+# its own tables and nothing to ours, and cannot end the transaction it is in.
+
+_OURS: Final = frozenset({"records", "records_that_expire", "counters", "facts", "frozen"})
+_FORBIDDEN: Final = frozenset(
+    {apsw.SQLITE_TRANSACTION, apsw.SQLITE_SAVEPOINT, apsw.SQLITE_ATTACH, apsw.SQLITE_DETACH, apsw.SQLITE_PRAGMA}
+)
+_ON_A_TABLE: Final = frozenset(
+    {apsw.SQLITE_ALTER_TABLE, apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_CREATE_TRIGGER, apsw.SQLITE_CREATE_TEMP_TRIGGER}
+)
+"""Actions whose second name is the table they are on."""
+
+_STEPS_BETWEEN_CHECKS: Final = 1_000
+
+
+@final
+class SqlWork:
+    """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
+
+    __slots__ = ("_connection", "_name")
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection: Connection | None = connection
+        self._name = name
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+        return self._open().execute(statement, tuple(parameters)).fetchall()
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Run one statement once for each set of parameters."""
+        self._open().executemany(statement, parameters)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
+        self.check(self._connection)
+        return self._connection
+
+    def check(self, connection: Connection) -> None:
+        """Raise if SQLite has ended the transaction: what is written after that would be written for good."""
+        if not connection.in_transaction:
+            raise StoreError(
+                self._name,
+                "an error in the work's SQL rolled the whole transaction back (ON CONFLICT ROLLBACK, RAISE(ROLLBACK), "
+                "a full disk); nothing was written",
+            )
+
+    def end(self) -> None:
+        """Make it unusable."""
+        self._connection = None
+
+
+def run_work(connection: Connection, rider: WorkRider, name: str) -> tuple[Any, tuple[Change, ...]]:
+    """Run the work with a time limit, kept to its own tables; return its answer and all changes to commit with it.
+
+    Exceptions of the work, and of the function that makes changes of its answer, pass through.
+    """
+    seconds, changes = rider.seconds, rider.commit.changes
+    deadline = monotonic() + seconds
+    sql = SqlWork(connection, name)
+    connection.authorizer = _authorize
+    connection.set_progress_handler(lambda: monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
+    try:
+        answer = rider.work(sql)
+        if rider.and_then is not None:
+            changes = (*changes, *rider.and_then(answer))
+    except apsw.InterruptError as problem:
+        raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone") from problem
+    finally:
+        sql.end()
+        connection.set_progress_handler(None)
+        connection.authorizer = None
+    if monotonic() > deadline:
+        raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone")
+    sql.check(connection)
+    return answer, changes
+
+
+def _authorize(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
+    if action in _FORBIDDEN or _is_ours(first) or (action in _ON_A_TABLE and _is_ours(second)):
+        return apsw.SQLITE_DENY
+    return apsw.SQLITE_OK
+
+
+def _is_ours(name: str | None) -> bool:
+    return name is not None and name.lower() in _OURS  # to SQLite, "RECORDS" is the same name
+
+
+# --- the store's time: a clock that all processes on the file share, and that nobody can step ----------------------
+#
+# It runs on the time since boot and follows the time of day slowly, by a plan in the file that every process reads.
+# While the file is open somewhere, the store's time never jumps: it runs up to 5 % faster until it has caught up, which
+# is half of what a holder leaves unused of its lease, or at half speed until the time of day has. So a stepped wall
+# clock ends no lease early, and none lasts longer than twice its length. The first to open the file when no other
+# process has it open takes the time of day as it is, as after a reboot. Time never falls behind what any commit has
+# carried.
+
+FASTER: Final = 5
+"""By how many percent the store's time runs faster, at most. Holders stop a tenth of their lease before its end."""
+
+SLOWER: Final = 50
+"""By how many percent it runs slower, at most. That only delays: the end of a lease, a timer."""
+
+TOLERANCE: Final = 50_000
+"""Microseconds by which the time of day may differ from what the store's time follows."""
+
+LEAD: Final = 3 * MICROSECONDS
+"""How long before it begins a plan is written, in microseconds."""
+
+LOOK_EVERY: Final = 1 * MICROSECONDS
+"""How old what a handle knows of the plan may be, in microseconds. Less than ``LEAD``, so that all know it in time."""
+
+_ANCHOR: Final = "anchor"
+_PLAN: Final = "time"
+
+
+class Slew(Struct, frozen=True, gc=False):
+    """How far the store's time is ahead of the time since boot: ``offset`` at ``since``, on its way to ``target``."""
+
+    since: int
+    offset: int
+    target: int
+
+    def offset_at(self, elapsed: int) -> int:
+        """Return how far it is ahead at a time since boot."""
+        passed = max(0, elapsed - self.since)
+        if self.target >= self.offset:
+            return min(self.target, self.offset + passed * FASTER // 100)
+        return max(self.target, self.offset - passed * SLOWER // 100)
+
+    def settles_in(self) -> float:
+        """Return the seconds from ``since`` until it is there."""
+        gap = self.target - self.offset
+        return abs(gap) * 100 / (FASTER if gap > 0 else SLOWER) / MICROSECONDS
+
+
+class Plan(Struct, frozen=True, gc=False):
+    """The slew that holds, and the one that follows it."""
+
+    present: Slew
+    following: Slew
+
+    @classmethod
+    def level(cls, offset: int) -> Plan:
+        """Return the plan of a time that has nothing to follow."""
+        slew = Slew(0, offset, offset)
+        return cls(slew, slew)
+
+    def slew_at(self, elapsed: int) -> Slew:
+        """Return the slew that holds at a time since boot."""
+        return self.following if elapsed >= self.following.since else self.present
+
+    def at(self, elapsed: int) -> int:
+        """Return the store's time."""
+        return elapsed + self.slew_at(elapsed).offset_at(elapsed)
+
+    def follow(self, elapsed: int, wall: int) -> Plan | None:
+        """Return the plan that follows the time of day from soon on; None: it is followed already.
+
+        Ask only when ``following`` has begun: what is known to all is not taken back.
+        """
+        target, present = wall - elapsed, self.slew_at(elapsed)
+        if abs(target - present.target) <= TOLERANCE:
+            return None
+        start = elapsed + LEAD
+        return Plan(present, Slew(start, present.offset_at(start), target))
+
+
+class ClockStep(Struct, frozen=True):
+    """That the time of day was not what the store's time follows.
+
+    Attributes:
+        seconds: By how much the time of day is ahead of the store's time; negative: behind.
+        settles_in: After how many seconds the two agree.
+    """
+
+    seconds: float
+    settles_in: float
+
+
+@final
+class StoreTime:
+    """Store time for one handle."""
+
+    __slots__ = ("_clock", "_last", "_look_at", "_plan")
+
+    def __init__(self, clock: Clock, plan: Plan) -> None:
+        self._clock, self._plan = clock, plan
+        self._last = Instant(0)
+        self._look_at = clock.elapsed() + LOOK_EVERY
+
+    def now(self, at_least: int = 0) -> Instant:
+        """Return the store's time, never earlier than ``at_least`` nor than any time returned before."""
+        now = self._plan.at(self._clock.elapsed())
+        if now < at_least or now < self._last:
+            now = max(at_least, self._last)
+        self._last = last = Instant(now)
+        return last
+
+    def look(self, connection: Connection) -> None:
+        """Read the plan again if it was read a while ago. Call it before :meth:`now`, inside of SQLite."""
+        elapsed = self._clock.elapsed()
+        if elapsed >= self._look_at:
+            self._plan = read_plan(connection, self._clock) or self._plan
+            self._look_at = elapsed + LOOK_EVERY
+
+    def wall_ahead(self) -> int:
+        """Return how far the time of day is ahead of the time since boot."""
+        return self._clock.wall() - self._clock.elapsed()
+
+    def follow(self, connection: Connection) -> tuple[bool, ClockStep | None]:
+        """Let all processes follow the time of day as it is here, with the turn.
+
+        Return False if another change has to begin first, and what was changed.
+        """
+        elapsed, wall = self._clock.elapsed(), self._clock.wall()
+        with transaction(connection):
+            plan = read_plan(connection, self._clock) or self._plan
+            if elapsed < plan.following.since:
+                return False, None
+            changed = plan.follow(elapsed, wall)
+            if changed is None:
+                return True, None
+            _write_plan(connection, self._clock, changed)
+        self._look_at = elapsed
+        slew = changed.following
+        return True, ClockStep((slew.target - slew.offset) / MICROSECONDS, slew.settles_in() + LEAD / MICROSECONDS)
+
+
+def read_plan(connection: Connection, clock: Clock) -> Plan | None:
+    """Return the plan of this boot; None if nobody has made one yet."""
+    boot, numbers = _read(connection, _PLAN)
+    if boot == clock.boot() and len(numbers) == 6:  # noqa: PLR2004 -- three for each slew
+        return Plan(Slew(*numbers[:3]), Slew(*numbers[3:]))
+    boot, numbers = _read(connection, _ANCHOR)  # of a version that knew no plans
+    return Plan.level(numbers[0]) if boot == clock.boot() and len(numbers) == 1 else None
+
+
+def _read(connection: Connection, name: str) -> tuple[str, tuple[int, ...]]:
+    stored = connection.execute("SELECT value FROM main.facts WHERE name = ?", (name,)).get
+    boot, *numbers = str(stored or "").split(" ")
+    return boot, tuple(map(int, numbers))
+
+
+def _write_plan(connection: Connection, clock: Clock, plan: Plan) -> None:
+    slews = (plan.present, plan.following)
+    numbers = (number for slew in slews for number in (slew.since, slew.offset, slew.target))
+    value = " ".join((clock.boot(), *map(str, numbers)))
+    connection.execute("INSERT OR REPLACE INTO main.facts VALUES (?, ?)", (_PLAN, value))
+
+
+def read_anchor(connection: Connection, clock: Clock) -> StoreTime | None:
+    """Return the time as anchored since this boot; None if nobody has anchored it yet."""
+    plan = read_plan(connection, clock)
+    return None if plan is None else StoreTime(clock, plan)
+
+
+def is_off(time: StoreTime, clock: Clock) -> bool:
+    """Return True if a time differs from the time of day."""
+    return abs(time.now() - clock.wall()) > TOLERANCE
+
+
+def write_anchor(connection: Connection, clock: Clock, *, alone: bool) -> tuple[StoreTime, ClockStep | None]:
+    """Anchor the time of this boot at the time of day, unless somebody has. Call it with the turn to write.
+
+    ``alone`` says that no other handle is open on the file, so nothing can rely on a lease: then it is anchored anew.
+    """
+    with transaction(connection):
+        present = read_anchor(connection, clock)
+        if present is not None and not (alone and is_off(present, clock)):
+            return present, None
+        last_at = connection.execute("SELECT at FROM main.counters WHERE handle = ''").get
+        elapsed, wall = clock.elapsed(), clock.wall()
+        offset = max(wall, last_at) - elapsed
+        slew = Slew(elapsed, offset, wall - elapsed)
+        _write_plan(connection, clock, Plan(slew, slew))
+        connection.execute("INSERT OR REPLACE INTO main.facts VALUES (?, ?)", (_ANCHOR, f"{clock.boot()} {offset}"))
+        # A process that opens the file right now may have read the time as it was; its commits go by this one.
+        connection.execute("UPDATE main.counters SET at = ? WHERE handle = '' AND at < ?", (elapsed + offset,) * 2)
+    before = elapsed + offset if present is None else present.now()
+    step = None if wall == before else ClockStep((wall - before) / MICROSECONDS, slew.settles_in())
+    return StoreTime(clock, Plan(slew, slew)), step
+
+
+# --- driver errors, translated once, at the edge -------------------------------------------------------------------
+
+_KINDS: Mapping[type[apsw.Error], tuple[type[StoreError], str]] = {
+    apsw.BusyError: (StoreBusyError, "another program keeps it locked; retry, and leave the file to Standfast"),
+    apsw.LockedError: (StoreBusyError, "it is locked; retry"),
+    apsw.FullError: (StoreFullError, "the disk is full; free some space and retry"),
+    apsw.ReadOnlyError: (StoreReadOnlyError, "it cannot be written to; fix the permissions of the file and its folder"),
+    apsw.PermissionsError: (StoreReadOnlyError, "access is denied; fix the permissions of the file and its folder"),
+    apsw.CantOpenError: (StoreUnavailableError, "it cannot be opened; check that the folder exists and may be used"),
+    apsw.CorruptError: (StoreCorruptError, "its content is damaged; restore it from a backup"),
+    apsw.NotADBError: (StoreCorruptError, "it is not an SQLite database; name another file"),
+}
+
+
+FROZEN: Final = re.compile(r"standfast frozen (?P<reason>[0-9]+)", re.ASCII)
+"""What the trigger says that freezes a store."""
+
+
+def translate(problem: apsw.Error, name: str) -> StoreError:
+    """Return the Standfast error for a driver error."""
+    code = getattr(problem, "extendedresult", 0)
+    if code == apsw.SQLITE_READONLY_DBMOVED:
+        return StoreGoneError(name, "the file was deleted, moved or replaced; put it back or open it anew")
+    frozen = FROZEN.search(str(problem))
+    if frozen is not None:
+        return moved(name, int(frozen["reason"]))
+    for kind, (error, advice) in _KINDS.items():
+        if isinstance(problem, kind):
+            return error(name, advice)
+    return StoreUnavailableError(name, f"SQLite failed: {problem}")
+
+
+# --- one handle's database: transactions, reads and scans, all of them blocking and short --------------------------
 
 T = TypeVar("T")
 
@@ -380,3 +713,68 @@ def _record(row: Any) -> Record:  # noqa: ANN401 -- what the driver returns
 def _split(attempt: str) -> tuple[str, int]:
     handle, _, number = attempt.rpartition(".")
     return handle, int(number)
+
+
+# --- moving everything in a file: a trigger freezes it, in every process and for good ------------------------------
+#
+# It stands on the row that every commit counts in, and so costs nothing while it is not there. Making it is a write
+# like any other: whoever was before it is durable, and whoever comes after it is refused.
+
+_FREEZE: Final = (
+    "CREATE TRIGGER IF NOT EXISTS main.frozen BEFORE INSERT ON counters WHEN NEW.handle = ''"
+    " BEGIN SELECT RAISE(ABORT, 'standfast frozen {}'); END"
+)
+_LOOK: Final = "SELECT sql FROM main.sqlite_schema WHERE type = 'trigger' AND name = 'frozen'"
+_LAST: Final = "SELECT count FROM main.counters WHERE handle = ''"
+_LIFT: Final = "UPDATE main.counters SET count = max(count, ?) WHERE handle = ''"
+_PUT: Final = (
+    "INSERT INTO main.records VALUES (?, ?, ?, ?) ON CONFLICT (key)"
+    " DO UPDATE SET version = excluded.version, expires_at = excluded.expires_at, value = excluded.value"
+)
+
+
+class Rewrite(Protocol):
+    """Runs a function on the writer's connection, in a transaction."""
+
+    def __call__(self, work: Callable[[Connection], Any]) -> Awaitable[Any]:
+        """Run it."""
+        ...
+
+
+@final
+class SqliteMoving:
+    """Everything in a file."""
+
+    def __init__(self, change: Rewrite, scan: Scan) -> None:
+        self._change, self._scan = change, scan
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        text: str | None = await self._change(lambda writer: writer.execute(_LOOK).get)
+        found = FROZEN.search(text or "")
+        return int(found["reason"]) if found else OPEN
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes."""
+        await self._change(lambda writer: writer.execute(_FREEZE.format(int(reason))))
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._change(lambda writer: writer.execute("DROP TRIGGER IF EXISTS main.frozen"))
+
+    async def last(self) -> int:
+        """Return the last version that was given out."""
+        return int(await self._change(lambda writer: writer.execute(_LAST).get))
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version."""
+        await self._change(lambda writer: writer.execute(_LIFT, (version,)))
+
+    def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records."""
+        return pages(self._scan)
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        rows = [(record.key, record.version, record.expires_at, record.value) for record in records]
+        await self._change(lambda writer: writer.executemany(_PUT, rows))

@@ -12,7 +12,7 @@ from standfast.errors import InvalidChangeError, StoreClosedError, StoreError
 from standfast.stores import Commit, Conflict, Decided, Decision, GroupedStore, Put
 from standfast.stores.backend import Batch, CommitRider, Deferred, UpdateRider
 from standfast.testing.conformance.ground import Ground, another, create, increment, value_of
-from standfast.testing.faulty_backend import FaultyBackend
+from standfast.testing.faults import FaultyBackend
 
 if TYPE_CHECKING:
     from standfast.stores import Store

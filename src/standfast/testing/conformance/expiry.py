@@ -25,8 +25,8 @@ from standfast.testing.conformance.ground import (
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores import Snapshot, Store
-    from standfast.testing.clock import VirtualClock
     from standfast.testing.conformance.ground import MakeKey, OpenAnother
+    from standfast.testing.simulation import VirtualClock
 
 HOUR = 3600.0
 

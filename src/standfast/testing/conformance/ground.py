@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from standfast.stores import Change, Snapshot, Store
-    from standfast.testing.clock import VirtualClock
+    from standfast.testing.simulation import VirtualClock
 
     OpenAnother: TypeAlias = Callable[[], Awaitable[Store]] | None
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.offload import run_beside
 from standfast.stores import Commit, Put
 from standfast.testing.conformance.ground import SOON, Ground, create, value_of
+from standfast.threads import run_beside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -10,8 +10,7 @@ import pytest
 
 from standfast.stores import Check, Conflict, Delete, Put
 from standfast.testing.conformance.ground import Ground, another, append
-from standfast.testing.history import History, RecordingStore
-from standfast.testing.specification import check_store_history
+from standfast.testing.histories import History, RecordingStore, check_store_history
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey

@@ -23,8 +23,8 @@ from standfast.testing.conformance.ground import (
 
 if TYPE_CHECKING:
     from standfast.stores import Store
-    from standfast.testing.clock import VirtualClock
     from standfast.testing.conformance.ground import MakeKey, OpenAnother
+    from standfast.testing.simulation import VirtualClock
 
 HOUR = 3600.0
 

@@ -23,8 +23,8 @@ from standfast.testing.workflows.observing import (
     outcome_of,
     recorded_attempts,
 )
-from standfast.workflows.declaring.definition import Step, Workflow
-from standfast.workflows.handle import Run
+from standfast.workflows.client import Run
+from standfast.workflows.definition import Step, Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from standfast.durations import Duration
     from standfast.events import Event
     from standfast.keys import RecordKey
-    from standfast.testing.clock import VirtualClock
+    from standfast.testing.simulation import VirtualClock
     from standfast.testing.workflows.effects import Execution
 
 Script: TypeAlias = Callable[[WorkflowEnvironment, Run[Any]], Awaitable[None]]

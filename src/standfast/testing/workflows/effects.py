@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from standfast.workflows.context.performing import CurrentStep
+    from standfast.workflows.steps import CurrentStep
 
 
 class Execution(Struct, frozen=True):

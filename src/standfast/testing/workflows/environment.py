@@ -9,17 +9,16 @@ from standfast.clock import MICROSECONDS, Instant, later
 from standfast.durations import seconds
 from standfast.errors import InvalidWorkflowError, RunStuckError
 from standfast.ids import new_id
-from standfast.stores.opening import open_store
-from standfast.testing.clock import VirtualClock
-from standfast.testing.loop import SimulatedLoop
+from standfast.stores.url import open_store
+from standfast.testing.simulation import SimulatedLoop, VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
-from standfast.workflows.declaring.definition import unbound
+from standfast.workflows.client import Run
+from standfast.workflows.control import next_id
+from standfast.workflows.definition import unbound
 from standfast.workflows.engine import LINGER
-from standfast.workflows.handle import Run
-from standfast.workflows.running.continuing import next_id
-from standfast.workflows.starting.sending import life_in
-from standfast.workflows.storing.records import LIVES, RunKeys, timer_key
+from standfast.workflows.messages import life_in
+from standfast.workflows.records import LIVES, RunKeys, timer_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.events import Hook
     from standfast.stores.protocol import Store
     from standfast.testing.workflows.mortal_store import Mortality
-    from standfast.workflows.declaring.definition import Bound, Step, Workflow
+    from standfast.workflows.definition import Bound, Step, Workflow
     from standfast.workflows.engine import Engine
 
 P = ParamSpec("P")

@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import RunDivergedError
-from standfast.testing.clock import VirtualClock
-from standfast.testing.simulation import simulate
+from standfast.testing.simulation import VirtualClock, simulate
 from standfast.testing.workflows.disturbing import Disturbances, Given, Trial
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from standfast.testing.workflows.disturbing import Script
     from standfast.testing.workflows.environment import WorkflowEnvironment
     from standfast.testing.workflows.observing import Observation
-    from standfast.workflows.declaring.definition import Step, Workflow
-    from standfast.workflows.handle import Run
+    from standfast.workflows.client import Run
+    from standfast.workflows.definition import Step, Workflow
 
 
 def interleave(

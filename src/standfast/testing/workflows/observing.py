@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from standfast.errors import StandfastError
-from standfast.workflows.running.replay import branch_of
-from standfast.workflows.storing.records import HEADERS, RunKeys
-from standfast.workflows.working.claiming import marks_of
+from standfast.workflows.claims import marks_of
+from standfast.workflows.records import HEADERS, RunKeys
+from standfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.testing.workflows.environment import WorkflowEnvironment
-    from standfast.workflows.handle import Run
-    from standfast.workflows.storing.records import Mark
+    from standfast.workflows.client import Run
+    from standfast.workflows.records import Mark
 
 Attempts = Counter[tuple[str, str, int]]
 """How often each attempt of each step of each run was executed."""

@@ -20,12 +20,12 @@ from standfast.workflows.engine import Engine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from standfast.locks.explaining.explanation import Explanation
-    from standfast.locks.mutex import Mutex
+    from standfast.locks.inspect import Explanation
+    from standfast.locks.locks import Mutex
     from standfast.stores.protocol import Store
     from standfast.testing.workflows.disturbing import OpenStore, Script
-    from standfast.workflows.declaring.definition import Step, Workflow
-    from standfast.workflows.handle import Run
+    from standfast.workflows.client import Run
+    from standfast.workflows.definition import Step, Workflow
 
 Operation: TypeAlias = Callable[[Engine, str], Awaitable[object]]
 """What an operator does, with an engine that drives nothing and the id of the run."""

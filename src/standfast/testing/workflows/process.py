@@ -11,9 +11,9 @@ from standfast.clock import Clock
 from standfast.events import Hook, Hooks
 from standfast.space import Space, lines_of
 from standfast.testing.workflows.mortal_store import Mortality, MortalStore
-from standfast.workflows.declaring.definition import Step, Workflow
+from standfast.workflows.control import Unload
+from standfast.workflows.definition import Step, Workflow
 from standfast.workflows.engine import Engine
-from standfast.workflows.running.control import Unload
 
 if TYPE_CHECKING:
     from standfast.stores.protocol import Store

@@ -9,19 +9,19 @@ import msgspec
 from msgspec import Struct
 
 from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
-from standfast.workflows.context.context import Context
+from standfast.workflows.activation import Activation
+from standfast.workflows.claims import marks_of
+from standfast.workflows.context import Context
 from standfast.workflows.engine import Engine
-from standfast.workflows.running.activation import Activation
-from standfast.workflows.starting.sending import life_in
-from standfast.workflows.storing.records import HEADERS, Header, Life, Mark, RunKeys
-from standfast.workflows.working.claiming import marks_of
+from standfast.workflows.messages import life_in
+from standfast.workflows.records import HEADERS, Header, Life, Mark, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from standfast.workflows.declaring.definition import Step, Workflow
-    from standfast.workflows.handle import Run
-    from standfast.workflows.running.host import Host
+    from standfast.workflows.client import Run
+    from standfast.workflows.definition import Step, Workflow
+    from standfast.workflows.runtime import Host
 
 FORMAT: Final = 1
 

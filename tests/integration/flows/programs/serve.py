@@ -16,7 +16,7 @@ from tests.integration.locks.programs.contend import commands
 from tests.integration.sqlite.programs.talking import ARGUMENTS, say
 
 if TYPE_CHECKING:
-    from standfast.flows.dispatch import Dispatcher
+    from standfast.flows.dispatcher import Dispatcher
 
 
 async def main(url: str, server: str) -> None:

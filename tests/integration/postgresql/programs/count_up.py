@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from standfast.keys import RecordKey
 from standfast.stores import Check, Commit, Delete, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 
 if TYPE_CHECKING:
     from standfast.stores import GroupedStore

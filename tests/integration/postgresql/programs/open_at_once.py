@@ -12,7 +12,7 @@ import traceback
 
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 
 
 async def commit(url: str, name: str) -> None:

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 from standfast.stores import Commit, Decision, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import statistics
 
 from standfast.clock import monotonic
 from standfast.stores import Commit, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 

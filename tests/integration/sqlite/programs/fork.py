@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from standfast.errors import StandfastError
 from standfast.stores import Decision, Put
-from standfast.stores.opening import open_store
-from standfast.stores.sqlite import slow_check
+from standfast.stores.sqlite import backend as slow_check
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:

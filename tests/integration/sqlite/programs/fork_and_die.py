@@ -10,7 +10,7 @@ import os
 import select
 
 from standfast.stores import Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 

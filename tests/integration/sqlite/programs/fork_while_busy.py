@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.count import increment_folded
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 

@@ -10,15 +10,15 @@ from unittest import mock
 
 from standfast.errors import StandfastError
 from standfast.stores import Put
-from standfast.stores.forks import run_in_forked_child
-from standfast.stores.opening import open_store
-from standfast.stores.sqlite.store_time import read_anchor
+from standfast.stores.liveness import run_in_forked_child
+from standfast.stores.sqlite.database import read_anchor
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:
     from standfast.clock import Clock
-    from standfast.stores.sqlite.driver import Connection
-    from standfast.stores.sqlite.store_time import StoreTime
+    from standfast.stores.sqlite.database import StoreTime
+    from standfast.stores.sqlite.file import Connection
 
 LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT max(i) FROM n"
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from standfast.stores import Decision, Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 if TYPE_CHECKING:

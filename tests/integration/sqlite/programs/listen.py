@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import time
 
-from standfast.stores.opening import open_store
-from standfast.stores.sqlite import slow_check
+from standfast.stores.sqlite import backend as slow_check
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 

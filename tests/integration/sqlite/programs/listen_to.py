@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 
 

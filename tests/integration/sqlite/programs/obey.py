@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 from standfast.clock import monotonic
 from standfast.errors import StandfastError
 from standfast.stores import Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 if TYPE_CHECKING:

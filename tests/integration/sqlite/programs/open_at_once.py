@@ -7,7 +7,7 @@ import asyncio
 import standfast.stores.sqlite  # noqa: F401 -- loaded before the race begins
 from standfast.errors import StandfastError
 from standfast.stores import Put
-from standfast.stores.opening import open_store
+from standfast.stores.url import open_store
 from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say, told
 
 

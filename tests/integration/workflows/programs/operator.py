@@ -19,7 +19,7 @@ from tests.integration.workflows.flows import LOCKS, WORKFLOWS, ledger, queued
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from standfast.workflows.operating.information import RunInfo
+    from standfast.workflows.queries import RunInfo
 
 REFUSED: Final = range(1, 100)
 """Exit codes with which the command line says that something was not there, or is not possible."""

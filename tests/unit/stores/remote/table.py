@@ -15,7 +15,7 @@ from standfast.errors import AttemptClosedError, StoreError
 from standfast.stores.backend import Batching
 from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
 from standfast.stores.remote.server import Audience, Intent, Landed, Listener, Message, Refused, Written
-from standfast.stores.rules import in_window
+from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

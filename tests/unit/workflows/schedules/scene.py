@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, Unpack
 from msgspec import Raw
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.workflows.schedules.specification import ScheduleOptions, ScheduleSpec, check_spec
+from standfast.workflows.schedules.spec import ScheduleOptions, ScheduleSpec, check_spec
 
 if TYPE_CHECKING:
-    from standfast.workflows.schedules.timing import Due
+    from standfast.workflows.schedules.spec import Due
 
 NOON: Final = Instant(1_711_800_000_000_000)
 """2024-03-30T12:00:00Z, the day before clocks go forward in Europe."""

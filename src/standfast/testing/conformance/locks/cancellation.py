@@ -23,7 +23,7 @@ from standfast.testing.conformance.locks.interrupting import MOMENTS, cancellati
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from standfast.locks.driving.hold import Holding
+    from standfast.locks.locks import Holding
     from standfast.space import Space
     from standfast.testing.conformance.locks.ground import Kind
     from standfast.testing.conformance.locks.interrupting import Interruption, Moment

@@ -19,7 +19,6 @@ from standfast.errors import (
     WrongLoopError,
 )
 from standfast.keys import KeyFamily
-from standfast.offload import run_beside
 from standfast.stores import Put
 from standfast.testing.conformance.locks.ground import (
     KEY,
@@ -32,6 +31,7 @@ from standfast.testing.conformance.locks.ground import (
     read_write,
     waiting,
 )
+from standfast.threads import run_beside
 
 if TYPE_CHECKING:
     from standfast.space import Space

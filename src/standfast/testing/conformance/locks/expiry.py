@@ -12,8 +12,8 @@ from standfast.clock import MICROSECONDS, monotonic
 from standfast.errors import LeaseLostError, WouldWaitError
 from standfast.events import EntriesFell, PresenceLost, PresenceNotRenewed, Requeued
 from standfast.keys import RecordKey
-from standfast.locks.algebra.entries import Attended
-from standfast.locks.driving.records import LineKeys
+from standfast.locks.line import Attended
+from standfast.locks.line_records import LineKeys
 from standfast.scope import address_of
 from standfast.stores import Decision, Delete
 from standfast.testing.conformance.locks.ground import (
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast.events import Event
-    from standfast.locks.algebra.entries import Waiter
+    from standfast.locks.line import Waiter
     from standfast.space import Space
     from standfast.stores import Snapshot
-    from standfast.testing.clock import VirtualClock
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
+    from standfast.testing.simulation import VirtualClock
 
 KEPT = 0.6
 """A lease that must not be lost though it is short: long enough for a busy machine to renew it in."""

@@ -14,8 +14,8 @@ from msgspec import Struct
 from standfast.clock import SYSTEM_CLOCK, monotonic
 from standfast.events import Hooks
 from standfast.keys import RecordKey
-from standfast.locks.driving import lines
-from standfast.locks.driving.records import HEADS, WAITERS, LineKeys
+from standfast.locks import registry as lines
+from standfast.locks.line_records import HEADS, WAITERS, LineKeys
 from standfast.scope import address_of
 from standfast.space import Space
 from standfast.testing.conformance.ground import PATIENCE, shortest_lease
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable
 
     from standfast.events import Event
-    from standfast.locks.algebra.entries import Waiter
-    from standfast.locks.driving.hold import Hold, Holding
-    from standfast.locks.driving.records import Head
+    from standfast.locks.line import Waiter
+    from standfast.locks.line_records import Head
+    from standfast.locks.locks import Hold, Holding
     from standfast.stores import Store
-    from standfast.testing.clock import VirtualClock
+    from standfast.testing.simulation import VirtualClock
 
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""

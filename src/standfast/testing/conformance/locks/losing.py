@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from standfast.events import Event
-    from standfast.locks.driving.hold import Holding
+    from standfast.locks.locks import Holding
     from standfast.space import Space
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
 

@@ -20,15 +20,14 @@ from standfast.testing.conformance.locks.ground import (
     waiting,
 )
 from standfast.testing.conformance.locks.wire import Wire
-from standfast.testing.faults import Faults
-from standfast.testing.faulty_store import FaultyStore
+from standfast.testing.faults import Faults, FaultyStore
 
 if TYPE_CHECKING:
     from standfast.space import Space
     from standfast.stores import Store
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
 
-LOOK = "standfast.locks.driving.lines.LOOK_EVERY"
+LOOK = "standfast.locks.registry.LOOK_EVERY"
 """How often a process looks by itself. Tests make it never happen, or soon."""
 
 

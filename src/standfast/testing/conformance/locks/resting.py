@@ -83,7 +83,7 @@ class RestCases(LockGround):
         self, space: Space, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However many keys it has seen, it keeps few of them in mind."""
-        monkeypatch.setattr("standfast.locks.driving.lines.REMEMBERED", 10)
+        monkeypatch.setattr("standfast.locks.registry.REMEMBERED", 10)
         for n in range(50):
             await passes(space.mutex(f"key-{n}").hold())
         assert len(space._lines._lines) <= 11  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- what it keeps in mind

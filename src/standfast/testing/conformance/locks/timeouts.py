@@ -29,7 +29,7 @@ from standfast.testing.conformance.locks.interrupting import MOMENTS, Interrupti
 from standfast.testing.conformance.locks.wire import Wire
 
 if TYPE_CHECKING:
-    from standfast.locks.driving.hold import Holding
+    from standfast.locks.locks import Holding
     from standfast.space import Space
     from standfast.testing.conformance.locks.ground import Kind, OpenSpace
     from standfast.testing.conformance.locks.interrupting import Moment
@@ -46,7 +46,7 @@ class _Limits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._last: Any = None
         self._timeout = asyncio.timeout
-        monkeypatch.setattr("standfast.locks.driving.acquiring.asyncio.timeout", self._note)
+        monkeypatch.setattr("standfast.locks.acquire.asyncio.timeout", self._note)
 
     def _note(self, delay: float | None) -> asyncio.Timeout:
         limit = self._timeout(delay)

@@ -11,20 +11,19 @@ import pytest
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import RunHeldError
 from standfast.events import RunMoved
-from standfast.locks.driving.removing import remove
+from standfast.locks.heartbeat import remove
 from standfast.space import Space
 from standfast.testing.conformance.runs.ground import RunLockGround, Two
-from standfast.workflows.declaring.definition import workflow
-from standfast.workflows.declaring.limits import Limit
+from standfast.workflows.claims import presence_key
+from standfast.workflows.definition import Limit, workflow
 from standfast.workflows.engine import Engine
-from standfast.workflows.working.claiming import presence_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from standfast.events import Event
-    from standfast.locks.runs.run_lease import RunLease
-    from standfast.workflows.context.context import Context
+    from standfast.locks.run_locks import RunLease
+    from standfast.workflows.context import Context
 
 SHIP: Final = "ship"
 HELD: Final = "its run lock, held by"

@@ -11,15 +11,14 @@ from msgspec import Struct
 from standfast.clock import SYSTEM_CLOCK
 from standfast.keys import RecordKey
 from standfast.space import Space
-from standfast.testing.clock import VirtualClock
 from standfast.testing.conformance.ground import Ground, reach, shortest_lease
+from standfast.testing.simulation import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from standfast.clock import Instant
-    from standfast.locks.runs.run_lease import RunLease
-    from standfast.locks.runs.run_locks import RunLocks
+    from standfast.locks.run_locks import RunLease, RunLocks
     from standfast.stores import Store
     from standfast.testing.conformance.ground import OpenAnother
 

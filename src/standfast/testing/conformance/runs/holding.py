@@ -12,7 +12,7 @@ from standfast.stores import Commit, Conflict, Put
 from standfast.testing.conformance.runs.ground import FLOW, RUN, RunLockGround, Two, taken
 
 if TYPE_CHECKING:
-    from standfast.locks.runs.run_locks import RunLocks
+    from standfast.locks.run_locks import RunLocks
 
 
 class FencingCases(RunLockGround):

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from standfast.stores import Store
-    from standfast.testing.clock import VirtualClock
-    from standfast.workflows.handle import Run
-    from standfast.workflows.operating.information import RunInfo
+    from standfast.testing.simulation import VirtualClock
+    from standfast.workflows.client import Run
+    from standfast.workflows.queries import RunInfo
 
 SOON: Final = 15.0
 """How long anything may take at most that ought to happen at once, in seconds."""

@@ -19,8 +19,8 @@ from standfast.testing.conformance.workflows.ground import WorkflowGround, event
 from standfast.testing.conformance.workflows.samples import acts, collects
 
 if TYPE_CHECKING:
-    from standfast.testing.clock import VirtualClock
     from standfast.testing.conformance.workflows.ground import OpenEngine
+    from standfast.testing.simulation import VirtualClock
 
 HOUR = timedelta(hours=1)
 

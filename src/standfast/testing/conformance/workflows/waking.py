@@ -20,8 +20,8 @@ from standfast.testing.conformance.workflows.ground import WorkflowGround, let_p
 from standfast.testing.conformance.workflows.samples import account, acts, collects, sleeps
 
 if TYPE_CHECKING:
-    from standfast.testing.clock import VirtualClock
     from standfast.testing.conformance.workflows.ground import OpenEngine
+    from standfast.testing.simulation import VirtualClock
 
 
 @sf.workflow

@@ -1,0 +1,161 @@
+"""How a command shares the terminal with us, so that what is typed there works as usual."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, final
+
+import click
+import msgspec
+
+from standfast.errors import StandfastError
+from standfast.locks.inspect import length, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import standfast as sf
+    from standfast.keys import Key
+    from standfast.locks.inspect import Explanation
+
+
+# --- what commands print: JSON for programs, text for people -------------------------------------------------------
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def json_option(command: F) -> F:
+    """Let a command take ``--json``."""
+    text = "Print JSON instead of text."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def print_json(value: object) -> None:
+    """Print a value as one JSON document."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns under their titles."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    click.echo(click.style(_in_columns(titles, widths), bold=True))
+    for row in rows:
+        click.echo(_in_columns(row, widths))
+
+
+def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def print_explanation(text: str) -> None:
+    """Print an explanation, with what matters most in colour."""
+    head, *rest = text.splitlines()
+    click.echo(click.style(head, bold=True))
+    for line in rest:
+        click.echo(click.style(line, fg=_colour(line)))
+
+
+def _colour(line: str) -> str | None:
+    if line.startswith("  dead:"):
+        return "red"
+    return "green" if line.startswith("holding:") else "yellow" if line.startswith("waiting,") else None
+
+
+# --- how a command shares the terminal with us, so that what is typed there works as usual -------------------------
+
+Arrangement: TypeAlias = Literal["terminal", "shared", "apart"]
+"""How the command stands to the terminal.
+
+``terminal``: it gets a process group of its own, and the terminal. ``shared``: it stays in our group, in a script or a
+pipeline, and the terminal's signals reach it by themselves. ``apart``: there is no terminal, or we are in the
+background; it gets a group of its own.
+"""
+
+
+def arrange() -> Arrangement:
+    """Decide how the next command stands to the terminal."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return "apart"
+    try:
+        if os.tcgetpgrp(terminal) != os.getpgrp():
+            return "apart"
+    except OSError:
+        return "apart"
+    finally:
+        os.close(terminal)
+    is_alone = os.getpgrp() == os.getpid() and all(os.isatty(descriptor) for descriptor in range(3))
+    return "terminal" if is_alone else "shared"
+
+
+@final
+class Foreground:
+    """The right to be typed to, handed to a command and taken back."""
+
+    def __init__(self, arrangement: Arrangement) -> None:
+        self.is_ours_to_give: Final = arrangement == "terminal"
+
+    def take_back(self) -> None:
+        """Become the foreground again."""
+        self._set(os.getpgrp())
+
+    def give(self, group: int) -> None:
+        """Let another group be the foreground, if we are."""
+        if self.is_ours_to_give and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
+            self._set(group)
+
+    def _set(self, group: int) -> None:
+        if not self.is_ours_to_give:
+            return
+        # Whoever is not in the foreground is stopped for this, unless it will not hear of it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        try:
+            os.tcsetpgrp(0, group)
+        except OSError:  # the terminal is gone
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- telling somebody at a terminal what a command waits for -------------------------------------------------------
+
+QUIET: Final = 1.0
+"""Seconds for which nothing is said."""
+
+EVERY: Final = 2.0
+
+
+async def tell_of_wait(space: sf.Space, key: Key | str, owner: str) -> None:
+    """Say now and then, until cancelled, who is in front of ``owner``."""
+    said = ""
+    pause = QUIET
+    while True:
+        await asyncio.sleep(pause)
+        pause = EVERY
+        try:
+            told = await space.explain(key)
+        except StandfastError:  # whoever waits finds out by itself
+            continue
+        words = described(told, owner)
+        if words and words != said:
+            click.echo(f"standfast: {words}", err=True)
+            said = words
+
+
+def described(told: Explanation, owner: str) -> str:
+    """Return what an owner waits for; nothing if it does not wait any more."""
+    own = next((waiter for waiter in told.waiters if waiter.owner == owner), None)
+    if own is None and not told.more:
+        return ""
+    place = f"{len(told.waiters):,} or more" if own is None else f"{own.place:,}"
+    estimate = "" if own is None or own.estimate is None else f", likely {length(own.estimate)} more"
+    holders = ", ".join(_holder(one_line(each.owner), each.note) for each in told.holders[:3]) or "nobody yet"
+    return f"waiting for {one_line(told.key)}: {place} in front, held by {holders}{estimate}"
+
+
+def _holder(owner: str, note: str) -> str:
+    return f"{owner} ({one_line(note)})" if note else owner

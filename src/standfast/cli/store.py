@@ -1,0 +1,232 @@
+"""Files that a store is exported to and imported from, and how far that is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from standfast.cli.output import json_option, print_json
+from standfast.cli.target import NOT_THERE, Target, confirm, end, store_option, yes_option
+from standfast.stores.transfer import EXPORTED, OPEN, export_store, fence_store, import_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from standfast.stores.transfer import Fenced, Footer
+
+
+# --- ``standfast fence``: after a backup was restored, take everybody for gone who is known to the store -----------
+
+
+@click.command("fence")
+@yes_option
+@json_option
+@store_option
+@click.pass_obj
+def fence_all(target: Target, /, *, yes: bool, as_json: bool) -> None:
+    """Take every process for gone that the store knows of, in all namespaces and tenants.
+
+    For a store that was restored from a backup, before anything is started on it: whoever held something when the
+    backup was made does not any more, and whoever comes next gets a higher fence. Runs are taken up by new workers.
+    """
+    confirm("Every process that uses this store loses what it holds. Go on?", yes=yes)
+    fenced = asyncio.run(_fence(target))
+    if as_json:
+        print_json(fenced)
+    else:
+        click.echo(f"fenced {fenced.presences:,} processes, {fenced.workers:,} of them workers")
+
+
+async def _fence(target: Target) -> Fenced:
+    async with target.opened_store() as store:
+        return await fence_store(store)
+
+
+# --- files that a store is exported to and imported from, and how far that is --------------------------------------
+
+PIPE: Final = "-"
+
+
+@contextlib.contextmanager
+def new_file(name: str) -> Generator[BinaryIO]:
+    """Write to a file that is there only when all of it is, for its owner alone; ``-`` is stdout."""
+    if name == PIPE:
+        yield sys.stdout.buffer
+        return
+    path = Path(name)
+    if path.exists():
+        end(f"{name} is there already", advice="Name another file, or remove it.")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(part, "xb", opener=_for_owner) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        _sync_folder(path.parent)
+    except OSError as problem:
+        end(f"{name} cannot be written: {problem.strerror}")
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def existing_file(name: str) -> Generator[BinaryIO]:
+    """Read a file from its beginning as often as needed; ``-`` is stdin, which is kept in a file for that."""
+    if name != PIPE:
+        try:
+            file = Path(name).open("rb")  # noqa: SIM115 -- closed below
+        except OSError as problem:
+            end(f"{name} cannot be read: {problem.strerror}")
+        with file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as spool:
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        spool.seek(0)
+        yield spool
+
+
+@contextlib.contextmanager
+def telling(verb: str) -> Generator[Callable[..., None]]:
+    """Tell a terminal how many records were moved; yields what is called with the number so far, and of all."""
+    is_shown = sys.stderr.isatty()
+    has_told = False
+
+    def tell(done: int, of: int | None = None) -> None:
+        nonlocal has_told
+        if is_shown:
+            rest = "" if of is None else f" of {of:,}"
+            click.echo(f"\r{verb} {done:,}{rest} records", nl=False, err=True)
+            has_told = True
+
+    try:
+        yield tell
+    finally:
+        if has_told:
+            click.echo(err=True)
+
+
+# --- ``standfast export``: everything in a store, as a file, once nobody can write to it any more ------------------
+
+
+@click.command("export")
+@click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
+@click.option("--namespace", "namespaces", metavar="NAME", multiple=True, help="Only this one; may be repeated [all].")
+@yes_option
+@json_option
+@store_option
+@click.pass_obj
+def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
+    """Write everything in the store to FILE, all namespaces and tenants; '-' is stdout.
+
+    From then on the store takes no writes, by anybody: programs that use it are told that it was moved. Import the file
+    into another store, and let them open that one. To go on with this one after all, there is 'standfast thaw'.
+
+    Processes do not move: what they held falls, and their runs are taken up by others.
+
+    With --namespace the whole store is frozen all the same. Thaw it when nobody uses that namespace here any more.
+    """
+    confirm("Nobody can write to this store from then on. Export it?", yes=yes)
+    if not namespaces and target.namespace != "default":
+        namespaces = (target.namespace,)  # said in front of the command
+    footer = asyncio.run(_export(target, file, namespaces))
+    if as_json and file != PIPE:
+        facts = {"records": footer.records, "highest_version": footer.highest, "sha256": footer.sha256}
+        print_json({"file": file, **facts})
+    else:
+        click.echo(f"exported {footer.records:,} records; the store takes no more writes", err=file == PIPE)
+
+
+async def _export(target: Target, file: str, namespaces: tuple[str, ...]) -> Footer:
+    async with target.opened_store() as store:
+        with telling("exported") as tell:
+            return await export_store(store, new_file(file), tell, namespaces=namespaces)
+
+
+# --- ``standfast import``: everything in a file, into an empty store -----------------------------------------------
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
+@json_option
+@store_option
+@click.pass_obj
+def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
+    """Write everything in FILE into the store, which must be empty; '-' is stdin.
+
+    Nothing is written unless the file is whole. Until all of it is there, the store takes no other writes. If this is
+    interrupted, repeat it with the same file.
+    """
+    footer = asyncio.run(_import(target, file))
+    if as_json:
+        print_json({"file": file, "records": footer.records, "highest_version": footer.highest})
+    else:
+        click.echo(f"imported {footer.records:,} records; the store is in use from now on")
+
+
+async def _import(target: Target, file: str) -> Footer:
+    with existing_file(file) as source:
+        async with target.opened_store(create=True) as store:
+            with telling("imported") as tell:
+                return await import_store(store, source, file, tell)
+
+
+# --- ``standfast thaw``: let a store take writes again that was exported, or not imported to the end ---------------
+
+_REASONS = {
+    True: "It was exported: if another store goes on in its place, both would grant the same locks.",
+    False: "An import into it is not finished: it holds only a part of what the file has.",
+}
+
+
+@click.command("thaw")
+@yes_option
+@json_option
+@store_option
+@click.pass_obj
+def thaw(target: Target, /, *, yes: bool, as_json: bool) -> None:
+    """Let a store take writes again that was exported.
+
+    Do that only if no other store goes on in its place.
+    """
+    reason = asyncio.run(_frozen(target))
+    if reason == OPEN:
+        end("the store is not frozen", NOT_THERE)
+    confirm(f"{_REASONS[reason == EXPORTED]} Let it take writes again?", yes=yes)
+    asyncio.run(_thaw(target))
+    if as_json:
+        print_json({"thawed": True})
+    else:
+        click.echo("the store takes writes again")
+
+
+async def _frozen(target: Target) -> int:
+    async with target.opened_store() as store:
+        return await store.moving().frozen()
+
+
+async def _thaw(target: Target) -> None:
+    async with target.opened_store() as store:
+        await store.moving().thaw()

@@ -1,0 +1,338 @@
+"""Finding the engine or application that somebody named on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import sys
+import traceback
+from contextlib import asynccontextmanager
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, final
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+import standfast as sf
+from standfast.errors import StandfastError
+from standfast.events import PermitsDisagree
+from standfast.keys import KeyFamily, find_family
+from standfast.locks.inspect import one_line
+from standfast.stores.url import EXAMPLES, file_of, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from types import ModuleType
+
+    from standfast.events import Event
+    from standfast.keys import Key
+    from standfast.stores.group_commit import GroupedStore
+
+
+# --- asking before something is done that cannot be undone ---------------------------------------------------------
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def yes_option(command: F) -> F:
+    """Let a command take ``--yes``."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, ``--yes`` must have been given."""
+    if yes:
+        return
+    if not is_terminal():
+        raise click.UsageError("There is no terminal to ask on; say --yes if this is meant.")
+    click.confirm(question, abort=True, err=True)
+
+
+def is_terminal() -> bool:
+    """Tell whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+# --- ``standfast completion``: scripts that let a shell complete our options, commands and keys --------------------
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print a script for a shell that completes options, commands and keys.
+
+    \b
+    bash:  eval "$(standfast completion bash)"        in ~/.bashrc
+    zsh:   eval "$(standfast completion zsh)"         in ~/.zshrc
+    fish:  standfast completion fish | source         in ~/.config/fish/config.fish
+    """  # noqa: D301 -- click keeps the lines after a backspace as they are
+    kind = get_completion_class(shell)
+    if kind is None:  # pragma: no cover -- all three are built in
+        raise click.UsageError(f"There is no completion for {shell}.")
+    scripts = kind(context.find_root().command, {}, "standfast", "_STANDFAST_COMPLETE")
+    # Not scripts.source(): that runs a shell to find its version, and this may be another machine's.
+    click.echo(scripts.source_template % scripts.source_vars())
+
+
+# --- how commands end: exit codes, and errors as people read them --------------------------------------------------
+
+FAILED: Final = 1
+"""The store refused or failed."""
+
+NOT_TYPED: Final = 2
+"""The command was not typed as it should be; nothing was done. The library of the command line uses it too."""
+
+NOT_THERE: Final = 3
+"""There is nobody to turn out, no such run, or nothing to be done about it."""
+
+NOT_LOADED: Final = 4
+"""There is no engine where one was said to be."""
+
+NOT_COMPLETED: Final = 5
+"""The run that was followed has ended, and not with a result."""
+
+# For ``run``, out of the way of the command's own codes, as ``timeout`` and ``env`` have them.
+LOST: Final = 123
+"""The lock was lost, and the command was ended."""
+
+NOT_FREE: Final = 124
+"""The lock could not be had, or not in time. The command was not started."""
+
+NOT_RUN: Final = 125
+"""Standfast itself failed. The command was not started."""
+
+NOT_EXECUTABLE: Final = 126
+NOT_FOUND: Final = 127
+SIGNALLED: Final = 128
+"""Added to the number of the signal that ended the command."""
+
+_ROLE: Final = re.compile(r":\w+:`[~!]?(?:[\w.]*\.)?(\w+)`")
+
+
+def end(message: str, code: int = FAILED, advice: str = "") -> NoReturn:
+    """End the command with a message on stderr and an exit code; no traceback."""
+    click.echo(f"{click.style('standfast:', fg='red')} {message}", err=True)
+    if advice:
+        click.echo(click.style(advice, dim=True), err=True)
+    raise click.exceptions.Exit(code)
+
+
+def fail(problem: StandfastError, code: int = FAILED) -> NoReturn:
+    """End the command with an error: what happened, and what to do next."""
+    end(str(problem), code, advice_of(problem))
+
+
+def advice_of(problem: StandfastError) -> str:
+    """Return what the documentation of an error says, which is what to do next, without its markup."""
+    words = " ".join((inspect.getdoc(type(problem)) or "").split())
+    words = _ROLE.sub(r"\1", words)
+    return words.replace("``", "")
+
+
+# --- finding the engine or application that somebody named on the command line -------------------------------------
+
+T = TypeVar("T")
+
+FRAMES = 5
+"""How many lines of a traceback are shown: the last ones, where the trouble is."""
+
+
+@final
+class Wanted(Generic[T]):
+    """What is to be found.
+
+    Args:
+        noun: What it is called, and what its attribute is called if nothing else is said: ``"engine"``.
+        kind: Its class.
+        where: How to name it: ``"shop.flows:engine"``.
+        how: How to make one: ``"sf.Engine(url, workflows=[...])"``.
+    """
+
+    def __init__(self, noun: str, kind: type[T], where: str, how: str) -> None:
+        self.noun, self.kind, self.where, self.how = noun, kind, where, how
+
+
+def load(name: str, folder: str, wanted: Wanted[T]) -> object:
+    """Return what ``module:attribute`` names: what is wanted, or a function that makes it."""
+    module_name, _, attribute = name.partition(":")
+    attribute = attribute or wanted.noun
+    if not module_name or not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        example = f"module:attribute, such as {wanted.where}"
+        raise click.UsageError(f"Name the {wanted.noun} as {example}, not {name!r}.")
+    module = _module(module_name, folder)
+    found = getattr(module, attribute, None)
+    if found is None:
+        _not_found(module, module_name, attribute, wanted)
+    return found
+
+
+def _module(name: str, folder: str) -> ModuleType:
+    path = os.path.abspath(folder)  # noqa: PTH100 -- plain text, as Python's own path has it
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    try:
+        return import_module(name)  # rule: the user's own word on the command line, as with python -m
+    except ModuleNotFoundError as problem:
+        if problem.name is not None and f"{name}.".startswith(f"{problem.name}."):
+            advice = "Run this where the module is, or say where with --app-dir."
+            end(f"there is no module {problem.name} in {path} or where Python looks", NOT_LOADED, advice)
+        _refuse(f"the module {name} cannot be imported", problem)
+    except Exception as problem:  # noqa: BLE001 -- the user's module may raise anything
+        _refuse(f"the module {name} cannot be imported", problem)
+
+
+def _not_found(module: ModuleType, name: str, attribute: str, wanted: Wanted[T]) -> NoReturn:
+    there = sorted(key for key, value in vars(module).items() if isinstance(value, wanted.kind))
+    make = f"Make one there: {wanted.noun} = {wanted.how}"
+    end(f"the module {name} has no {attribute}", NOT_LOADED, f"Did you mean {name}:{there[0]}?" if there else make)
+
+
+async def made(found: object, name: str, wanted: Wanted[T]) -> T:
+    """Return what is wanted; if a function that makes it was found, call it."""
+    if not isinstance(found, wanted.kind) and callable(found):
+        try:
+            found = found()
+            found = await found if inspect.isawaitable(found) else found
+        except Exception as problem:  # noqa: BLE001 -- the user's function may raise anything
+            _refuse(f"{name}() made no {wanted.noun}", problem)
+    if not isinstance(found, wanted.kind):
+        advice = f"It must be an sf.{wanted.kind.__name__}, or a function without arguments that returns one."
+        end(f"{name} is no {wanted.noun} but {_described(found)}", NOT_LOADED, advice)
+    return found
+
+
+def _described(found: object) -> str:
+    return f"of type {type(found).__name__}" if found is not None else "None"
+
+
+def _refuse(message: str, problem: BaseException) -> NoReturn:
+    """End with an exception of the user's own code: what it says, and where."""
+    lines = traceback.format_exception_only(problem)
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if "importlib" not in frame.filename]
+    where = "".join(traceback.format_list(frames[1:][-FRAMES:]))
+    end(f"{message}: {''.join(lines).strip()}", NOT_LOADED, where.rstrip())
+
+
+# --- which store, namespace and tenant a command works on ----------------------------------------------------------
+
+STORE_VARIABLE: Final = "STANDFAST_STORE"
+
+
+@final
+class Target:
+    """What the options say, before or after the name of a command."""
+
+    def __init__(self) -> None:
+        self.store = ""
+        self.namespace = self.tenant = "default"
+
+    def _url(self) -> str:
+        url = self.store or os.environ.get(STORE_VARIABLE, "")
+        if not url:
+            raise click.UsageError(f"Say which store: --store {EXAMPLES['sqlite']}, or set {STORE_VARIABLE}.")
+        if url.startswith("memory:"):
+            raise click.UsageError("A memory store is seen only by the process that made it; name another store.")
+        return url
+
+    def is_there(self) -> bool:
+        """Tell whether there is a store, as far as that can be told without making one."""
+        file = file_of(self._url())
+        return file is None or (os.path.exists(file) and os.path.getsize(file) > 0)  # noqa: PTH110, PTH202 -- plain text, as the store has it
+
+    @asynccontextmanager
+    async def opened_store(self, *, create: bool = False) -> AsyncGenerator[GroupedStore]:
+        """Open the store itself, with all of its namespaces and tenants."""
+        self._check_there(create=create)
+        store = await open_store(self._url())
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+    def _check_there(self, *, create: bool) -> None:
+        if not create and not self.is_there():
+            advice = f"Check --store and {STORE_VARIABLE}. The first program that uses a lock makes the file."
+            end(f"there is no store at {file_of(self._url())}", advice=advice)
+
+    @asynccontextmanager
+    async def opened(self, *, create: bool = False) -> AsyncGenerator[sf.Space]:
+        """Open it. A store that is not there is made only if that is asked for."""
+        self._check_there(create=create)
+        async with sf.open(self._url(), namespace=self.namespace, tenant=self.tenant, hooks=[_warn]) as space:
+            yield space
+
+
+def _warn(event: Event) -> None:
+    """Tell people what they should know and no exit code says."""
+    if isinstance(event, PermitsDisagree):
+        words = f"{one_line(event.key)} is in use with {event.stored} permits; they count, and not {event.asked}"
+        click.echo(f"standfast: {words}", err=True)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and parameter.name:
+        setattr(context.ensure_object(Target), parameter.name, value)
+
+
+def target_options(command: F) -> F:
+    """Let a command take ``--store``, ``--namespace`` and ``--tenant``."""
+    command = _option("tenant", "NAME", "Whose locks; 'default' if not given.")(command)
+    command = _option("namespace", "NAME", "In which namespace; 'default' if not given.")(command)
+    return store_option(command)
+
+
+def store_option(command: F) -> F:
+    """Let a command take ``--store`` alone: it works on all namespaces and tenants."""
+    return _option("store", "URL", f"Which store, such as {EXAMPLES['sqlite']}; or set {STORE_VARIABLE}.")(command)
+
+
+def _option(name: str, metavar: str, text: str) -> Callable[[F], F]:
+    return click.option(f"--{name}", metavar=metavar, help=text, callback=_remember, expose_value=False)
+
+
+# --- keys on the command line: plain text, or a family and its parts -----------------------------------------------
+
+MOST_COMPLETED = 200
+
+
+def key_of(words: Sequence[str], family: str | None) -> Key | str:
+    """Return the key that is meant. A family need not be declared by a program: its name and parts are enough."""
+    if family is not None:
+        return (find_family(family) or KeyFamily(family))(*words)
+    if len(words) != 1:
+        raise click.UsageError("Name one key; several words are the parts of a key with --family NAME.")
+    return words[0]
+
+
+def family_option(command: F) -> F:
+    """Let a command take ``--family``."""
+    text = "The family of the key; the words are its parts then."
+    return click.option("--family", metavar="NAME", help=text)(command)
+
+
+def key_arguments(command: F) -> F:
+    """Let a command take a key, as text or with ``--family``."""
+    words = click.argument("words", metavar="KEY", nargs=-1, shell_complete=complete_key)
+    return words(family_option(command))
+
+
+def complete_key(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Return the keys in use that begin so; nothing if the store cannot be asked."""
+    del parameter
+    target = context.ensure_object(Target)
+    try:
+        found = asyncio.run(_keys(target)) if target.is_there() else []
+    except (StandfastError, click.ClickException):
+        return []
+    return [CompletionItem(key) for key in islice((key for key in found if key.startswith(incomplete)), MOST_COMPLETED)]
+
+
+async def _keys(target: Target) -> list[str]:
+    async with target.opened() as space:
+        return [line.key async for line in space.lines() if not line.family]

@@ -1,0 +1,463 @@
+"""Taking a place in a line of the store: the request's record comes along, and refusals tell what that commit saw."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct
+
+from standfast.clock import MICROSECONDS, later
+from standfast.codec import Codec
+from standfast.errors import (
+    ArbiterUnavailableError,
+    HoldTimeoutError,
+    RequestRejectedError,
+    StandfastError,
+    WouldWaitError,
+)
+from standfast.flows.arbiter.protocol import KIND, MOST_HANDED_OVER, JoinsError, Stop, Superseded, Who, handed_over
+from standfast.locks.acquire import Wish, acquire, give_back
+from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter
+from standfast.locks.line import Granted, Line, OfRun, Rules, Waiting
+from standfast.locks.line_records import HEADS, Along, Facts, LineKeys, Refused, Site, View
+from standfast.locks.run_entries import RunEntries
+from standfast.stores.protocol import Decision, Put, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from standfast.clock import Instant
+    from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
+    from standfast.flows.arbiter.protocol import Address, Ask
+    from standfast.keys import RecordKey
+    from standfast.locks.acquire import Place
+    from standfast.locks.inspect import ExplainedEntry
+    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.registry import Lines
+    from standfast.space import Space
+    from standfast.stores.protocol import Change, Snapshot, Watch
+
+
+# --- making room: a newcomer asks those whose place it takes to stop, and revokes the grant of one that does not ---
+#
+# Whoever stands in front of it came earlier, unless it has lost its place and joined again. Then it may find newer ones
+# there, and gives way to them: the newest request wins, however long an older one was not heard of.
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at those in front. Whoever was missed, or has just got its turn, is asked then."""
+
+SHORTEST: Final = 0.005
+"""The least seconds between two looks."""
+
+
+@final
+class RoomMaking:
+    """Works until the newcomer has its turn or is gone, or until it is cancelled.
+
+    Attributes:
+        superseded: Whom it has asked to stop.
+        is_back: Whether the request has lost a place that it had: those in front of it may be newer.
+    """
+
+    def __init__(self, arbiter: SharedArbiter, ask: Ask) -> None:
+        self._arbiter, self._ask = arbiter, ask
+        self._asked: Final[dict[str, float]] = {}
+        self.superseded: tuple[Superseded, ...] = ()
+        self.is_back = False
+
+    async def run(self) -> None:
+        """Ask, wait, and revoke. A store that does not answer is asked again."""
+        while True:
+            try:
+                if await self._look():
+                    return
+            except StandfastError:
+                await asyncio.sleep(LOOK_EVERY)
+            else:
+                await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        """Return in how many seconds somebody's grace is over, or it is time to look."""
+        left = (at + self._ask.manner.grace - asyncio.get_running_loop().time() for at in self._asked.values())
+        return min((each for each in left if each > SHORTEST), default=LOOK_EVERY)
+
+    async def _look(self) -> bool:
+        """Do what is to be done now; tell whether the newcomer waits no longer."""
+        arbiter, ask = self._arbiter, self._ask
+        seen = await arbiter.explain(ask.address)
+        own = next((each for each in reversed(seen.waiters) if each.owner == ask.id), None)
+        if own is None:
+            return True
+        front: tuple[ExplainedEntry, ...] = (
+            *seen.holders,
+            *(each for each in seen.waiters if each.ticket < own.ticket),
+        )
+        alike = [each for each in front if each.note == ask.action and each.owner != ask.id]
+        older = [each for each in alike if self._is_older(each, own.since)]
+        newer = [each for each in alike if each not in older and each.is_alive and _entered_at(each) > own.since]
+        if newer:
+            await arbiter.stop_entry(ask.address, own, Stop(by=max(newer, key=_entered_at).owner))
+            return True
+        await self._replace(older)
+        return False
+
+    def _is_older(self, other: ExplainedEntry, since: Instant) -> bool:
+        return not self.is_back or other.entry in self._asked or _entered_at(other) < since
+
+    async def _replace(self, older: Sequence[ExplainedEntry]) -> None:
+        """Ask those to stop whose place it takes, and revoke the grant of one that has had the time to."""
+        ask = self._ask
+        others = [each for each in older if ask.manner.supersedes == "all" or isinstance(each, ExplainedWaiter)]
+        await self._ask_to_stop([each for each in others if each.entry not in self._asked])
+        for each in others:
+            is_over = self._asked[each.entry] + ask.manner.grace <= asyncio.get_running_loop().time()
+            if is_over and isinstance(each, ExplainedHolder):
+                await self._arbiter.turn_out(ask.address, each.entry)
+
+    async def _ask_to_stop(self, others: Sequence[ExplainedEntry]) -> None:
+        arbiter, ask = self._arbiter, self._ask
+        if not others:
+            return
+        followed = await arbiter.words.followed(*(each.owner for each in others))
+        for each in others:  # before any of them hears of it: then the newcomer's turn may come at once
+            self._note(each, followed.get(each.owner, ()))
+        await arbiter.words.note_followed(ask.id, tuple(each.id for each in self.superseded))
+        for each in others:
+            await arbiter.stop_entry(ask.address, each, Stop(by=ask.id))
+            self._asked[each.entry] = asyncio.get_running_loop().time()
+
+    def _note(self, other: ExplainedEntry, followed: tuple[str, ...]) -> None:
+        known = {each.id for each in self.superseded}
+        before = (Superseded(each) for each in followed if each not in known)
+        own = Superseded(other.owner, self._arbiter.packed_of(other.entry))
+        self.superseded = handed_over(*self.superseded, *before, own)
+
+
+def _entered_at(each: ExplainedEntry) -> Instant:
+    """Return when one joined the line, and be it that it did so again since: by this all processes agree who is newer.
+
+    It is the store's time. Of two that joined in the same instant neither is newer, and the one behind waits.
+    """
+    return each.entered_at if isinstance(each, ExplainedHolder) else each.since
+
+
+# --- taking a place in a line of the store: the request's record comes along, and refusals tell what that commit
+# saw ---
+
+SITE: Final = Site(KIND, Rules(1))
+"""What kind of line it is."""
+
+TRIES: Final = 5
+"""How often a place is asked for in a line that seems to be full and is not."""
+
+PAGE: Final = 500
+
+
+class _FullError(Exception):
+    """As many as may wait seem to wait already. Only raised and caught in here."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+@final
+class Taking:
+    """One request on its way to its turn."""
+
+    def __init__(self, arbiter: SharedArbiter, turn: SharedTurn) -> None:
+        self._arbiter, self._turn = arbiter, turn
+        self._ask: Final = turn.ask
+        self._began_at: Final = arbiter.lines.clock.elapsed()
+        self._refused_by: Line | None = None
+        self._has_stood = False
+        self._room: RoomMaking | None = None
+        self._making_room: asyncio.Task[None] | None = None
+
+    async def take(self) -> tuple[Place, Wish]:
+        """Return the place at the front of the line, or raise why there is none."""
+        manner = self._ask.manner
+        try:
+            if not manner.waits or manner.joins:
+                return await self._take_at_once()
+            return await self._take_in_turn()
+        except HoldTimeoutError:
+            raise await self._arbiter.late(self._ask) from None
+        finally:
+            if self._making_room is not None:
+                self._making_room.cancel()
+
+    @property
+    def _keys(self) -> LineKeys:
+        return self._arbiter.lines.line(self._ask.address).driver.keys
+
+    def superseded(self) -> tuple[Superseded, ...]:
+        """Return whom it has asked to stop."""
+        return () if self._room is None else self._room.superseded
+
+    async def _take_at_once(self) -> tuple[Place, Wish]:
+        try:
+            return await self._acquire(None, waits=False)
+        except WouldWaitError:
+            line = self._refused_by or Line(SITE.rules)
+            if not self._ask.manner.joins:
+                raise _rejected(self._ask, line) from None
+            self._check_nobody_to_join(line)
+        return await self._take_in_turn()
+
+    async def _take_in_turn(self) -> tuple[Place, Wish]:
+        room = self._ask.manner.most_waiting
+        for _ in range(TRIES):
+            try:
+                return await self._acquire(room, waits=True)
+            except _FullError as full:
+                room = await self._look_closer(full.place)
+        raise ArbiterUnavailableError(f"the line of {self._ask.label} moves on too quickly")
+
+    async def _acquire(self, room: int | None, *, waits: bool) -> tuple[Place, Wish]:
+        """Take a place, under an id of its own: what becomes of an earlier try has no say in this one."""
+        arbiter, ask, turn = self._arbiter, self._ask, self._turn
+        arbiter.remove(turn)
+        turn.entry_id = arbiter.lines.new_entry_id()
+        arbiter.add(turn)
+        wish = Wish(
+            ask.label,
+            ask.address,
+            SITE,
+            arbiter.space.lease,
+            turn.called_from,
+            owner=ask.id,
+            waits=waits,
+            timeout=self._left() if waits else None,
+            note=ask.action,
+            along=self._along(room),
+            may_circle=False,
+            on_waiting=self._waits,
+            keeps_age=True,
+            entry_id=turn.entry_id,
+        )
+        place = await acquire(arbiter.lines, wish)
+        if waits and ask.manner.budget is not None and self._left() == 0:
+            await give_back(arbiter.lines, place, wish)
+            raise await arbiter.late(ask)
+        return place, wish
+
+    def _left(self) -> float | None:
+        """Return for how many seconds it may still wait."""
+        if self._ask.manner.budget is None:
+            return None
+        gone = (self._arbiter.lines.clock.elapsed() - self._began_at) / MICROSECONDS
+        return max(0.0, self._ask.manner.budget - gone)
+
+    def _waits(self, place: int, is_back: bool) -> None:  # noqa: FBT001 -- as a wish calls it
+        ask, self._has_stood = self._ask, True
+        if ask.on_waiting is not None:
+            ask.on_waiting(place + 1)
+        if ask.manner.supersedes == "nobody":
+            return
+        self._room = self._room or RoomMaking(self._arbiter, ask)
+        self._room.is_back = self._room.is_back or is_back
+        if self._making_room is None or self._making_room.done():  # it ends when it does not find its own request
+            self._making_room = self._arbiter.own(self._room.run())
+
+    # --- what is committed, or refused ---------------------------------------------------------------------------
+
+    def _along(self, room: int | None) -> Along:
+        beside = self._ask.beside
+
+        def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+            if not isinstance(answer, Granted | Waiting):
+                self._refused_by = answer.line if isinstance(answer, Refused) else None
+                return (), ()
+            position = 0
+            if isinstance(answer, Waiting):
+                if self._room is not None:  # it asks again, and may be back: that is known before anybody sees it there
+                    self._room.is_back = True
+                self._check_may_wait(answer, seen, room)
+                position = answer.place + 1
+            return (() if beside is None else tuple(beside.decide(position, seen))), ()
+
+        return Along(() if beside is None else beside.keys, decide)
+
+    def _check_may_wait(self, answer: Waiting, seen: Shown, room: int | None) -> None:
+        if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
+            raise _FullError(answer.place)
+        if self._ask.manner.joins:  # somebody to join may have come meanwhile
+            self._check_nobody_to_join(View(self._keys, seen, seen.given, SITE, Facts()).line)
+
+    def _check_nobody_to_join(self, line: Line) -> None:
+        for holder in line.holders:
+            if holder.entry.note == self._ask.action and holder.entry.owner != self._ask.id:
+                entry = holder.entry
+                raise JoinsError(Who(entry.owner, entry.note, holder.granted_at, isinstance(entry.anchor, OfRun)))
+        for waiter in line.waiters:
+            if waiter.entry.note == self._ask.action and waiter.entry.owner != self._ask.id:
+                entry = waiter.entry
+                raise JoinsError(Who(entry.owner, entry.note, entry.entered_at, isinstance(entry.anchor, OfRun)))
+
+    async def _look_closer(self, place: int) -> int:
+        """Return up to which place it may wait, after counting those who wait one by one."""
+        arbiter, ask = self._arbiter, self._ask
+        most = ask.manner.most_waiting or 0
+        await arbiter.lines.look_after(arbiter.lines.line(ask.address))  # the dead count for nothing
+        waiting = await self._count_waiting(most)
+        if waiting >= most:
+            raise await arbiter.full(ask, waiting) from None
+        return place + most - waiting
+
+    async def _count_waiting(self, most: int) -> int:
+        start, end = self._keys.tickets_from(0)
+        found = 0
+        while found < most:
+            page = await self._arbiter.space.scan(start, end, limit=min(PAGE, most - found))
+            found += len(page.records)
+            if page.more is None:
+                break
+            start = page.more
+        return found
+
+
+def _rejected(ask: Ask, line: Line) -> RequestRejectedError:
+    """Say who is in the way: whoever holds, or whoever has its turn next if nobody does at the moment."""
+    for holder in line.holders:
+        is_run = isinstance(holder.entry.anchor, OfRun)
+        return RequestRejectedError(ask.label, holder.entry.owner, holder.granted_at, holder_is_durable=is_run)
+    for waiter in line.waiters:
+        entry, is_run = waiter.entry, isinstance(waiter.entry.anchor, OfRun)
+        return RequestRejectedError(ask.label, entry.owner, entry.entered_at, "waiting", is_run)
+    return RequestRejectedError(ask.label, "", 0, "waiting", holder_is_durable=False)
+
+
+# --- looking after lines in which only durable requests wait: nobody waits there in any process, so nobody else
+# looks ---
+#
+# A request that is attended holds its place by its process. If that dies, whoever waits in another process lets it
+# fall. A run that waits is in no process at all. So every server goes round, and looks at the lines in which somebody
+# waits behind a process.
+
+EVERY: Final = 1.0
+"""Seconds between two rounds at the least; a process is missed after its lease, so there is no need to hurry."""
+
+PAUSE: Final = 0.01
+"""Seconds between two lines, so that many of them do not keep the store busy."""
+
+
+async def go_round_for_ever(space: Space, lines: Lines) -> None:
+    """Go round now and then. A store that does not answer is asked again in the next round."""
+    while True:
+        await asyncio.sleep(max(EVERY, space.lease))
+        with suppress(StandfastError):
+            await go_round(space, lines)
+
+
+async def go_round(space: Space, lines: Lines) -> None:
+    """Look at each line in which somebody waits behind a process, and let that one fall if it is gone."""
+    start, end = space.key("ticket", KIND).within()
+    while True:
+        page = await space.scan(start, end, limit=1)
+        if not page.records:
+            return
+        ticket = next(iter(page.records))
+        address = ticket.parts[3:-1]
+        if await _is_held_by_a_process(lines, address):
+            await RunEntries(lines).look_after(address)
+        start = space.key("ticket", *address).within()[1]
+        await asyncio.sleep(PAUSE)
+
+
+async def _is_held_by_a_process(lines: Lines, address: Address) -> bool:
+    key = LineKeys(lines.scope, address).head
+    record = (await lines.scope.read(key)).get(key)
+    holders = () if record is None else HEADS.decode(record.value).holders
+    return any(not isinstance(each.entry.anchor, OfRun) for each in holders)
+
+
+# --- words for those who wait or run elsewhere: a record that says why to stop, and a hint for the process to look -
+#
+# A word is for one entry in a line, never for a session or a key, so that it cannot reach whoever comes next.
+
+KEPT_FOR: Final = 3_600.0
+"""Seconds that a word stays: longer than a process sleeps that is still to find it."""
+
+MOST_READ: Final = 100
+"""The most words that are read at once."""
+
+STOPS: Final[Codec[Stop]] = Codec(Stop, what="a word to stop")
+
+
+class Followed(Struct, frozen=True):
+    """The requests that one has superseded, the oldest first."""
+
+    ids: tuple[str, ...] = ()
+
+
+FOLLOWED: Final[Codec[Followed]] = Codec(Followed, what="the requests that were superseded")
+
+
+@final
+class Words:
+    """The words of one space."""
+
+    def __init__(self, space: Space) -> None:
+        self._space: Final = space
+        self._root: Final = space.key("stop")
+
+    def watch(self) -> Watch:
+        """Return what hears of words for this process."""
+        return self._space.watch(self._of_process(self._space.presence_name))
+
+    def entries(self, about: Iterable[RecordKey]) -> list[str]:
+        """Return for which entries there are words, by the keys that a hint is about."""
+        return [key.parts[-1] for key in about if key.startswith(self._root)]
+
+    async def leave(self, entry_id: str, why: Stop) -> None:
+        """Leave a word for an entry, and wake its process. The first word counts."""
+        key, opening = self._key(entry_id), entry_id.rpartition(":")[0]
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            wake = (Wake(self._of_process(opening), key),) if opening else ()
+            if seen.get(key) is not None:
+                return Decision(None, wake=wake)
+            put = Put(key, STOPS.encode(why), expires_at=later(seen.at, KEPT_FOR))
+            return Decision(None, (put,), wake=wake)
+
+        await self._space.update([key], decide)
+
+    async def read(self, entries: Iterable[str]) -> dict[str, Stop]:
+        """Return the words that there are for these entries."""
+        wanted, found, most = list(entries), dict[str, Stop](), self._space.at_most(MOST_READ)
+        for start in range(0, len(wanted), most):
+            keys = {self._key(each): each for each in wanted[start : start + most]}
+            seen = await self._space.read(*keys)
+            found |= {keys[key]: STOPS.decode(record.value) for key, record in seen.records.items()}
+        return found
+
+    async def note_followed(self, request_id: str, ids: tuple[str, ...]) -> None:
+        """Note whom a request supersedes: for whichever process drives it, and for whoever supersedes it in turn."""
+        key = self._space.key("superseded", request_id)
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            before = seen.get(key)
+            known = () if before is None else FOLLOWED.decode(before.value).ids
+            value = FOLLOWED.encode(Followed(tuple(dict.fromkeys((*known, *ids)))[-MOST_HANDED_OVER:]))
+            put = Put(key, value, seen.version(key), expires_at=later(seen.at, KEPT_FOR))
+            return Decision(None, (put,))
+
+        await self._space.update([key], decide)
+
+    async def followed(self, *requests: str) -> dict[str, tuple[str, ...]]:
+        """Return whom each of these requests has superseded, if it has."""
+        found, most = dict[str, tuple[str, ...]](), self._space.at_most(MOST_READ)
+        for start in range(0, len(requests), most):
+            keys = {self._space.key("superseded", each): each for each in requests[start : start + most]}
+            seen = await self._space.read(*keys)
+            found |= {keys[key]: FOLLOWED.decode(record.value).ids for key, record in seen.records.items()}
+        return found
+
+    def _key(self, entry_id: str) -> RecordKey:
+        return self._root.child(entry_id)
+
+    def _of_process(self, opening: str) -> RecordKey:
+        return self._space.key("stops", opening)

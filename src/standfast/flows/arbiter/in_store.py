@@ -1,0 +1,600 @@
+"""A place in a line in the store: having the turn, committing by it, and giving it back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+from standfast.errors import (
+    ArbiterUnavailableError,
+    LeaseTooShortError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestCancelledError,
+    RequestInterruptedError,
+    RequestRejectedError,
+    RequestSupersededError,
+    StandfastError,
+    StoreError,
+    WithdrawnError,
+    WorkflowConcurrencyLimitExceededError,
+)
+from standfast.flows.arbiter.entering import SITE, RoomMaking, Taking, Words, go_round_for_ever
+from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, Queueing, Stop, Superseded, Who
+from standfast.locks.acquire import give_back, take_back
+from standfast.locks.inspect import LISTED, ExplainedWaiter, explain, turn_out
+from standfast.locks.line_records import Along, Leave, Left
+from standfast.locks.run_entries import RunEntries, RunTurn
+from standfast.space import lines_of
+from standfast.stores.protocol import Check, Decision
+from standfast.workflows.admission import JOIN_ALIKE
+from standfast.workflows.records import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+    from types import TracebackType
+
+    from standfast.flows.arbiter.protocol import Address, Ask, Beside, Manner, StopRun
+    from standfast.keys import RecordKey
+    from standfast.locks.acquire import Place, Wish
+    from standfast.locks.heartbeat import Presence
+    from standfast.locks.inspect import ExplainedEntry, Explanation
+    from standfast.locks.line_driver import LocalLine
+    from standfast.locks.line_records import Answer, Shown
+    from standfast.space import Space
+    from standfast.stores.protocol import Change, Snapshot, Wake, Watch
+
+
+# --- the task that has a turn: it is cancelled once when it is to stop, and does not stay cancelled because of it --
+
+
+@final
+class Body(Struct, eq=False):
+    """The task of one ``async with`` block of an arbiter; :func:`this_body` returns that of the task which asks."""
+
+    _task: asyncio.Task[Any] | None
+    _cancelling: int = 0
+    _is_spared: bool = False
+    was_cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Cancel it, once, unless it is spared."""
+        if self._task is not None and not self._is_spared and not self.was_cancelled:
+            self.was_cancelled = True
+            self._task.cancel()
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether somebody has cancelled the task. If not, a cancellation that it raises is its own, and nobody's."""
+        return self._task is not None and self._task.cancelling() > self._cancelling
+
+    def spare(self) -> None:
+        """Let nothing cancel it here from now on: its work is done, and only its place is still to be given back."""
+        self._is_spared = True
+
+    async def take_back(self, error: BaseException | None) -> asyncio.CancelledError | None:
+        """Undo the cancellation that began here; return it if somebody else has cancelled the task, too."""
+        self._is_spared = True
+        if not self.was_cancelled or self._task is None:
+            return None
+        self.was_cancelled = False
+        return await take_back(self._task, self._cancelling, error)
+
+
+def this_body() -> Body:
+    """Return the body of the task that runs."""
+    task = asyncio.current_task()
+    return Body(None) if task is None else Body(task, task.cancelling())
+
+
+def ending_of(
+    request_id: str, stop: Stop | None
+) -> RequestSupersededError | RequestCancelledError | RequestInterruptedError:
+    """Return what a request ends with whose turn is over before it has finished; no stop: its turn was lost."""
+    if stop is None:
+        return RequestInterruptedError(request_id)
+    if stop.by:
+        return RequestSupersededError(request_id, stop.by)
+    return RequestCancelledError(request_id, stop.reason, stop.cancelled_by)
+
+
+def is_cancellation(error: BaseException | None) -> bool:
+    """Tell whether a block was left because its task was cancelled."""
+    return isinstance(error, asyncio.CancelledError)
+
+
+def reason_of(stop: Stop) -> str:
+    """Return the reason with which a run is cancelled."""
+    return f"{SUPERSEDED_BY}{stop.by}" if stop.by else stop.reason
+
+
+# --- A place in a line in the store: having the turn, committing by it, and giving it back -------------------------
+
+OPERATOR: Final = "an operator took it out of its line"
+
+
+class _NotHoldingError(Exception):
+    """The turn is in other hands. Only raised and caught in here."""
+
+
+@final
+class SharedTurn:
+    """One turn, from the moment its request asks for it."""
+
+    def __init__(self, arbiter: SharedArbiter, ask: Ask, entry_id: str = "") -> None:
+        self._arbiter: Final = arbiter
+        self.ask: Final = ask
+        self.body: Final = this_body()
+        self.entry_id = entry_id
+        self.is_durable = bool(entry_id)
+        self.place: Place | None = None
+        self.wish: Wish | None = None
+        self.line: LocalLine | None = None
+        self.guard: Check | None = None
+        self.since = self.known_at = Instant(0)
+        self.superseded: tuple[Superseded, ...] = ()
+        self.stop: Stop | None = None
+        self.finishing: asyncio.Task[None] | None = None
+        self.is_lost = self.has_left = False
+
+    # --- as the line sees it -------------------------------------------------------------------------------------
+
+    @property
+    def presence(self) -> Presence | None:
+        """What it is anchored to; None: to its run."""
+        return None if self.place is None else self.place.presence
+
+    @property
+    def granted_at(self) -> Instant:
+        """Since when it has its turn, by the store's time."""
+        return self.since
+
+    @property
+    def called_from(self) -> str:
+        """Who asked for it."""
+        return f"the request {self.ask.id}"
+
+    def begin(self, line: LocalLine, guard: Check, since: Instant) -> None:
+        """Have the turn from now on."""
+        self.line, self.guard, self.since = line, guard, since
+        self.known_at = self._arbiter.lines.clock.elapsed()
+        line.holds[self.entry_id] = self
+
+    def lose(self, reason: str) -> None:  # noqa: ARG002 -- as a line says it; what it ends with is told by its word
+        """Hear that the turn is in other hands."""
+        if self.finishing is None:
+            self.is_lost = True
+            self.body.cancel()
+
+    # --- being stopped -------------------------------------------------------------------------------------------
+
+    def ask_to_stop(self, stop: Stop) -> None:
+        """Hear why it is to stop. From now on it commits nothing."""
+        if self.stop is None and self.finishing is None and not self.has_left:
+            self.stop, self.is_lost = stop, True
+            if self.ask.on_stop is not None:
+                self.ask.on_stop(stop)
+
+    def cancel(self) -> None:
+        """Cancel what it does, if it was asked to stop."""
+        if self.is_lost:
+            self.body.cancel()
+
+    def check(self) -> None:
+        """Raise if it must commit nothing any more."""
+        presence = self.presence
+        if self.is_lost or (presence is not None and presence.left() <= 0):
+            raise ending_of(self.ask.id, self.stop)
+
+    async def ending(self) -> RequestSupersededError | RequestCancelledError | RequestInterruptedError:
+        """Return what the request ends with, after its turn was lost: a word may say why."""
+        with suppress(StandfastError):
+            await self.look_for_word()
+        return ending_of(self.ask.id, self.stop)
+
+    async def look_for_word(self) -> None:
+        """Find out why it is to stop, if that was written down."""
+        if self.stop is None:
+            self.stop = (await self._arbiter.words.read([self.entry_id])).get(self.entry_id)
+
+    # --- committing ----------------------------------------------------------------------------------------------
+
+    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+        """Commit changes while it has its turn."""
+        self.check()
+        guard = self.guard
+        if guard is None:
+            raise ending_of(self.ask.id, self.stop)
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            if seen.version(guard.key) != guard.expected:
+                raise _NotHoldingError
+            return Decision(None, (*beside.decide(0, seen), guard))
+
+        try:
+            return (await self._arbiter.space.update((guard.key, *beside.keys), decide)).versions
+        except _NotHoldingError:
+            self.is_lost = True
+            raise await self.ending() from None
+
+    async def finish(self, beside: Beside | None = None) -> None:
+        """Commit final changes, in the commit that leaves the line."""
+        self.check()
+        self.body.spare()
+        if self.place is None:
+            if beside is not None:
+                await self.update(beside)
+            return
+        self.finishing = self._arbiter.lines.own(self._finish(self.place, beside))
+        await asyncio.shield(self.finishing)
+
+    async def _finish(self, place: Place, beside: Beside | None) -> None:
+        lines, line = self._arbiter.lines, place.line
+        leave = Leave(self.entry_id, place.turn.holder.slot, along=_leaving(beside))
+        line.holds.pop(self.entry_id, None)  # that it leaves by itself concerns nobody
+        try:
+            await line.driver.do(leave, SITE)
+        except _NotHoldingError:
+            self.is_lost = True
+            raise await self.ending() from None
+        lines.keeper.dismiss(place.presence)
+        self.has_left = True
+
+    def keep(self) -> None:
+        """Do nothing: a run has its place until it ends."""
+
+    async def leave(self) -> bool:
+        """Leave the line, after what is being committed; tell whether it had its turn until now."""
+        self._arbiter.remove(self)
+        if self.line is not None:
+            self.line.holds.pop(self.entry_id, None)
+        if self.finishing is None or self.finishing.done():
+            return await self._leave()
+        return await asyncio.shield(self._arbiter.lines.own(self._leave_after(self.finishing)))
+
+    async def _leave_after(self, finishing: asyncio.Task[None]) -> bool:
+        await asyncio.gather(finishing, return_exceptions=True)  # whoever waits for it hears of it
+        return await self._leave()
+
+    async def _leave(self) -> bool:
+        lines, place, wish = self._arbiter.lines, self.place, self.wish
+        if place is None or wish is None:
+            return True
+        try:
+            left = None if self.has_left else await give_back(lines, place, wish)
+        finally:
+            lines.note_given_back()
+        return left is None or left.was_holding
+
+
+def _leaving(beside: Beside | None) -> Along:
+    def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+        if not isinstance(answer, Left) or not answer.was_holding:
+            raise _NotHoldingError
+        return (() if beside is None else tuple(beside.decide(0, seen))), ()
+
+    return Along(() if beside is None else beside.keys, decide)
+
+
+@final
+class SharedHolding:
+    """A turn to be had for the length of an ``async with`` block."""
+
+    __slots__ = ("_arbiter", "_ask", "_turn")
+
+    def __init__(self, arbiter: SharedArbiter, ask: Ask) -> None:
+        self._arbiter, self._ask = arbiter, ask
+        self._turn: SharedTurn | None = None
+
+    async def __aenter__(self) -> SharedTurn:
+        self._arbiter.check_open()
+        turn = self._turn = SharedTurn(self._arbiter, self._ask)
+        taking = Taking(self._arbiter, turn)
+        try:
+            place, turn.wish = await taking.take()
+        except BaseException as error:
+            self._arbiter.remove(turn)
+            await self._explain(turn, error)
+            raise
+        turn.place, turn.superseded = place, taking.superseded()
+        guard = Check(place.line.driver.keys.grant(place.turn.holder.slot), place.turn.fence)
+        turn.begin(place.line, guard, place.turn.holder.granted_at)
+        self._arbiter.lines.note_taken()
+        return turn
+
+    async def _explain(self, turn: SharedTurn, error: BaseException) -> None:
+        """Raise what a request is told that did not get its turn, if that is not the error itself."""
+        was_stopped = turn.body.was_cancelled and await turn.body.take_back(error) is None
+        if was_stopped and is_cancellation(error):
+            raise await turn.ending() from None
+        if isinstance(error, WithdrawnError):
+            try:
+                await turn.look_for_word()
+            except StandfastError as unknown:
+                raise ArbiterUnavailableError(str(unknown)) from error
+            raise ending_of(turn.ask.id, turn.stop or Stop(reason=OPERATOR, cancelled_by="operator")) from None
+        if isinstance(error, StoreError | LeaseTooShortError):
+            raise ArbiterUnavailableError(str(error)) from error
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._turn is not None:
+            await _end(self._turn, error)
+
+
+@final
+class RunHolding:
+    """The turn of a durable run, for the length of a block in its step."""
+
+    __slots__ = ("_arbiter", "_ask", "_turn")
+
+    def __init__(self, arbiter: SharedArbiter, ask: Ask) -> None:
+        self._arbiter, self._ask = arbiter, ask
+        self._turn: SharedTurn | None = None
+
+    async def __aenter__(self) -> SharedTurn:
+        arbiter, ask = self._arbiter, self._ask
+        turn = self._turn = SharedTurn(arbiter, ask, ask.id)
+        found = await RunEntries(arbiter.lines).look(ask.address, ask.id)
+        if not isinstance(found, RunTurn):
+            raise await turn.ending()
+        if ask.manner.supersedes != "nobody":
+            followed = await arbiter.words.followed(ask.id)
+            turn.superseded = tuple(map(Superseded, followed.get(ask.id, ())))
+        arbiter.add(turn)
+        turn.begin(arbiter.lines.line(ask.address), found.guard, found.granted_at)
+        return turn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._turn is not None:
+            await _end(self._turn, error)
+
+
+async def _end(turn: SharedTurn, error: BaseException | None) -> None:
+    """Leave the line, and raise what the request ends with if it did not have its turn to the end."""
+    by_us = turn.body.was_cancelled
+    try:
+        others = await turn.body.take_back(error)
+    finally:
+        has_had_it = await turn.leave()
+    if others is not None:
+        raise others
+    if not has_had_it:
+        turn.is_lost = True
+    if turn.is_lost and (error is None or isinstance(error, Exception) or (by_us and is_cancellation(error))):
+        raise await turn.ending() from error
+
+
+# --- the shared arbiter: lines in the store, the same for all processes that serve an app --------------------------
+
+T = TypeVar("T")
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for words that nobody was woken for."""
+
+SLOWEST: Final = 60.0
+"""The longest time, in seconds, after which one that was refused is told to try again."""
+
+
+@final
+class SharedArbiter:
+    """Arbitrates requests by lines in the store.
+
+    Args:
+        space: Where the lines lie. All processes that serve the app use the same namespace and tenant.
+        stop_run: Cancels a durable run, given its id and a reason: a run may be driven by any process.
+    """
+
+    def __init__(self, space: Space, *, stop_run: StopRun | None = None) -> None:
+        self.space: Final = space
+        self.lines: Final = lines_of(space)
+        self.words: Final = Words(space)
+        self._stop_run: Final = stop_run
+        self._here: Final[dict[str, SharedTurn]] = {}
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Runs of workflows stand in these lines."""
+        return True
+
+    async def __aenter__(self) -> Self:
+        watch = self.words.watch()
+        try:
+            await watch.__aenter__()
+        except StoreError as problem:
+            raise ArbiterUnavailableError(str(problem)) from problem
+        self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+        self.own(go_round_for_ever(self.space, self.lines))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Admit nobody any more. Those who are there keep their turns until their blocks end."""
+        listening, self._listening = self._listening, None
+        tasks = [*self._tasks, *([] if listening is None else [listening])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def check_open(self) -> None:
+        """Raise if it is not to be used."""
+        if self._listening is None:
+            raise ArbiterUnavailableError("this process is not serving")
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    def hold(self, ask: Ask) -> SharedHolding:
+        """Have a turn for the length of a block, see :class:`~standfast.flows.arbiter.protocol.Arbiter`."""
+        return SharedHolding(self, ask)
+
+    def standings(self, ask: Ask) -> tuple[Standing, ...]:
+        """Return the line that a durable run of this request stands in."""
+        manner = ask.manner
+        most = manner.most_waiting if manner.waits else None
+        ttl = manner.budget if manner.waits else None
+        return (Standing(ask.address, KIND, 1, _on_limit(manner), ask.label, most, ttl, note=ask.action),)
+
+    async def start(self, ask: Ask, begin: Callable[[], Awaitable[T]]) -> T:
+        """Start a durable run, which stands in the line itself; let it supersede others if it is to."""
+        self.check_open()
+        try:
+            begun = await begin()
+        except WorkflowConcurrencyLimitExceededError as full:
+            raise await self._refusal(ask, full) from None
+        except StoreError as problem:
+            raise ArbiterUnavailableError(str(problem)) from problem
+        if ask.manner.supersedes != "nobody":
+            self.own(RoomMaking(self, ask).run())
+        return begun
+
+    async def _refusal(
+        self, ask: Ask, full: WorkflowConcurrencyLimitExceededError
+    ) -> RequestRejectedError | QueueFullError:
+        if not full.waiting:
+            is_run = full.holder_is_run
+            return RequestRejectedError(ask.label, full.holder, full.since, holder_is_durable=is_run)
+        return await self.full(ask, full.waiting)
+
+    async def full(self, ask: Ask, waiting: int) -> QueueFullError:
+        """Return what one is told that may not wait: after how many seconds to try again, and who has the key."""
+        pace, holder, since = await self._seen(ask)
+        return QueueFullError(ask.label, waiting, min(SLOWEST, max(1.0, pace * waiting)), holder, since)
+
+    async def late(self, ask: Ask) -> QueueTimeoutError:
+        """Return what one is told whose turn did not come in time."""
+        _, holder, since = await self._seen(ask)
+        return QueueTimeoutError(ask.label, ask.manner.budget or 0.0, holder, since)
+
+    async def _seen(self, ask: Ask) -> tuple[float, str, Instant]:
+        """Return how quickly a line moves, who has its turn and since when, as far as that can be found out soon."""
+        try:
+            async with asyncio.timeout(LOOK_EVERY):
+                line = await self.look(ask.address)
+        except (StandfastError, TimeoutError):
+            return 0.0, "", Instant(0)
+        held = line.holder
+        return (line.pace, "", Instant(0)) if held is None else (line.pace, held.id, held.since)
+
+    def inside(self, ask: Ask) -> RunHolding:
+        """Have the turn of a durable run in its step."""
+        return RunHolding(self, ask)
+
+    def forget(self, request_id: str) -> None:
+        """Do nothing: a run leaves its line when it ends."""
+
+    # --- stopping ------------------------------------------------------------------------------------------------
+
+    async def stop(self, address: Address, request_id: str, why: Stop) -> bool:
+        """Ask a request to stop, wherever it is."""
+        found = await self._find(address, request_id)
+        if found is not None:
+            await self.stop_entry(address, found, why)
+        return found is not None
+
+    async def stop_entry(self, address: Address, entry: ExplainedEntry, why: Stop) -> None:
+        """Ask one in a line to stop; one that waits is taken out of it."""
+        here = self._here.get(entry.entry)
+        if here is not None:
+            here.ask_to_stop(why)
+        if entry.run is not None:
+            await self.words.leave(entry.entry, why)
+            if self._stop_run is not None:
+                await self._stop_run(entry.run, reason_of(why))
+            elif here is not None:
+                here.cancel()
+        elif here is not None:
+            here.cancel()
+        else:
+            await self.words.leave(entry.entry, why)
+            if isinstance(entry, ExplainedWaiter):
+                await self.turn_out(address, entry.entry, only_waiting=True)
+
+    async def revoke(self, address: Address, request_id: str) -> bool:
+        """Take a request's place away."""
+        found = await self._find(address, request_id)
+        return found is not None and await self.turn_out(address, found.entry)
+
+    async def turn_out(self, address: Address, entry_id: str, *, only_waiting: bool = False) -> bool:
+        """Take an entry out of a line by force; whoever it belongs to is told."""
+        line = self.lines.line(address)
+        return await turn_out(self.space, line, SITE, entry_id, only_waiting=only_waiting)
+
+    async def _find(self, address: Address, request_id: str) -> ExplainedEntry | None:
+        seen = await self.explain(address)
+        entries: tuple[ExplainedEntry, ...] = (*seen.holders, *seen.waiters)
+        return next((each for each in entries if each.owner == request_id), None)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    async def explain(self, address: Address, limit: int = 1_000) -> Explanation:
+        """Return all that is known of a line."""
+        return await explain(self.space, address, limit=limit)
+
+    async def look(self, address: Address) -> Queueing:
+        """Say who has its turn and who waits."""
+        seen = await self.explain(address, LISTED)
+        holder = next((who_of(each) for each in seen.holders), None)
+        return Queueing(seen.at, holder, tuple(map(who_of, seen.waiters)), seen.waiting, seen.pace)
+
+    # --- those who are here --------------------------------------------------------------------------------------
+
+    def add(self, turn: SharedTurn) -> None:
+        """Note that somebody waits or runs here under its entry's id."""
+        self._here[turn.entry_id] = turn
+
+    def remove(self, turn: SharedTurn) -> None:
+        """Note that it is gone."""
+        self._here.pop(turn.entry_id, None)
+
+    def packed_of(self, entry_id: str) -> bytes | None:
+        """Return the inputs of a request that is here."""
+        turn = self._here.get(entry_id)
+        return None if turn is None or turn.finishing is not None else turn.ask.packed
+
+    async def _hear(self, watch: Watch) -> None:
+        """Pass on words to those who are here."""
+        try:
+            while True:
+                hint = await watch.wait(LOOK_EVERY)
+                is_vague = hint is None or not hint.complete
+                wanted = list(self._here) if is_vague or hint is None else self.words.entries(hint.about)
+                with suppress(StandfastError):  # the next look finds out
+                    await self._pass_on(each for each in wanted if each in self._here)
+        finally:
+            await watch.__aexit__()
+
+    async def _pass_on(self, entries: Iterable[str]) -> None:
+        for entry_id, stop in (await self.words.read(entries)).items():
+            turn = self._here.get(entry_id)
+            if turn is not None and not turn.is_durable:
+                turn.ask_to_stop(stop)
+                turn.cancel()
+
+    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` until it ends or all is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def who_of(entry: ExplainedEntry) -> Who:
+    """Return one in a line as a request."""
+    return Who(entry.owner, entry.note, entry.since, is_durable=entry.run is not None)
+
+
+def _on_limit(manner: Manner) -> str:
+    if not manner.waits:
+        return "reject"
+    return JOIN_ALIKE if manner.joins else "queue"

@@ -1,0 +1,394 @@
+"""One server of requests: what they need of the process that they run in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import structs
+
+from standfast.clock import Instant, later, seconds_between
+from standfast.errors import RequestNotFoundError, RunNotFoundError, RunUnfinishedError, StandfastError
+from standfast.flows.concurrency_limits import Limiting
+from standfast.flows.inline import Attended, Brief
+from standfast.flows.records import CANCELS, KEPT, SESSION_KEPT, CancelRecord, RequestKeys, tenant_in
+from standfast.flows.tenants import Owners, TenantLimits, Tenants
+from standfast.flows.view import look, settle
+from standfast.locks.heartbeat import remove
+from standfast.space import lines_of
+from standfast.stores.protocol import Conflict, Decision, Put, Wake
+from standfast.workflows.records import ENDED
+from standfast.workflows.retention import purge
+from standfast.workflows.worker import tell_waits
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Coroutine, Mapping
+
+    from standfast.flows.arbiter.protocol import Arbiter, Beside
+    from standfast.flows.deadlock import Chains
+    from standfast.flows.view import View
+    from standfast.keys import RecordKey
+    from standfast.locks.heartbeat import Presence
+    from standfast.scope import Scope
+    from standfast.space import Space
+    from standfast.stores.protocol import Snapshot, Watch
+    from standfast.workflows.engine import Engine
+    from standfast.workflows.failures import KnownErrors
+    from standfast.workflows.queries import RunInfo
+
+
+# --- requests that have ended here and lie nowhere else: kept in mind for a while, as far as there is room ---------
+
+REMEMBERED: Final = 10_000
+"""How many requests that have ended here are kept in mind, besides those that lie in the store."""
+
+ROOM: Final = 64_000_000
+"""Bytes of results and events, as JSON, that are kept of all of them together."""
+
+LIGHT: Final = 4_000
+"""Bytes of a result up to which it is not weighed: so many of them have room."""
+
+
+@final
+class Remembering:
+    """What is kept in mind. The oldest are forgotten first, among those that somebody has asked about, and the others.
+
+    Nearly all are never asked about: they are put in order only if somebody asks about any.
+    """
+
+    def __init__(self) -> None:
+        self._new: Final[deque[Brief]] = deque(maxlen=REMEMBERED)
+        self._known: Final[OrderedDict[str, Attended | Brief]] = OrderedDict()
+        self._weights: Final[dict[str, int]] = {}  # of those that are heavy
+        self._weight = 0
+
+    def add(self, attended: Attended) -> None:
+        """Keep one in mind."""
+        kept = attended.in_brief()
+        if isinstance(kept, Brief) and len(kept.packed) <= LIGHT:
+            self._new.append(kept)
+            return
+        weight = len(kept.packed) if isinstance(kept, Brief) else kept.weight
+        self._put_in_order()
+        if weight > LIGHT:
+            self._weights[kept.id] = weight
+            self._weight += weight
+        self._put(kept)
+
+    def get(self, request_id: str) -> Attended | Brief | None:
+        """Return one that is kept in mind."""
+        self._put_in_order()
+        return self._known.get(request_id)
+
+    def replace(self, attended: Attended) -> None:
+        """Keep more of one in mind from now on: somebody has asked for it."""
+        self._known[attended.id] = attended
+
+    def forget(self, now: Instant) -> None:
+        """Forget what has ended too long ago."""
+        while self._known and _is_long_ago(next(iter(self._known.values())), now):
+            self._drop()
+        while self._new and _is_long_ago(self._new[0], now):
+            self._new.popleft()
+
+    def _put_in_order(self) -> None:
+        while self._new:
+            self._put(self._new.popleft())
+
+    def _put(self, kept: Attended | Brief) -> None:
+        self._known[kept.id] = kept
+        while len(self._known) > REMEMBERED or self._weight > ROOM:
+            self._drop()
+
+    def _drop(self) -> None:
+        request_id, _ = self._known.popitem(last=False)
+        self._weight -= self._weights.pop(request_id, 0)
+
+
+def _is_long_ago(kept: Attended | Brief, now: Instant) -> bool:
+    return seconds_between(kept.ended_at, now) > KEPT
+
+
+# --- one server of requests: what they need of the process that they run in ----------------------------------------
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks for what hints may have missed."""
+
+PATIENCE: Final = 5.0
+"""Seconds that those have at the end who do not stop when they are told to. Then they are left to themselves."""
+
+
+@final
+class Server:
+    """What requests need of the process that they run in.
+
+    Attributes:
+        engine: Drives the durable ones.
+        space: Where everything lies.
+        arbiter: Says who has its turn.
+        chains: Signs keys that go to other processes, and knows them again.
+        now: Returns the store's time, as near as this process can tell without asking.
+        limits: Those of actions.
+        tenants: What each tenant has, and may have.
+        owners: Who has which session.
+        requests: Those that run here, by their ids.
+        is_closing: Nothing more is tried again.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        arbiter: Arbiter,
+        chains: Chains,
+        tenants: TenantLimits = TenantLimits(),  # noqa: B008 -- it does not change
+    ) -> None:
+        self.engine, self.arbiter, self.chains = engine, arbiter, chains
+        self.space: Final[Space] = engine.space
+        self.tenants: Final = Tenants(engine.space, tenants)
+        self.owners: Final = Owners(engine.space, tenants.session_kept)
+        self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
+        self._host: Final = engine.host
+        self._keeper: Final = lines_of(self.space).keeper
+        self._presence: Presence | None = None
+        self._attending: Final = asyncio.Lock()
+        self.now: Final = self._host.now
+        self.requests: Final[dict[str, Attended]] = {}
+        self._ended: Final = Remembering()
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self.is_closing = False
+
+    @property
+    def name(self) -> str:
+        """Where news for this process is sent."""
+        return self.space.presence_name
+
+    @property
+    def known(self) -> KnownErrors:
+        """The exceptions that come back as themselves."""
+        return self._host.known
+
+    def tell_waits(self, grace: float) -> None:
+        """Tell which requests are waited for when this server stops; also when its engine is closed already."""
+        under_way = [f"{attended.id} ({attended.action.name})" for attended in self.unfinished]
+        tell_waits(self._host.hooks, self._host.clock, under_way, grace)
+
+    # --- being alive ---------------------------------------------------------------------------------------------
+
+    async def attend(self) -> None:
+        """Make sure that others can tell whether this process lives."""
+        if self._presence is not None and self._presence.left() > 0:
+            return
+        async with self._attending:
+            if self._presence is None or self._presence.left() <= 0:
+                if self._presence is not None:
+                    self._keeper.dismiss(self._presence)
+                self._presence = await self._keeper.attend(self.space.lease)
+
+    @property
+    def owner(self) -> str:
+        """The name of the presence that requests with a record hang on."""
+        return "" if self._presence is None else self._presence.name
+
+    @property
+    def presence_key(self) -> RecordKey:
+        """Where that lies."""
+        opening, _, number = self.owner.rpartition(".")
+        return self.space.key("presence", opening, number)
+
+    # --- the store -----------------------------------------------------------------------------------------------
+
+    async def update(self, beside: Beside) -> Mapping[RecordKey, int]:
+        """Commit changes, whoever has its turn."""
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            return Decision(None, tuple(beside.decide(0, seen)))
+
+        return (await self.space.update(beside.keys, decide)).versions
+
+    async def look(self, keys: RequestKeys) -> View:
+        """Return how a request is.
+
+        Raises:
+            RequestNotFoundError: The tenant has no such request.
+        """
+        view = await look(self.space, keys)
+        if self.arbiter.is_shared or view.status != "running":
+            return view
+        if keys.id not in self.limits.waiting:
+            if not view.record.address:
+                return view
+            queue = await self.arbiter.look(view.record.address)  # its step waits for the turn that the run does not
+            if not queue.position(keys.id):
+                return view
+        return structs.replace(view, record=structs.replace(view.record, status="waiting", started_at=Instant(0)))
+
+    # --- the requests that run here --------------------------------------------------------------------------------
+
+    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something to its end, whoever is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def take(self, attended: Attended) -> asyncio.Future[int]:
+        """Run a request here; return what is done once it is certain that it is taken on."""
+        self.requests[attended.id] = attended
+        task, entered = attended.begin()
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self.gone(attended))
+        return entered
+
+    def gone(self, attended: Attended) -> None:
+        """Take note that a request has ended, and keep it in mind if nobody else does."""
+        del self.requests[attended.id]
+        if attended.is_stored or not attended.is_entered:
+            return  # it lies in the store, or was never taken on
+        self._ended.add(attended)
+
+    def find(self, tenant: str, request_id: str) -> Attended | None:
+        """Return a request of a tenant that runs here, or has ended here and lies nowhere else."""
+        self._ended.forget(self.now())
+        found = self.requests.get(request_id) or self._ended.get(request_id)
+        if found is None or found.principal.tenant != tenant:
+            return None
+        if isinstance(found, Brief):
+            found = Attended.again(self, found)
+            self._ended.replace(found)
+        return found
+
+    @property
+    def unfinished(self) -> tuple[Attended, ...]:
+        """The requests that run here."""
+        return tuple(self.requests.values())
+
+    # --- requests that run elsewhere ---------------------------------------------------------------------------------
+
+    async def stop_elsewhere(self, keys: RequestKeys, server: str, why: CancelRecord) -> None:
+        """Ask the server that runs a request to stop it."""
+        put = Put(keys.cancel, CANCELS.encode(why))
+        answer = await self.space.commit(put, wake=(Wake(self._mailbox(server), keys.cancel),))
+        assert isinstance(answer, Conflict) or answer.versions  # noqa: S101 -- a conflict: it was asked before
+
+    def _mailbox(self, server: str) -> RecordKey:
+        return self.space.key("server", server)
+
+    async def listen(self) -> None:
+        """Hear from now on what other servers want of this one."""
+        if self._listening is None:
+            watch = self.space.watch(self._mailbox(self.name))
+            await watch.__aenter__()
+            self._listening = asyncio.get_running_loop().create_task(self._hear(watch))
+
+    async def _hear(self, watch: Watch) -> None:
+        try:
+            while True:
+                hint = await watch.wait(LOOK_EVERY)
+                self._ended.forget(self.now())
+                if hint is None or not hint.complete:  # one may have been lost
+                    lonely = [each for each in self.unfinished if each.is_stored and not each.record.address]
+                    heard = {each.keys.cancel for each in lonely}
+                else:
+                    heard = set(hint.about)
+                for key in heard:
+                    await self._stop(key)
+        finally:
+            await watch.__aexit__(None, None, None)
+
+    async def _stop(self, key: RecordKey) -> None:
+        attended = self.find(*key.parts[-2:])
+        try:
+            record = (await self.space.read(key)).get(key)
+            if record is not None and attended is not None:
+                why = CANCELS.decode(record.value)
+                attended.stop(why.reason, why.cancelled_by)
+                await remove(self.space.store, key)
+        except StandfastError:
+            return
+
+    async def aclose(self) -> None:
+        """Let go of everything; the last thing is that others can tell that this process is gone."""
+        self.is_closing = True
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        left = self._tasks and (await asyncio.wait(self._tasks, timeout=PATIENCE))[1]
+        await self.limits.aclose()
+        await self.tenants.aclose()
+        presence, self._presence = self._presence, None
+        if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
+            self._keeper.dismiss(presence)
+
+
+# --- removing what ended requests leave behind besides their records, which go by themselves: the runs of durable
+# ones ---
+#
+# Sessions go by themselves as well, a while after their last use. Those that were written before there was such a while
+# get one when a server has been open for a time.
+
+EVERY: Final = 600.0
+"""Seconds between two looks for runs that have ended long ago."""
+
+PAGE: Final = 100
+
+
+async def sweep_for_ever(engine: Engine, workflows: Container[str], session_kept: float = SESSION_KEPT) -> None:
+    """Sweep now and then."""
+    have_an_end = False
+    while True:
+        await asyncio.sleep(EVERY)
+        with suppress(StandfastError):  # the next round finds what is left
+            await sweep(engine, workflows)
+            if not have_an_end:
+                await give_an_end(engine.space, session_kept)
+                have_an_end = True
+
+
+async def give_an_end(scope: Scope, kept: float) -> int:
+    """Let sessions, and whose they are, end after a while that were written to be kept for ever; tell how many."""
+    changed = 0
+    for kind in ("owner", "session"):
+        start, end = scope.key(kind).within()
+        while True:
+            page = await scope.scan(start, end, limit=PAGE)
+            for record in page.records.values():
+                if record.expires_at is None:
+                    until = later(page.at, kept)
+                    await scope.commit(Put(record.key, record.value, record.version, expires_at=until))
+                    changed += 1
+            if page.more is None:
+                break
+            start = page.more
+    return changed
+
+
+async def sweep(engine: Engine, workflows: Container[str], kept: float = KEPT) -> int:
+    """Purge the runs of requests that ended long ago; return how many there were."""
+    after, purged = None, 0
+    while True:
+        page = await engine.list(status=ENDED, limit=PAGE, after=after)
+        for run in page.runs:
+            is_old = seconds_between(run.changed_at, engine.host.now()) >= kept
+            if is_old and run.workflow in workflows:
+                purged += await _purge(engine, run)
+        if page.next is None:
+            return purged
+        after = page.next
+
+
+async def _purge(engine: Engine, run: RunInfo) -> int:
+    """Purge a run; before that its request is written down as ended, so that its record goes as well."""
+    tenant = tenant_in(run.tags)
+    try:
+        if tenant is not None:
+            keys = RequestKeys(engine.space, tenant, run.id)
+            with suppress(RequestNotFoundError):
+                await settle(engine.space, keys, await look(engine.space, keys))
+        return await purge(engine.host, run.id, force=False)
+    except (RunNotFoundError, RunUnfinishedError):
+        return 0

@@ -1,0 +1,537 @@
+"""How a request is: read from its record, from its run if it is durable, and from whether its server still lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from standfast.clock import Instant, later
+from standfast.errors import (
+    QueueFullError,
+    QueueTimeoutError,
+    RequestCancelledError,
+    RequestFailedError,
+    RequestInterruptedError,
+    RequestNotFoundError,
+    RequestSupersededError,
+    SessionMissingError,
+    StepInterruptedError,
+    TooManyRequestsError,
+    WaitsForItselfError,
+)
+from standfast.flows.arbiter.protocol import SUPERSEDED_BY
+from standfast.flows.records import REQUESTS, RequestKeys, RequestRecord, tenant_in
+from standfast.flows.request import Explanation, RequestInfo, label_of
+from standfast.flows.tenants import is_of_endpoint
+from standfast.locks.heartbeat import PRESENCES
+from standfast.stores.protocol import Decision, Delete, Put
+from standfast.workflows.failures import KnownErrors, add_trace, describe, name_of, restore
+from standfast.workflows.limits import missed, ttl_of
+from standfast.workflows.records import HEADERS, ITEMS, LIVES, Life, RunKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from standfast.errors import StandfastError
+    from standfast.flows.arbiter.protocol import Who
+    from standfast.flows.handle import Handle
+    from standfast.flows.request import Principal, Status
+    from standfast.flows.server import Server
+    from standfast.flows.tenants import Owners
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
+    from standfast.workflows.failures import Failure
+    from standfast.workflows.records import Header, Item
+
+
+# --- who may see a request: who sent it, who has its session, who shares its run, operators and viewers of the
+# tenant ---
+#
+# What a webhook or a schedule has sent by itself is no user's, unless a user has its session. An id is no credential:
+# it is shown in refusals, so that a refused caller can follow the request that has the key, and gets into logs. Others
+# of the tenant see how a request is and since when, and nothing of what is in it. To other tenants it is absent.
+
+OPERATOR: Final = "operator"
+"""The role that lets a principal see and cancel all requests of its tenant."""
+
+VIEWER: Final = "viewer"
+"""The role that lets a principal see all requests of its tenant, and cancel none but its own."""
+
+COLLECTED: Final = ("debounce", "batch")
+"""The policies that put requests into one run before it begins."""
+
+PAGE: Final = 500
+
+SHARED_FOR: Final = 31 * 86_400.0
+"""Seconds for which it is kept who shares a run: longer than any request takes, and is kept."""
+
+
+Sight: TypeAlias = Literal["own", "contents", "status"]
+"""What a principal may do with a request: all, follow it, or see how it is."""
+
+
+class _By(Struct):
+    """Who has sent a request of a burst."""
+
+    user: str = ""
+
+
+@final
+class Seeing:
+    """Says who may see which request.
+
+    Args:
+        scope: Where it is written who shares a run.
+        owners: Who has which session.
+    """
+
+    def __init__(self, scope: Scope, owners: Owners) -> None:
+        self._scope, self._owners = scope, owners
+
+    async def sight(self, principal: Principal, handle: Handle) -> Sight:
+        """Return what a principal of the request's tenant may see of it, and do with it."""
+        record = handle.record
+        if OPERATOR in principal.roles or (
+            is_own(principal, record) and not is_of_endpoint(record.transport, record.user)
+        ):
+            return "own"
+        if record.session and await self._owners.has(principal, record.session):
+            return "own"
+        if sees_all(principal) or await self._shares(principal, handle):
+            return "contents"
+        return "status"
+
+    async def share(self, principal: Principal, handle: Handle) -> None:
+        """Note that a principal shares the run of a request: from now on it may follow it by its id."""
+        if is_own(principal, handle.record):
+            return
+        if handle.unstored is not None:
+            handle.unstored.sharers = {*(handle.unstored.sharers or ()), principal.user}
+            return
+        key = handle.keys.sharer(principal.user)
+
+        def decide(seen: Snapshot) -> Decision[None]:
+            put = Put(key, b"1:{}", seen.version(key), expires_at=later(seen.at, SHARED_FOR))
+            return Decision(None, () if seen.version(key) else (put,))
+
+        await self._scope.update([key], decide)
+
+    async def _shares(self, principal: Principal, handle: Handle) -> bool:
+        if handle.unstored is not None:
+            return principal.user in (handle.unstored.sharers or ())
+        key = handle.keys.sharer(principal.user)
+        return (await self._scope.read(key)).get(key) is not None
+
+
+async def is_shared(scope: Scope, handle: Handle) -> bool:
+    """Tell whether another user than the one who sent a request shares its run, or is in the burst that it began."""
+    if handle.unstored is not None:
+        return bool(handle.unstored.sharers)
+    if (await scope.scan(*handle.keys.sharers.within(), limit=1)).records:
+        return True
+    start, end = RunKeys(scope, handle.id).inbox()
+    while handle.record.policy in COLLECTED:  # who has just come may not have been noted yet
+        page = await scope.scan(start, end, limit=PAGE)
+        items = (ITEMS.decode(each.value) for each in page.records.values())
+        if any(_user_of(item) != handle.record.user for item in items):
+            return True
+        if page.more is None:
+            break
+        start = page.more
+    return False
+
+
+def _user_of(item: Item) -> str:
+    return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user
+
+
+def sees_all(principal: Principal) -> bool:
+    """Tell whether a principal may see all requests of its tenant, and who has sent them."""
+    return not principal.roles.isdisjoint((OPERATOR, VIEWER))
+
+
+def is_own(principal: Principal, record: RequestRecord) -> bool:
+    """Tell whether a principal has sent a request of its tenant, or may do with all of them as it likes.
+
+    Those who have no name are one user: whoever of them knows the id.
+    """
+    return record.user == principal.user or OPERATOR in principal.roles
+
+
+# --- who asked for a request to stop, as its record says it: by kind, and by name if it was somebody with a name ---
+#
+# ========================  ==========================================================================================
+# ``"user:ann"``            the user ``ann``, who has sent it or has its session; ``"user"`` if nobody is known by name
+# ``"operator:eve"``        a principal with the role of an operator, who has not sent it
+# ``"operator"``            somebody at the command line
+# ``"caller"``              its caller went away, and its action says that it stops then
+# ``"server"``              the server that ran it is stopping
+# ``""``                    nobody has said
+# ========================  ==========================================================================================
+
+CALLER: Final = "caller"
+SERVER: Final = "server"
+
+
+def asker_of(principal: Principal, sender: str) -> str:
+    """Return who a principal is that asks for a request of a sender to stop."""
+    is_operators = OPERATOR in principal.roles and principal.user != sender
+    return _named(OPERATOR if is_operators else "user", principal.user)
+
+
+def sender_of(user: str) -> str:
+    """Return who has sent a request."""
+    return _named("user", user)
+
+
+def _named(kind: str, user: str) -> str:
+    return f"{kind}:{user}" if user else kind
+
+
+def kind_of(cancelled_by: str) -> str:
+    """Return who it was without a name, for those who share the run of a request only."""
+    return cancelled_by.partition(":")[0]
+
+
+async def note_asker(scope: Scope, keys: RequestKeys, who: str) -> None:
+    """Write down who asks for a durable request to stop, before its run is told; the first one counts.
+
+    It shows in the record of a request that ends cancelled, and in no other.
+    """
+    run = RunKeys(scope, keys.id)
+
+    def decide(seen: Snapshot) -> Decision[None]:
+        found, life = seen.get(keys.record), seen.get(run.life)
+        if found is None or life is None or LIVES.decode(life.value).cancel is not None:
+            return Decision(None)
+        record = REQUESTS.decode(found.value)
+        if record.has_ended or record.cancelled_by == who:
+            return Decision(None)
+        put = Put(keys.record, REQUESTS.encode_own(structs.replace(record, cancelled_by=who)), found.version)
+        return Decision(None, (put,))
+
+    await scope.update((keys.record, run.life), decide)
+
+
+async def note_operator(scope: Scope, run_id: str, tags: Iterable[str]) -> None:
+    """Write down that an operator asks for a run to stop, if it is that of a request."""
+    tenant = tenant_in(tags)
+    if tenant is not None:
+        await note_asker(scope, RequestKeys(scope, tenant, run_id), OPERATOR)
+
+
+# --- how a request is: read from its record, from its run if it is durable, and from whether its server still lives
+# ---
+
+KNOWN: Final = KnownErrors()
+"""The exceptions of Python and of Standfast, which is all that this module makes."""
+
+_BY_FAILURE: Final[dict[str, Status]] = {
+    name_of(StepInterruptedError): "interrupted",
+    name_of(RequestInterruptedError): "interrupted",
+    name_of(RequestSupersededError): "superseded",
+    name_of(RequestCancelledError): "cancelled",
+}
+
+
+_TELLING: Final = (
+    QueueFullError,
+    QueueTimeoutError,
+    RequestInterruptedError,
+    RequestSupersededError,
+    TooManyRequestsError,
+    WaitsForItselfError,
+)
+"""The errors that say themselves how a request ended."""
+
+
+_MISSING: Final = name_of(SessionMissingError)
+
+QUARANTINED: Final = "it ended the servers that ran it, and waits for an operator to retry or cancel it"
+"""Why a request does not go on whose run is quarantined."""
+
+
+class View(Struct, frozen=True):
+    """A request as it was at one moment.
+
+    Attributes:
+        record: What is written of it; if it has ended, how.
+        version: The version of that record.
+        at: When, by the store's time.
+        life: Its run, if it is durable and has one.
+        is_derived: The record does not say yet how it has ended.
+    """
+
+    record: RequestRecord
+    version: int
+    at: Instant
+    life: Life | None = None
+    is_derived: bool = False
+
+    @property
+    def status(self) -> Status:
+        """How it is."""
+        return self.record.status
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over."""
+        return self.record.has_ended
+
+
+async def look(scope: Scope, keys: RequestKeys) -> View:
+    """Return how a request is.
+
+    Raises:
+        RequestNotFoundError: The tenant has no such request.
+    """
+    run = RunKeys(scope, keys.id)
+    seen = await scope.read(keys.record, run.life, run.header)
+    found = seen.get(keys.record)
+    if found is None:
+        raise RequestNotFoundError(keys.id)
+    record = REQUESTS.decode(found.value)
+    if record.has_ended:
+        return View(record, found.version, seen.at)
+    if record.durable:
+        return _of_run(record, found.version, seen, run)
+    if record.owner and not await is_present(scope, record.owner):
+        return await _interrupted(scope, keys, seen)
+    return View(record, found.version, seen.at)
+
+
+async def _interrupted(scope: Scope, keys: RequestKeys, before: Snapshot) -> View:
+    """Return how a request is whose server is gone: it may have written the end just before it went."""
+    seen = await scope.read(keys.record)
+    found = seen.get(keys.record)
+    if found is None:
+        raise RequestNotFoundError(keys.id)
+    record = REQUESTS.decode(found.value)
+    if record.has_ended or found.version != before.version(keys.record):
+        return View(record, found.version, seen.at)
+    failure = describe(RequestInterruptedError(keys.id), KNOWN)
+    over = ended(record, "interrupted", seen.at, reason="its server went away", failure=failure)
+    return View(over, found.version, seen.at, is_derived=True)
+
+
+async def is_present(scope: Scope, name: str) -> bool:
+    """Tell whether the process behind a presence is still taken for alive."""
+    opening, _, number = name.rpartition(".")
+    key = scope.key("presence", opening, number)
+    record = (await scope.read(key)).get(key)
+    return record is not None and not scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+
+
+async def is_over(scope: Scope, run_id: str, tags: Iterable[str]) -> bool:
+    """Tell whether a run is that of a request whose end is written down: nothing that the run does changes it."""
+    tenant = tenant_in(tags)
+    if tenant is None:
+        return False
+    key = RequestKeys(scope, tenant, run_id).record
+    found = (await scope.read(key)).get(key)
+    return found is not None and REQUESTS.decode(found.value).has_ended
+
+
+def ended(
+    record: RequestRecord,
+    status: Status,
+    at: Instant,
+    *,
+    reason: str = "",
+    result: bytes | None = None,
+    failure: Failure | None = None,
+    cancelled_by: str = "",
+) -> RequestRecord:
+    """Return the record of a request that ends."""
+    raw = UNSET if result is None else Raw(result)
+    changes: dict[str, Any] = {"status": status, "ended_at": at, "reason": reason, "result": raw, "failure": failure}
+    if cancelled_by or record.cancelled_by:
+        changes["cancelled_by"] = cancelled_by or (record.cancelled_by if status == "cancelled" else "")
+    return structs.replace(record, **changes)
+
+
+def final_put(keys: RequestKeys, record: RequestRecord, version: int, at: Instant) -> Put:
+    """Return the change that writes down how a request has ended; the record goes by itself after a while."""
+    return Put(keys.record, REQUESTS.encode_own(record), version, expires_at=later(at, record.keep))
+
+
+async def settle(scope: Scope, keys: RequestKeys, view: View) -> bool:
+    """Write down how a request has ended, if its record does not say so yet. Doing it again changes nothing.
+
+    False: the record has changed meanwhile. Somebody else has done it; or the request is alive after all.
+    """
+    if not view.is_derived or not view.has_ended:
+        return True
+
+    def decide(seen: Snapshot) -> Decision[bool]:
+        if seen.version(keys.record) != view.version:
+            return Decision(answer=False)
+        counted = seen.version(keys.unfinished)
+        changes = () if not counted else (Delete(keys.unfinished, counted),)
+        return Decision(answer=True, changes=(final_put(keys, view.record, view.version, view.at), *changes))
+
+    return (await scope.update((keys.record, keys.unfinished), decide)).answer
+
+
+# --- durable requests -----------------------------------------------------------------------------------------------
+
+
+def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -> View:
+    found, header = seen.get(run.life), seen.get(run.header)
+    if found is None:
+        over = ended(record, "cancelled", seen.at, reason="its run was removed")
+        return View(over, version, seen.at, is_derived=True)
+    life = LIVES.decode(found.value)
+    if not life.has_ended:
+        return View(_unfinished(record, life), version, seen.at, life)
+    over = _ended_run(record, life, None if header is None else HEADERS.decode(header.value))
+    return View(over, version, seen.at, life, is_derived=True)
+
+
+def _unfinished(record: RequestRecord, life: Life) -> RequestRecord:
+    if life.status == "quarantined":
+        return structs.replace(record, status="waiting", attempt=life.claims, reason=life.cancel or QUARANTINED)
+    status: Status = "running" if life.claims else "waiting"
+    began = life.changed_at if life.claims else Instant(0)
+    return structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=life.cancel or "")
+
+
+def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> RequestRecord:
+    """Return the record of a request whose run ended without writing it: it never began, or was ended by force."""
+    at, record = life.changed_at, structs.replace(record, attempt=life.claims)
+    if life.status == "completed":
+        return ended(record, "completed", at, result=b"null" if life.result is UNSET else bytes(life.result))
+    if life.status == "failed":
+        status = "failed" if life.failure is None else _BY_FAILURE.get(life.failure.type, "failed")
+        return ended(record, status, at, failure=life.failure)
+    line = None if header is None else missed(header, life)
+    if header is not None and line is not None:
+        late = QueueTimeoutError(line.label, ttl_of(header) or 0.0)
+        return ended(record, "refused", at, reason=str(late), failure=describe(late, KNOWN))
+    reason = life.cancel or "it was stopped"
+    if reason.startswith(SUPERSEDED_BY):
+        by = structs.replace(record, by=reason.removeprefix(SUPERSEDED_BY))
+        return ended(by, "superseded", at, reason=reason)
+    return ended(record, "cancelled", at, reason=reason)
+
+
+# --- what its caller is told ----------------------------------------------------------------------------------------
+
+
+def problem_of(request_id: str, record: RequestRecord, known: KnownErrors = KNOWN) -> StandfastError:
+    """Return the exception that tells a caller why a request has no result."""
+    cause = None if record.failure is None else restore(record.failure, known)
+    if isinstance(cause, SessionMissingError) or (isinstance(cause, _TELLING) and _is_told(record)):
+        return cause
+    match record.status:
+        case "cancelled":
+            return RequestCancelledError(request_id, record.reason, record.cancelled_by)
+        case "superseded":
+            return RequestSupersededError(request_id, record.by)
+        case "interrupted":
+            return RequestInterruptedError(request_id)
+        case _:
+            told = record.reason if record.failure is None else f"{record.failure.type}: {record.failure.message}"
+            problem = RequestFailedError(request_id, told)
+            problem.__cause__ = cause
+            add_trace(problem, "" if record.failure is None else record.failure.trace)
+            return problem
+
+
+def _is_told(record: RequestRecord) -> bool:
+    """Tell whether what stopped the request says itself how it ended."""
+    return record.status in ("refused", "superseded", "interrupted")
+
+
+def shown_problem(record: RequestRecord) -> str:
+    """Return in words why a request has no result. What an action said in its exception is not for strangers."""
+    if record.failure is None or record.reason:
+        return record.reason
+    if record.failure.type == _MISSING:
+        return record.failure.message
+    return f"the action raised {record.failure.type.rpartition('.')[2]}"
+
+
+# --- what is told of a request, in a form that is safe to show: how it is, and why it waits ------------------------
+
+
+def info_of(request_id: str, record: RequestRecord, explanation: Explanation | None = None) -> RequestInfo:
+    """Return what a record tells, in a form that is safe to show."""
+    is_good = record.status == "completed"
+    problem = None if is_good or not record.has_ended else problem_of(request_id, record)
+    failure = record.failure
+    return RequestInfo(
+        id=request_id,
+        flow=record.flow,
+        action=record.action,
+        status=record.status,
+        user=record.user,
+        session=record.session,
+        transport=record.transport or "local",
+        received_at=record.received_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        attempt=record.attempt,
+        explanation=explanation,
+        result=msgspec.json.decode(record.result) if is_good and record.result is not UNSET else None,
+        error="" if problem is None else shown_problem(record),
+        error_type="" if problem is None else _type_of(problem, failure),
+        error_status=0 if problem is None else getattr(problem, "status", 500),
+        by=record.by,
+        cancelled_by=record.cancelled_by,
+        superseded=record.superseded,
+        overlap=record.overlap,
+    )
+
+
+def status_of(request_id: str, record: RequestRecord) -> RequestInfo:
+    """Return how a request is, and since when, for those of its tenant who may see no more."""
+    return RequestInfo(
+        id=request_id,
+        flow="",
+        action="",
+        status=record.status,
+        transport="",
+        received_at=record.received_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+    )
+
+
+def _type_of(problem: StandfastError, failure: Any) -> str:  # noqa: ANN401 -- a Failure or None
+    return type(problem).__name__ if failure is None else failure.type.rpartition(".")[2]
+
+
+async def explain(server: Server, request_id: str, record: RequestRecord) -> Explanation | None:
+    """Say why a request waits: who has its key, since when, and its place; None: it needs no turn."""
+    if record.reason == QUARANTINED:
+        key = label_of(record.address) if record.address else "its run"
+        return Explanation(key=key, policy=record.policy, holder=request_id, holder_status="quarantined")
+    at_a_limit = server.limits.explain(request_id)
+    if at_a_limit is not None or not record.address:
+        return at_a_limit
+    queue = await server.arbiter.look(record.address)
+    place, holder = queue.position(request_id), queue.holder
+    own = holder is not None and holder.id == request_id
+    doing = "" if holder is None or own else await _doing(server, holder)
+    return Explanation(
+        key=label_of(record.address),
+        policy=record.policy,
+        holder="" if holder is None or own else holder.id,
+        holder_action="" if holder is None or own else holder.action,
+        holder_status=doing,
+        since=Instant(0) if holder is None else holder.since,
+        position=None if not place else place - 1,
+        waiting=queue.waiting,
+    )
+
+
+async def _doing(server: Server, holder: Who) -> str:
+    """Say what the one does that has a key. A run keeps its place in the store also while nobody takes it up."""
+    if not holder.is_durable or not server.arbiter.is_shared:
+        return "running"
+    key = RunKeys(server.space, holder.id).life
+    life = (await server.space.read(key)).get(key)
+    return "running" if life is None or LIVES.decode(life.value).status != "quarantined" else "quarantined"

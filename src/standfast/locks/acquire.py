@@ -1,0 +1,471 @@
+"""Getting into a line, waiting in it, and getting out of it again whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct, structs
+
+from standfast.clock import Instant
+from standfast.errors import (
+    HoldTimeoutError,
+    LockKindError,
+    ReentryError,
+    StandfastError,
+    StoreClosedError,
+    TooHeavyError,
+    WaitCycleError,
+    WithdrawnError,
+    WouldWaitError,
+)
+from standfast.events import PermitsDisagree, ReleaseDelayed, Requeued
+from standfast.ids import new_id
+from standfast.locks.deadlock import PATIENCE, circle_to_break, marker_key, shown
+from standfast.locks.heartbeat import remove
+from standfast.locks.inspect import find_waiter, was_turned_out
+from standfast.locks.line import Attended, Entry, Granted, TooHeavy, Waiting
+from standfast.locks.line_driver import Turn, Wait, turn_of
+from standfast.locks.line_records import Along, Enter, Leave, Left, Site, WaitsForItself, WrongKind
+from standfast.stores.liveness import run_in_forked_child
+
+if TYPE_CHECKING:
+    from standfast.keys import RecordKey
+    from standfast.locks.heartbeat import Presence
+    from standfast.locks.line import Holder, Line, Waiter
+    from standfast.locks.line_driver import Answered, LocalLine, Sight
+    from standfast.locks.registry import Lines
+
+
+# --- owners: for whom a lock is held, in the eyes of deadlock detection --------------------------------------------
+#
+# By default that is the task. Its name is the same in every space of the process, so that a circle through two of them
+# is found, and unlike that of any task of another process.
+
+_names: Final[WeakKeyDictionary[asyncio.Task[Any], str]] = WeakKeyDictionary()
+_held: Final[Counter[str]] = Counter()
+_process = ""
+
+
+def owner_of_task() -> str:
+    """Return a name for the task that runs now: for people to find, and unlike any other."""
+    task = asyncio.current_task()
+    name = None if task is None else _names.get(task)
+    if name is None:
+        shown = "" if task is None else task.get_name()[:60]
+        name = f"{_here()}/{''.join(each for each in shown if each.isprintable())}#{new_id()[-6:]}{len(_names):x}"
+        if task is not None:
+            _names[task] = name
+    return name
+
+
+def _here() -> str:
+    global _process  # noqa: PLW0603 -- found out when it is first needed, and anew in a forked child
+    if not _process:
+        _process = f"{socket.gethostname()[:60]}/{os.getpid()}"
+    return _process
+
+
+def note_taken(owner: str) -> None:
+    """Note that an owner holds one more lock."""
+    _held[owner] += 1
+
+
+def note_given_back(owner: str) -> None:
+    """Note that an owner holds one lock less."""
+    _held[owner] -= 1
+    if _held[owner] <= 0:
+        del _held[owner]
+
+
+def holds_something(owner: str) -> bool:
+    """Tell whether an owner holds any lock, as far as this process knows."""
+    return owner in _held
+
+
+def _start_anew() -> None:
+    global _process  # noqa: PLW0603 -- a forked child has another number, and holds nothing
+    _process = ""
+    _held.clear()
+    _names.clear()
+
+
+run_in_forked_child(_start_anew)
+
+
+# --- getting into a line, waiting in it, and getting out of it again whatever happens ------------------------------
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two tries to leave a line while the store does not answer: doubled from the first to the longest."""
+
+LONGEST_GOODBYE: Final = 0.5
+"""Seconds that one whose time is up is kept for leaving the line. What takes longer goes on without it."""
+
+
+class PermitsWarning(UserWarning):
+    """A call site says another number of permits than the line has. The line's counts while it is in use."""
+
+
+class Wish(Struct, frozen=True):
+    """What is asked for: a place in a line, for whom, and for how long.
+
+    Attributes:
+        name: The key, as shown to people.
+        address: Where its line lies.
+        site: What the call site says about the line.
+        called_from: The place in the code.
+        owner: For whom; None: for the task that asks.
+        waits: Whether to wait for it.
+        timeout: For how many seconds at most.
+        along: What to commit together with the answer, see :class:`~standfast.locks.line_records.Along`.
+        on_leave: What to commit together with leaving the line again.
+        may_circle: Whether its owner may hold something that another one waits for who is in its way here.
+        on_waiting: Called when it has to wait, with how many are in front of it, and whether it is back: it had a
+            place before, and has lost it.
+        keeps_age: Whether one that is back still counts as having entered when it first did.
+        entry_id: The id of its entry, never used before; empty: a new one.
+        permits: How many permits the line has from now on, unless an operator has set another number; None: as it has.
+    """
+
+    name: str
+    address: tuple[str, ...]
+    site: Site
+    lease: float
+    called_from: str
+    owner: str | None = None
+    mode: str = ""
+    weight: int = 1
+    waits: bool = True
+    timeout: float | None = None
+    max_hold: float | None = None
+    note: str = ""
+    along: Along | None = None
+    may_circle: bool = True
+    on_waiting: Callable[[int, bool], None] | None = None
+    keeps_age: bool = False
+    entry_id: str = ""
+    permits: int | None = None
+    on_leave: Along | None = None
+
+
+@final
+class Place:
+    """A place at the front: an entry that holds, and what it hangs on."""
+
+    __slots__ = ("entry", "line", "presence", "turn")
+
+    def __init__(self, line: LocalLine, entry: Entry, presence: Presence, turn: Turn) -> None:
+        self.line, self.entry, self.presence, self.turn = line, entry, presence, turn
+
+
+async def acquire(lines: Lines, wish: Wish) -> Place:
+    """Take a place in the line and wait for its turn; leave nothing behind if that fails."""
+    lines.guard.check()
+    if wish.timeout == 0:
+        return await _acquire_at_once(lines, wish)
+    attempt = _Attempt(lines, wish)
+    if wish.timeout is None:
+        return await attempt.run()
+    limit = asyncio.timeout(wish.timeout)
+    try:
+        async with limit:
+            return await attempt.run()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        await attempt.withdrawn()
+        raise HoldTimeoutError(wish.name, wish.timeout, attempt.holders()) from None
+
+
+async def _acquire_at_once(lines: Lines, wish: Wish) -> Place:
+    try:
+        return await _Attempt(lines, structs.replace(wish, waits=False)).run()
+    except WouldWaitError as busy:
+        if not wish.waits:
+            raise
+        raise HoldTimeoutError(wish.name, 0.0, busy.holders) from None
+
+
+async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
+    """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
+    leave = Leave(place.entry.id, place.turn.holder.slot, along=wish.on_leave)
+    try:
+        left = (await place.line.driver.do(leave, wish.site)).answer
+    except StandfastError as problem:
+        _leave_for_certain(lines, place.line, leave, place.presence, wish)
+        if lines.hooks:
+            at = lines.clock.wall()
+            lines.hooks.emit(ReleaseDelayed(at=at, key=wish.name, problem=type(problem).__name__))
+        return None
+    except BaseException:
+        # When its caller is cancelled the request is on its way all the same; this makes sure of it.
+        _leave_for_certain(lines, place.line, leave, place.presence, wish)
+        raise
+    lines.keeper.dismiss(place.presence)
+    return left if isinstance(left, Left) else None
+
+
+def _leave_for_certain(
+    lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, wish: Wish
+) -> asyncio.Task[Any]:
+    """Leave a line for certain: as long as this process is present, nobody else would take its entry away."""
+    # Asked at once: should the same task ask for the lock again, it must not find itself in its own way.
+    return lines.own(_see_left(lines, line, leave, presence, wish, line.driver.ask(leave, wish.site)))
+
+
+async def _see_left(
+    lines: Lines,
+    line: LocalLine,
+    leave: Leave,
+    presence: Presence | None,
+    wish: Wish,
+    asked: asyncio.Future[Answered],
+) -> None:
+    pause = FIRST_PAUSE
+    try:
+        while True:
+            try:
+                hidden = await _out_of_sight(lines, line, leave, await asked)
+            except StandfastError:
+                if lines.is_closing:  # the presence goes, and the entry with it
+                    return
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if hidden is None:
+                    return
+                leave = structs.replace(leave, ticket=hidden)
+            asked = line.driver.ask(leave, wish.site)
+    finally:
+        if presence is not None:
+            lines.keeper.dismiss(presence)
+
+
+async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: Answered) -> int | None:
+    """Return the ticket of one who may still wait far back: it was cancelled before it was told its place."""
+    left = answered.answer
+    was_there = isinstance(left, Left) and (left.was_holding or left.was_waiting)
+    if was_there or answered.sight.line.horizon is None:
+        return None
+    waiter = await find_waiter(lines.scope, line.driver.keys, leave.entry_id)
+    return None if waiter is None else waiter.ticket
+
+
+@final
+class _Attempt:
+    """One way into a line."""
+
+    def __init__(self, lines: Lines, wish: Wish) -> None:
+        self._lines, self._wish = lines, wish
+        self._line: Final = lines.line(wish.address)
+        self._id: Final = wish.entry_id or lines.new_entry_id()
+        self._owner: Final = wish.owner or owner_of_task()
+        may_circle = wish.waits and wish.may_circle and (wish.owner is not None or holds_something(self._owner))
+        self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
+        self._ticket: int | None = None
+        self._life = ""
+        self._entered_at: Instant | None = None
+        self._may_stand = False
+        self._withdrawal: asyncio.Task[Any] | None = None
+
+    async def run(self) -> Place:
+        """Return the place, once it is at the front."""
+        await self._lines.listen()
+        try:
+            return await self._run()
+        except BaseException:
+            if self._may_stand and self._withdrawal is None:  # it failed on the way to asking again
+                self._withdraw(None)
+            raise
+
+    async def _run(self) -> Place:
+        has_looked = False
+        while True:
+            if self._lines.is_closing:
+                raise StoreClosedError(repr(self._lines.scope), "it was closed while somebody waited in it")
+            outcome = await self._try_once()
+            if isinstance(outcome, Place) and self._lines.is_closing:  # nobody would tell its block
+                self._withdraw(outcome.presence)
+                continue
+            if isinstance(outcome, Place):
+                return outcome
+            if isinstance(outcome, WouldWaitError) and not has_looked:
+                has_looked = True
+                if await self._lines.look_after(self._line):
+                    continue
+            if outcome is not None:
+                raise outcome
+            if await was_turned_out(self._lines.scope, self._id):
+                raise WithdrawnError(self._wish.name)
+
+    async def withdrawn(self) -> None:
+        """Wait until nothing of the attempt is left in the line; a while at most, if the store does not answer."""
+        if self._withdrawal is not None:
+            await asyncio.wait({self._withdrawal}, timeout=LONGEST_GOODBYE)
+
+    def holders(self) -> tuple[str, ...]:
+        """Return who held when the line was last seen."""
+        return () if self._line.last is None else _holders(self._line.last.line)
+
+    async def _try_once(self) -> Place | StandfastError | None:
+        """Return the place, or why there is none; None if it got lost on the way and must be asked for again."""
+        lines, wish = self._lines, self._wish
+        presence = await lines.keeper.attend(wish.lease)
+        wait = Wait(self._entry(presence), presence, wish.site)
+        self._line.waits[self._id] = wait
+        try:
+            self._may_stand = True
+            outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), wish.site))
+            await presence.until_proven()  # nobody is let in while others may take this process for dead
+        except BaseException:
+            self._withdraw(presence)
+            raise
+        finally:
+            del self._line.waits[self._id]
+        if wait.is_gone:
+            outcome = None
+        if outcome is not None and self._ticket is not None and self._marker is not None:
+            lines.own(_remove(lines, self._marker))
+        if isinstance(outcome, Turn) and presence.left() > 0:
+            return Place(self._line, wait.entry, presence, outcome)
+        lines.keeper.dismiss(presence)
+        if isinstance(outcome, Turn):  # its presence lapsed before this was known; by another one it may still keep it
+            return None
+        self._may_stand = outcome is None
+        return outcome
+
+    def _withdraw(self, presence: Presence | None) -> None:
+        leave = Leave(self._id, ticket=self._ticket, along=self._wish.on_leave)
+        leaving = _leave_for_certain(self._lines, self._line, leave, presence, self._wish)
+        self._withdrawal = leaving if self._marker is None else self._lines.own(self._unmark(leaving, self._marker))
+
+    async def _unmark(self, leaving: asyncio.Task[Any], marker: RecordKey) -> None:
+        await asyncio.wait({leaving})  # not earlier: the request that writes it may have been under way
+        await _remove(self._lines, marker)
+
+    def _enter(self, entry: Entry) -> Enter:
+        wish, since = self._wish, self._entered_at if self._wish.keeps_age else None
+        return Enter(entry, wish.waits, self._marker, self._ticket, None, wish.along, wish.permits, since)
+
+    def _entry(self, presence: Presence) -> Entry:
+        wish = self._wish
+        return Entry(
+            self._id,
+            self._owner,
+            Attended(presence.name),
+            Instant(0),
+            mode=wish.mode,
+            weight=wish.weight,
+            max_hold=wish.max_hold,
+            note=wish.note,
+        )
+
+    async def _wait(self, wait: Wait, answered: Answered) -> Turn | StandfastError | None:
+        answer = answered.answer
+        self._note_disagreement()
+        if isinstance(answer, Granted):
+            self._note_place(answer.holder, answered.sight, None)
+            return turn_of(answer.holder, answered.sight)
+        if not isinstance(answer, Waiting):
+            return self._refusal(answered)
+        is_back = self._note_place(answered.sight.line.waiter(self._id), answered.sight, answer.ticket)
+        self._line.note_ticket(wait, answer.ticket)
+        self._lines.hurry()
+        if self._wish.on_waiting is not None:
+            self._wish.on_waiting(answer.place, is_back)
+        if self._marker is not None:
+            await self._refuse_circle(wait.turn)
+        return await wait.turn
+
+    def _refusal(self, answered: Answered) -> StandfastError:
+        answer, wish = answered.answer, self._wish
+        if isinstance(answer, TooHeavy):
+            return TooHeavyError(wish.name, wish.weight, answer.permits)
+        if isinstance(answer, WrongKind):
+            return LockKindError(wish.name, answer.kind, wish.site.kind)
+        if isinstance(answer, WaitsForItself):
+            return ReentryError(wish.name, self._taken_from(answer.line), wish.called_from)
+        return WouldWaitError(wish.name, _holders(answered.sight.line))
+
+    def _taken_from(self, line: Line) -> str:
+        own = [holder.entry.id for holder in line.holders if holder.entry.owner == self._owner]
+        here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
+        return here[0] if here else "somewhere else"
+
+    async def _refuse_circle(self, turn: asyncio.Future[Turn | None]) -> None:
+        """Raise if waiting would never end."""
+
+        async def still_waits() -> bool:
+            await asyncio.wait({turn}, timeout=PATIENCE)
+            return not turn.done()
+
+        circle = await circle_to_break(self._lines.scope, self._owner, self._id, still_waits)
+        if circle:
+            raise WaitCycleError(self._wish.name, self._wish.called_from, shown(circle))
+
+    def _note_place(self, found: Holder | Waiter | None, sight: Sight, ticket: int | None) -> bool:
+        """Note which place it has got; tell whether it waits again after it has lost another one."""
+        is_other = (sight.life, ticket) != (self._life, self._ticket)  # tickets begin anew with each life of a line
+        is_back = self._entered_at is not None and ticket is not None and is_other
+        if self._entered_at is None:
+            self._entered_at = sight.at if found is None else found.entry.entered_at
+        if ticket is not None:
+            self._life, self._ticket = sight.life, ticket
+        if is_back and self._lines.hooks:
+            self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), key=self._wish.name))
+        return is_back
+
+    def _note_disagreement(self) -> None:
+        head, self._line.driver.disagreement = self._line.driver.disagreement, None
+        if head is None or self._wish.permits is not None:  # one that brings its own number has been heard
+            return
+        if not self._lines.is_news(self._wish.address, self._wish.site):
+            return
+        stored, asked = head.rules.permits, self._wish.site.rules.permits
+        if self._lines.hooks:
+            at = self._lines.clock.wall()
+            self._lines.hooks.emit(PermitsDisagree(at=at, key=self._wish.name, stored=stored, asked=asked))
+        else:
+            message = f"{self._wish.called_from} says {asked} permits of {self._wish.name}, and its line has {stored}"
+            warnings.warn(message, PermitsWarning, stacklevel=2)
+
+
+def _holders(line: Line) -> tuple[str, ...]:
+    return tuple(holder.entry.owner for holder in line.holders)
+
+
+async def _remove(lines: Lines, key: RecordKey) -> None:
+    """Take a marker away. If that fails it is swept up later: nobody believes a marker without its waiter."""
+    try:
+        await remove(lines.scope.store, key)
+    except StandfastError:
+        return
+
+
+# --- taking back a cancellation: a task that was cancelled to leave a block does not stay cancelled because of it --
+
+
+async def take_back(
+    task: asyncio.Task[Any], cancelling: int, error: BaseException | None
+) -> asyncio.CancelledError | None:
+    """Undo one's own cancellation of the running task; return it if somebody else has cancelled the task, too.
+
+    Args:
+        task: The task that runs now.
+        cancelling: How many cancellations it had when its block began.
+        error: What the block ended with.
+    """
+    cancelled = error if isinstance(error, asyncio.CancelledError) else None
+    if cancelled is None:  # it is delivered at the next await, which must not be a part of giving back
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as delivered:
+            cancelled = delivered
+    return cancelled if task.uncancel() > cancelling else None

@@ -1,0 +1,223 @@
+"""Who waits for whom: finding circles that nobody would ever get out of.
+
+An owner that holds something and waits for something else leaves a marker that says where it waits. From there the
+holders of each line lead on to the next owners. Whoever does not wait goes on and lets go some time. What is then still
+in the way decides: of three permits one that becomes free is enough for one who needs one, but a writer needs all
+readers gone. The dead count for nothing: they fall, though it may take a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+from standfast.codec import Codec
+from standfast.errors import StoreError
+from standfast.locks.heartbeat import PRESENCES
+from standfast.locks.line import Attended, Entry, Holder, Rules
+from standfast.locks.line_records import HEADS, WAITERS, LineKeys, presences_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from standfast.keys import RecordKey
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Record
+
+
+DAY: Final = 86_400.0
+
+KEPT_FOR: Final = 30 * DAY
+"""After this many seconds a marker is swept up, if its process died and nobody else did it."""
+
+PATIENCE: Final = 0.1
+"""Seconds for which one of a circle waits for another one, that came at the same instant, to give way."""
+
+GIVEN: Final = 5
+"""How many times as patient one is with another that seems to have come later: it is most likely giving way."""
+
+MOST_OWNERS: Final = 100
+"""How many owners are followed. A longer chain is not looked at any further: it is taken for no circle."""
+
+MOST_READ: Final = 100
+"""The most records that are read at once. Of a longer line only those at the front are looked at."""
+
+
+class Marker(Struct, frozen=True):
+    """An owner waits: in the line at this address, with this ticket."""
+
+    address: tuple[str, ...]
+    ticket: int
+    entry: str
+
+
+MARKERS: Final[Codec[Marker]] = Codec(Marker, what="a marker of a waiter")
+
+
+class Link(Struct, frozen=True):
+    """One owner in a circle: what it waits for, since when."""
+
+    owner: str
+    key: str
+    ticket: int
+    entered_at: Instant
+    entry: str
+
+
+def marker_key(scope: Scope, owner: str, entry_id: str) -> RecordKey:
+    """Return where the marker of a waiter lies."""
+    return scope.key("waiting", owner, entry_id)
+
+
+async def find_circle(scope: Scope, owner: str) -> tuple[Link, ...]:
+    """Return the owners that wait for each other, beginning with ``owner``; nothing if it can still go on.
+
+    What is seen is read piece by piece, so it is looked at twice: only what is the same both times is a circle.
+    """
+    found = await _Search(scope).run(owner)
+    return found if found and found == await _Search(scope).run(owner) else ()
+
+
+async def circle_to_break(
+    scope: Scope, owner: str, entry_id: str, still_waits: Callable[[], Awaitable[bool]]
+) -> tuple[Link, ...]:
+    """Return the circle in which an entry has to give way; nothing if it may wait.
+
+    Of all in a circle, the one who closed it gives way: who is taken for the last. Over a network nobody can be sure of
+    that, and the last may have looked before the circle was closed. So the others wait for it, the earlier the longer,
+    and whoever still finds the same circle then gives way instead. ``still_waits`` takes a while, for the others to
+    find out. While the store does not answer, nobody is refused.
+    """
+    try:
+        circle = await find_circle(scope, owner)
+        if not circle:
+            return ()
+        mine = next((link for link in circle if link.entry == entry_id), circle[0])
+        later = [link for link in circle if (link.entered_at, link.entry) > (mine.entered_at, mine.entry)]
+        looks = len(later) * (1 if later and later[0].entered_at == mine.entered_at else GIVEN)
+        for _ in range(looks):
+            if not await still_waits() or await find_circle(scope, owner) != circle:
+                return ()
+        return circle  # noqa: TRY300 -- what is below is about the store alone
+    except StoreError:
+        return ()
+
+
+def shown(circle: tuple[Link, ...]) -> tuple[str, ...]:
+    """Return a circle for people: who waits for what."""
+    return tuple(f"{link.owner} waits for {link.key}" for link in circle)
+
+
+class _Wait(Struct, frozen=True):
+    """What an owner waits for: the holders that live, and the living who stand before it, itself the last."""
+
+    rules: Rules
+    holders: tuple[Holder, ...]
+    queue: tuple[Entry, ...]
+
+    def blockers(self, stuck: Collection[str]) -> tuple[str, ...]:
+        """Return the owners because of whom it never ends, if those in ``stuck`` go on holding for ever."""
+        staying = tuple(holder for holder in self.holders if holder.entry.owner in stuck)
+        if all(self.rules.admit(staying, entry) for entry in self.queue):
+            return ()
+        return tuple(dict.fromkeys(holder.entry.owner for holder in staying))
+
+
+@final
+class _Search:
+    """One walk along the waits."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope: Final = scope
+        self._links: Final[dict[str, Link]] = {}
+
+    async def run(self, start: str) -> tuple[Link, ...]:
+        waits: dict[str, _Wait] = {}
+        seen, pending = {start}, deque([start])
+        while pending and len(waits) < MOST_OWNERS:
+            owner = pending.popleft()
+            wait = await self._wait_of(owner)
+            if wait is not None:
+                waits[owner] = wait
+                fresh = dict.fromkeys(each.entry.owner for each in wait.holders if each.entry.owner not in seen)
+                seen.update(fresh)
+                pending.extend(fresh)
+        return tuple(self._links[owner] for owner in _circle(_stuck(waits), start))
+
+    async def _wait_of(self, owner: str) -> _Wait | None:
+        """Return what ``owner`` waits for; None, if it does not wait at all."""
+        page = await self._scope.scan(*self._scope.key("waiting", owner).within(), limit=10)
+        for record in page.records.values():
+            marker = MARKERS.decode(record.value)
+            found = await self._look(LineKeys(self._scope, marker.address), marker)
+            if found is not None:
+                return found
+        return None
+
+    async def _look(self, keys: LineKeys, marker: Marker) -> _Wait | None:
+        seen = await self._scope.read(keys.head, keys.ticket(marker.ticket))
+        head, waiting = seen.get(keys.head), seen.get(keys.ticket(marker.ticket))
+        if head is None or waiting is None:
+            return None
+        line, waiter = HEADS.decode(head.value), WAITERS.decode(waiting.value)
+        if waiter.entry.id != marker.entry:
+            return None
+        queue = (*await self._in_front(keys, line.front, marker.ticket), waiter.entry)
+        alive = await self._alive(keys, (*queue, *(holder.entry for holder in line.holders)))
+        if waiter.entry.id not in alive:
+            return None
+        owner, since = waiter.entry.owner, waiter.entry.entered_at
+        self._links[owner] = Link(owner, keys.name, waiter.ticket, since, waiter.entry.id)
+        holders = tuple(holder for holder in line.holders if holder.entry.id in alive)
+        return _Wait(line.rules, holders, tuple(entry for entry in queue if entry.id in alive))
+
+    async def _in_front(self, keys: LineKeys, front: int, ticket: int) -> tuple[Entry, ...]:
+        if front >= ticket:
+            return ()
+        page = await self._scope.scan(keys.ticket(front), keys.ticket(ticket), limit=MOST_READ)
+        return tuple(WAITERS.decode(record.value).entry for record in page.records.values())
+
+    async def _alive(self, keys: LineKeys, entries: tuple[Entry, ...]) -> frozenset[str]:
+        """Return the ids of those that still count: the dead have not fallen yet, and keep nobody for long."""
+        names = sorted(presences_of(entries))
+        present: set[str] = set()
+        most = self._scope.at_most(MOST_READ)
+        for start in range(0, len(names), most):
+            some = {name: keys.presence(name) for name in names[start : start + most]}
+            seen = await self._scope.read(*some.values())
+            present.update(name for name, key in some.items() if self._is_present(seen.get(key)))
+        return frozenset(
+            entry.id for entry in entries if not isinstance(entry.anchor, Attended) or entry.anchor.presence in present
+        )
+
+    def _is_present(self, record: Record | None) -> bool:
+        return record is not None and not self._scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+
+
+def _stuck(waits: Mapping[str, _Wait]) -> dict[str, tuple[str, ...]]:
+    """Return those who wait for ever, and because of whom: whoever can go on is taken out, until nobody can."""
+    stuck: Collection[str] = waits
+    while True:
+        found = {owner: waits[owner].blockers(stuck) for owner in stuck}
+        left = {owner: blockers for owner, blockers in found.items() if blockers}
+        if len(left) == len(stuck):
+            return left
+        stuck = left
+
+
+def _circle(edges: Mapping[str, tuple[str, ...]], start: str) -> list[str]:
+    """Return the shortest circle through ``start``; if there is none, it waits for others who wait for each other."""
+    ways = deque([[start]] if start in edges else [])
+    seen = {start}
+    while ways:
+        way = ways.popleft()
+        for following in edges[way[-1]]:
+            if following == start:
+                return way
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []

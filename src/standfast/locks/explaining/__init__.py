@@ -1,1 +1,0 @@
-"""Explaining a line to people: who holds, who waits, and for how long it may take."""

@@ -1,0 +1,660 @@
+"""Looking at lines without touching them: who holds, who waits, and which lines there are.
+
+Nothing is written, and nobody is dropped: a look at a live store leaves no trace in it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from datetime import UTC, datetime
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from standfast.clock import MICROSECONDS, Instant, later, seconds_between
+from standfast.errors import InvalidLockArgumentError
+from standfast.keys import RecordKey
+from standfast.locks.heartbeat import PRESENCES, PresenceRecord
+from standfast.locks.line import Attended, Entry, Holder, Until, Waiter
+from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, Leave, Left, LineKeys, presences_of, run_of
+from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
+from standfast.stores.protocol import Decision, Put, Record, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from standfast.codec import Codec
+    from standfast.locks.line import Rules
+    from standfast.locks.line_driver import LocalLine
+    from standfast.locks.line_records import Site
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
+
+
+# --- what is known of a line, for people and for programs: the same answer in Python, as JSON and as text ----------
+
+
+class ExplainedEntry(Struct, frozen=True, kw_only=True):
+    """Somebody in a line, holding or waiting.
+
+    Attributes:
+        entry: The id of the acquisition, by which an operator turns it out.
+        owner: For whom it is.
+        note: What its owner says about it.
+        mode: In which mode; empty for locks without modes.
+        weight: How many permits it takes.
+        is_alive: Whether its process is still heard of. One that is not falls as soon as anybody waits for it.
+        process: The number of its process; None if nothing is known of it any more.
+        host: The machine that it runs on.
+        program: What runs there.
+        since: When it joined the line or, for a holder, was granted, by the store's time.
+        run: The run that it is for, and lives as long as: it needs no process. None if it is for no run.
+    """
+
+    entry: str
+    owner: str
+    note: str
+    mode: str
+    weight: int
+    is_alive: bool
+    process: int | None
+    host: str
+    program: str
+    since: Instant
+    run: str | None = None
+
+
+class ExplainedHolder(ExplainedEntry, frozen=True, kw_only=True):
+    """Somebody who holds.
+
+    Attributes:
+        held_for: For how many seconds.
+        lease_left: How many seconds from now it falls if its process is not heard of again; None if it is dead, or does
+            not live by a lease.
+        ends_at: When it is taken away, however alive it is; None if there is no such limit.
+        fence: Its fence; None if it changed hands while it was looked at.
+        slot: Which of the permits' slots it has.
+        entered_at: When it joined the line.
+    """
+
+    held_for: float
+    lease_left: float | None
+    ends_at: Instant | None
+    fence: int | None
+    slot: int
+    entered_at: Instant = Instant(0)
+
+    def falls_at(self, now: Instant) -> Instant:
+        """Return when it falls by itself, as far as that is known: at once if it is dead."""
+        if not self.is_alive:
+            return now
+        lease = [] if self.lease_left is None else [later(now, self.lease_left)]
+        limit = [] if self.ends_at is None else [self.ends_at]
+        return min(*lease, *limit, Instant(MAX_EXACT))
+
+
+class ExplainedWaiter(ExplainedEntry, frozen=True, kw_only=True):
+    """Somebody who waits.
+
+    Attributes:
+        place: How many are in front of it: 0 is next.
+        ticket: Its number in the line.
+        waited: For how many seconds.
+        estimate: In how many seconds it is likely to hold; None if there is nothing to tell it from, or it is dead.
+    """
+
+    place: int
+    ticket: int
+    waited: float
+    estimate: float | None
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Who holds a key, who waits for it, and how long that may take. Get it from ``await lock.explain()``.
+
+    It was read and nothing was changed: the dead are shown as dead, not dropped. All instants are the store's.
+
+    Attributes:
+        key: The key, as shown to people.
+        family: The family of the key; empty for plain text.
+        parts: The parts of the key.
+        at: When this was so.
+        kind: As what it is in use: mutex, semaphore, mode lock; empty if nobody holds it or waits for it.
+        permits: How many there are; None for no limit, or if it is not in use.
+        is_pinned: Whether an operator has set the permits, with ``resize``.
+        alone: Modes that are held by one at a time.
+        holders: Who holds it.
+        waiters: Who waits for it, from the front, as many as were asked for.
+        waiting: How many wait. If :attr:`more` is true, the most there can be.
+        more: Whether there are more waiters than are listed.
+        pace: How many seconds a hold took lately; 0 if none has ended since the line began.
+        estimate: In how many seconds a newcomer would be likely to hold. It is an estimate: everybody is taken to hold
+            for as long as others did lately. None if there is nothing to tell it from. On a lock with modes the
+            newcomer is one that shares with nobody.
+    """
+
+    key: str
+    family: str
+    parts: tuple[str, ...]
+    at: Instant
+    kind: str = ""
+    permits: int | None = None
+    is_pinned: bool = False
+    alone: tuple[str, ...] = ()
+    holders: tuple[ExplainedHolder, ...] = ()
+    waiters: tuple[ExplainedWaiter, ...] = ()
+    waiting: int = 0
+    more: bool = False
+    pace: float = 0.0
+    estimate: float | None = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON-shaped data: what ``standfast locks explain --json`` prints."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    def as_record(self) -> LockRecord:
+        """Return the same as a whole lock in one record, as a lock by hand is kept, by the ids of the entries."""
+        holders = tuple(LockHolder(each.entry, each.falls_at(self.at), each.fence or 0) for each in self.holders)
+        waiters = tuple(LockWaiter(each.entry) for each in self.waiters)
+        return LockRecord(holders, waiters, max((each.fence for each in holders), default=0), self.permits)
+
+    def as_text(self) -> str:
+        """Return it as text for people, on several lines: what ``standfast locks explain`` prints."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if not self.kind:
+            yield f"{one_line(self.key)} is free: nobody holds it and nobody waits for it"
+            return
+        yield f"{one_line(self.key)} is a {self.kind}{self._permits()}: {len(self.holders)} holding, {self._waiting()}"
+        if self.pace:
+            yield f"a hold took {length(self.pace)} lately"
+        yield self._newcomer()
+        for holder in self.holders:
+            yield from _holder_lines(holder)
+        for waiter in self.waiters:
+            yield from _waiter_lines(waiter)
+        if self.more:
+            yield f"and up to {self.waiting - len(self.waiters):,} more waiting"
+
+    def _permits(self) -> str:
+        if self.kind != "semaphore":
+            return ""
+        return f" of {self.permits} permits{' (set by an operator)' if self.is_pinned else ''}"
+
+    def _waiting(self) -> str:
+        return f"{'up to ' if self.more else ''}{self.waiting:,} waiting"
+
+    def _newcomer(self) -> str:
+        if self.estimate is None:
+            return "how long a newcomer would wait is not known yet"
+        if not self.estimate:
+            return "a newcomer would not have to wait"
+        return f"a newcomer would wait for about {length(self.estimate)}"
+
+
+class LineSummary(Struct, frozen=True, kw_only=True):
+    """A line that is in use, in short. Get them from ``space.lines()``.
+
+    Attributes:
+        key: The key, as shown to people.
+        family: The family of the key; empty for plain text.
+        parts: The parts of the key.
+        at: When this was so.
+        kind: As what it is in use.
+        permits: How many there are; None for no limit.
+        is_pinned: Whether an operator has set the permits.
+        holders: How many hold it, dead ones included.
+        waiting: How many wait for it at the most.
+        held_for: For how many seconds the one who holds it longest has done so; None if nobody holds it.
+    """
+
+    key: str
+    family: str
+    parts: tuple[str, ...]
+    at: Instant
+    kind: str
+    permits: int | None
+    is_pinned: bool
+    holders: int
+    waiting: int
+    held_for: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON-shaped data: what ``standfast locks list --json`` prints of it."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def _holder_lines(holder: ExplainedHolder) -> Iterator[str]:
+    yield f"holding: {_who(holder)}"
+    fence = "in transit" if holder.fence is None else str(holder.fence)
+    yield f"  for {length(holder.held_for)}, since {moment(holder.since)}, fence {fence}, slot {holder.slot}"
+    yield from _life_lines(holder)
+    if holder.lease_left is not None:
+        yield f"  lease: {length(holder.lease_left)} left if it is not renewed"
+    if holder.ends_at is not None:
+        yield f"  taken away at {moment(holder.ends_at)}"
+
+
+def _waiter_lines(waiter: ExplainedWaiter) -> Iterator[str]:
+    place = "next" if waiter.place == 0 else f"{waiter.place:,} in front"
+    estimate = "" if waiter.estimate is None else f", likely to hold in {length(waiter.estimate)}"
+    yield f"waiting, {place}: {_who(waiter)}"
+    yield f"  for {length(waiter.waited)}, since {moment(waiter.since)}, ticket {waiter.ticket}{estimate}"
+    yield from _life_lines(waiter)
+
+
+def _who(entry: ExplainedEntry) -> str:
+    mode = f", mode {one_line(entry.mode)}" if entry.mode else ""
+    weight = f", {entry.weight} permits" if entry.weight > 1 else ""
+    run = "" if entry.run is None else f"run {one_line(entry.run)}"
+    owner = one_line(entry.owner) if not run else "" if entry.owner == entry.run else f" ({one_line(entry.owner)})"
+    return f"{run}{owner}{mode}{weight}"
+
+
+def _life_lines(entry: ExplainedEntry) -> Iterator[str]:
+    if entry.note:
+        yield f"  note: {one_line(entry.note)}"
+    if entry.process is not None:
+        yield f"  process {entry.process} on {one_line(entry.host)}: {one_line(entry.program)}"
+    if not entry.is_alive:
+        yield "  dead: it is not heard of any more, and is dropped as soon as anybody waits for it"
+    yield f"  entry {one_line(entry.entry)}"
+
+
+def one_line(text: str) -> str:
+    """Return a text from a store as a terminal may show it: on one line, without control characters."""
+    return text if text.isprintable() else ascii(text)
+
+
+def length(seconds: float) -> str:
+    """Return a length of time as people write it, roughly."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for limit, size, unit in ((100, 1, "s"), (6_000, 60, "min"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 86_400:,.0f} days"
+
+
+def moment(instant: Instant) -> str:
+    """Return an instant as people read it, in UTC."""
+    try:
+        return datetime.fromtimestamp(instant / MICROSECONDS, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):  # nobody's clock says so, but a record may
+        return f"instant {instant}"
+
+
+# --- when those who wait are likely to hold: a pure guess from how long holds took lately --------------------------
+
+_NOW: Final = Instant(0)
+_MODE_OF_ITS_OWN: Final = "\0"
+
+
+def newcomer(rules: Rules, kind: str) -> Entry:
+    """Return an entry that has not come yet: with one permit, and where there are modes, sharing with nobody."""
+    mode = (*rules.alone, _MODE_OF_ITS_OWN)[0] if kind == "mode lock" else ""
+    return Entry("", "", Until(_NOW), _NOW, mode=mode)
+
+
+def remaining(pace: float, held_for: float, left: float | None) -> float:
+    """Return for how long a holder is likely to go on: until it has held as long as others did lately."""
+    likely = max(0.0, pace - held_for) if pace else inf
+    return likely if left is None else min(likely, max(0.0, left))
+
+
+def forecast(
+    rules: Rules, holders: Iterable[tuple[float, Holder]], waiters: Iterable[Entry], pace: float
+) -> Iterator[float | None]:
+    """Yield for each waiter in how many seconds it is likely to hold; None if that cannot be told.
+
+    Args:
+        rules: What may be held together.
+        holders: Who holds, each with the seconds that it will go on.
+        waiters: Who waits, in order. Nobody passes anybody.
+        pace: How long a hold takes; 0 if that is not known.
+    """
+    ends = [(end, number, holder) for number, (end, holder) in enumerate(holders)]
+    heapq.heapify(ends)
+    time, number = 0.0, len(ends)
+    for entry in waiters:
+        if not rules.ever_admit(entry):
+            yield None
+            continue
+        while not rules.admit((holder for _, _, holder in ends), entry):
+            time = max(time, heapq.heappop(ends)[0])
+        number += 1
+        takes = min(pace or inf, entry.max_hold or inf)
+        heapq.heappush(ends, (time + takes, number, Holder(entry, number, _NOW)))
+        yield None if time == inf else time
+
+
+# --- looking at lines without touching them: who holds, who waits, and which lines there are -----------------------
+
+LISTED: Final = 100
+"""How many waiters are listed, if nothing else is asked for."""
+
+MOST_LISTED: Final = 1_000
+"""The most that can be listed: the estimates of many who share take long to work out."""
+
+PAGE: Final = 100
+"""The most records that are read at once."""
+
+TRIES: Final = 4
+"""How often a line that moves while it is read is read again; the last time it is shown as it was seen."""
+
+
+async def explain(scope: Scope, address: tuple[str, ...], *, limit: int = LISTED) -> Explanation:
+    """Say who holds the line at an address and who waits in it."""
+    keys, listed = LineKeys(scope, address), _checked_limit(limit)
+    seen = await _look(scope, keys, listed)
+    for _ in range(TRIES - 1):
+        if seen.is_whole:
+            break
+        seen = await _look(scope, keys, listed)
+    return _explained(scope, keys, seen)
+
+
+async def lines(scope: Scope) -> AsyncIterator[LineSummary]:
+    """Yield every line that is in use, in the order of their keys."""
+    start: RecordKey | None
+    start, end = scope.key("line").within()
+    while start is not None:
+        page = await scope.scan(start, end, limit=PAGE)
+        for key, record in page.records.items():
+            yield _summary(LineKeys.of_head(scope, key), HEADS.decode(record.value), page.at)
+        start = page.more
+
+
+async def find_waiter(scope: Scope, keys: LineKeys, entry_id: str) -> Waiter | None:
+    """Return a waiter by its entry's id, however far back it is; None if it does not wait."""
+    async for waiter in _waiters(scope, keys, 0):
+        if waiter.entry.id == entry_id:
+            return waiter
+    return None
+
+
+async def stored_records(scope: Scope, address: tuple[str, ...], *, limit: int = LISTED) -> list[dict[str, Any]]:
+    """Return the records of a line as they are stored: its head, grants, presences and the first waiters."""
+    keys = LineKeys(scope, address)
+    seen = await _look(scope, keys, _checked_limit(limit))
+    wanted = [*seen.records, *(keys.ticket(waiter.ticket) for waiter in seen.waiters)]
+    records, _ = await _read_all(scope, wanted)
+    return [_shown(record) for record in records.values()]
+
+
+def _checked_limit(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= MOST_LISTED:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidLockArgumentError("limit", ascii(limit)[:40], f"it is a number from 0 to {MOST_LISTED:,}")
+    return limit
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    _, _, kind, *parts = record.key.parts
+    codecs: dict[str, Codec[Any]] = {"line": HEADS, "grant": GRANTS, "presence": PRESENCES, "ticket": WAITERS}
+    return {
+        "record": kind,
+        "parts": parts,
+        "version": record.version,
+        "expires_at": record.expires_at,
+        "value": msgspec.to_builtins(codecs[kind].decode(record.value)),
+    }
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+class _Seen(Struct, frozen=True):
+    """What was read of a line. ``is_whole``: nobody came or went meanwhile, so that all of it was so at once."""
+
+    at: Instant
+    head: Head | None = None
+    waiters: tuple[Waiter, ...] = ()
+    more: bool = False
+    records: dict[RecordKey, Record] = {}
+    is_whole: bool = True
+
+
+async def _look(scope: Scope, keys: LineKeys, limit: int) -> _Seen:
+    first = await scope.read(keys.head)
+    found = first.get(keys.head)
+    if found is None:
+        return _Seen(first.at)
+    head = HEADS.decode(found.value)
+    waiters = [waiter async for waiter in _waiters(scope, keys, head.front, limit + 1)]
+    shown = tuple(waiters[:limit])
+    entries = [*(holder.entry for holder in head.holders), *(waiter.entry for waiter in shown)]
+    wanted = [keys.head, *(keys.grant(holder.slot) for holder in head.holders)]
+    wanted += [keys.presence(name) for name in sorted(presences_of(entries))]
+    records, at = await _read_all(scope, wanted)
+    now = records.get(keys.head)
+    is_whole = now is not None and now.version == found.version
+    return _Seen(at, head, shown, len(waiters) > limit, records, is_whole)
+
+
+async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[RecordKey, Record], Instant]:
+    """Read any number of records; beyond what one read takes they are not one snapshot."""
+    records: dict[RecordKey, Record] = {}
+    at = Instant(0)
+    page = scope.at_most(PAGE)
+    for start in range(0, len(keys), page):
+        seen = await scope.read(*keys[start : start + page])
+        records |= seen.records
+        at = seen.at
+    return records, at
+
+
+async def _waiters(scope: Scope, keys: LineKeys, front: int, limit: int | None = None) -> AsyncIterator[Waiter]:
+    start: RecordKey | None
+    start, end = keys.tickets_from(front)
+    given = 0
+    while start is not None and given != limit:
+        page = await scope.scan(start, end, limit=PAGE if limit is None else min(PAGE, limit - given))
+        for record in page.records.values():
+            yield WAITERS.decode(record.value)
+        given += len(page.records)
+        start = page.more
+
+
+# --- telling -----------------------------------------------------------------------------------------------------
+
+
+def _summary(keys: LineKeys, head: Head, at: Instant) -> LineSummary:
+    oldest = min((holder.granted_at for holder in head.holders), default=None)
+    return LineSummary(
+        key=keys.name,
+        family=keys.address[1],
+        parts=keys.address[2:],
+        at=at,
+        kind=head.kind,
+        permits=head.rules.permits,
+        is_pinned=head.pinned,
+        holders=len(head.holders),
+        waiting=head.next_ticket - head.front,
+        held_for=None if oldest is None else seconds_between(oldest, at),
+    )
+
+
+def _explained(scope: Scope, keys: LineKeys, seen: _Seen) -> Explanation:
+    head = seen.head
+    if head is None:
+        return Explanation(key=keys.name, family=keys.address[1], parts=keys.address[2:], at=seen.at)
+    lives = _Lives(scope, keys, seen)
+    holding = {holder.entry.id for holder in head.holders}
+    waiters = [waiter for waiter in seen.waiters if waiter.entry.id not in holding]
+    estimates = _estimates(head, lives, [waiter.entry for waiter in waiters])
+    rest = max(0, head.next_ticket - waiters[-1].ticket - 1) if waiters else head.next_ticket - head.front
+    return Explanation(
+        key=keys.name,
+        family=keys.address[1],
+        parts=keys.address[2:],
+        at=seen.at,
+        kind=head.kind,
+        permits=head.rules.permits,
+        is_pinned=head.pinned,
+        alone=head.rules.alone,
+        holders=tuple(lives.holder(each) for each in head.holders),
+        waiters=tuple(lives.waiter(each, place, estimates[place]) for place, each in enumerate(waiters)),
+        waiting=len(waiters) + (rest if seen.more else 0),
+        more=seen.more,
+        pace=head.pace,
+        estimate=_for_newcomer(estimates[-1], head, rest if seen.more else 0),
+    )
+
+
+def _estimates(head: Head, lives: _Lives, waiters: Sequence[Entry]) -> list[float | None]:
+    """Return the estimate of each waiter, and last that of a newcomer. The dead are in nobody's way."""
+    holders = [
+        (remaining(head.pace, lives.since(each.granted_at), lives.until(each.ends_at)), each)
+        for each in head.holders
+        if lives.is_alive(each.entry)
+    ]
+    living = [lives.is_alive(entry) for entry in waiters]
+    standing = [entry for entry, is_alive in zip(waiters, living, strict=True) if is_alive]
+    found = forecast(head.rules, holders, (*standing, newcomer(head.rules, head.kind)), head.pace)
+    return list(_spread(found, (*living, True)))
+
+
+def _spread(found: Iterator[float | None], living: Iterable[bool]) -> Iterator[float | None]:
+    for is_alive in living:
+        yield next(found) if is_alive else None
+
+
+def _for_newcomer(estimate: float | None, head: Head, unseen: int) -> float | None:
+    """Return what a newcomer waits for, those included who were not looked at."""
+    if not unseen:
+        return estimate
+    return None if estimate is None or not head.pace else estimate + unseen * head.pace / (head.rules.permits or 1)
+
+
+class _Lives:
+    """Who of those in a line is alive, by what was read."""
+
+    def __init__(self, scope: Scope, keys: LineKeys, seen: _Seen) -> None:
+        self._scope, self._keys, self._seen = scope, keys, seen
+
+    def since(self, instant: Instant) -> float:
+        return seconds_between(instant, self._seen.at)
+
+    def until(self, instant: Instant | None) -> float | None:
+        return None if instant is None else seconds_between(self._seen.at, instant)
+
+    def _presence(self, entry: Entry) -> Record | None:
+        if not isinstance(entry.anchor, Attended):
+            return None
+        return self._seen.records.get(self._keys.presence(entry.anchor.presence))
+
+    def is_alive(self, entry: Entry) -> bool:
+        if isinstance(entry.anchor, Attended):
+            record = self._presence(entry)
+            return record is not None and not self._scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+        return not isinstance(entry.anchor, Until) or entry.anchor.at > self._seen.at
+
+    def _lease_left(self, entry: Entry) -> float | None:
+        if not self.is_alive(entry):
+            return None
+        record = self._presence(entry)
+        expires_at = None if record is None else record.expires_at
+        return self.until(entry.anchor.at if isinstance(entry.anchor, Until) else expires_at)
+
+    def _fence(self, holder: Holder) -> int | None:
+        grant = self._seen.records.get(self._keys.grant(holder.slot))
+        if grant is None or GRANTS.decode(grant.value).entry != holder.entry.id:
+            return None
+        return grant.version
+
+    def holder(self, holder: Holder) -> ExplainedHolder:
+        return ExplainedHolder(
+            **self._described(holder.entry),
+            since=holder.granted_at,
+            held_for=self.since(holder.granted_at),
+            lease_left=self._lease_left(holder.entry),
+            ends_at=holder.ends_at,
+            fence=self._fence(holder),
+            slot=holder.slot,
+            entered_at=holder.entry.entered_at,
+        )
+
+    def waiter(self, waiter: Waiter, place: int, estimate: float | None) -> ExplainedWaiter:
+        return ExplainedWaiter(
+            **self._described(waiter.entry),
+            since=waiter.entry.entered_at,
+            place=place,
+            ticket=waiter.ticket,
+            waited=self.since(waiter.entry.entered_at),
+            estimate=estimate,
+        )
+
+    def _described(self, entry: Entry) -> dict[str, Any]:
+        record = self._presence(entry)
+        here = PresenceRecord(0, "", "", 0.0) if record is None else PRESENCES.decode(record.value)
+        return {
+            "entry": entry.id,
+            "owner": entry.owner,
+            "note": entry.note,
+            "mode": entry.mode,
+            "weight": entry.weight,
+            "is_alive": self.is_alive(entry),
+            "process": None if record is None else here.process,
+            "host": here.host,
+            "program": here.program,
+            "run": run_of(entry),
+        }
+
+
+# --- turning somebody out of a line, as an operator: a holder by force, or a waiter --------------------------------
+#
+# A waiter that finds itself gone asks again, since it may have been taken for dead by mistake. So one that is turned
+# out on purpose finds a note, which is there before it is gone, and is woken when it is.
+
+NOTED_FOR: Final = 86_400.0
+"""For how many seconds the note stays: longer than a process sleeps that is still to find it."""
+
+_NOTE: Final = b"1:true"
+
+
+def _note_key(scope: Scope, entry_id: str) -> RecordKey:
+    return scope.key("turned-out", entry_id)
+
+
+def entry_of(scope: Scope, key: RecordKey) -> str | None:
+    """Return the entry that a note is about; None if it is no note."""
+    return key.parts[-1] if key.startswith(scope.key("turned-out")) else None
+
+
+async def turn_out(scope: Scope, line: LocalLine, site: Site, entry_id: str, *, only_waiting: bool = False) -> bool:
+    """Take an entry out of a line for good; tell whether it was there, and waiting if that is asked for."""
+    keys = line.driver.keys
+    holder = (await line.look()).line.holder(entry_id)
+    waiter = None if holder is not None else await find_waiter(scope, keys, entry_id)
+    if waiter is not None:
+        await _note(scope, entry_id)
+    slot, ticket = None if holder is None else holder.slot, None if waiter is None else waiter.ticket
+    leave = Leave(entry_id, slot, ticket, by_force=True, only_waiting=only_waiting)
+    answer = (await line.driver.ask(leave, site)).answer
+    if not isinstance(answer, Left):
+        return False
+    if answer.was_waiting and waiter is not None:
+        await _note(scope, entry_id, [keys.presence(name) for name in presences_of([waiter.entry])])
+    return answer.was_waiting or (answer.was_holding and not only_waiting)
+
+
+async def was_turned_out(scope: Scope, entry_id: str) -> bool:
+    """Tell whether a waiter that is gone was turned out on purpose."""
+    key = _note_key(scope, entry_id)
+    return (await scope.read(key)).get(key) is not None
+
+
+async def _note(scope: Scope, entry_id: str, tell: Iterable[RecordKey] = ()) -> None:
+    key = _note_key(scope, entry_id)
+    wakes = tuple(Wake(presence, key) for presence in tell)
+
+    def decide(seen: Snapshot) -> Decision[None]:
+        put = Put(key, _NOTE, seen.version(key), expires_at=later(seen.at, NOTED_FOR))
+        return Decision(None, (put,), wake=wakes)
+
+    await scope.update([key], decide)

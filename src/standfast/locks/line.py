@@ -1,0 +1,296 @@
+"""The line: one pure algebra under every durable lock.
+
+A line has holders and waiters. Only the front waiter may take a free permit; whatever becomes free goes to the front,
+as far as it fits, and to nobody behind it. Mutex, semaphore, read/write lock and mode lock differ only in their
+:class:`Rules`.
+
+Functions take a :class:`Line` and return another together with what happened. They read no clock and do no I/O: time
+comes as an argument, and what is dead is told by a function. So the same code is model-checked, simulated and run.
+
+One step of a line is always the same: :func:`sweep` the dead away, :func:`advance` the front, then answer requests
+with :func:`enter`, :func:`renew`, :func:`leave` and :func:`resize`, advancing after each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from msgspec import Meta, Struct, structs
+
+from standfast.clock import Instant, later
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Alive: TypeAlias = "Callable[[Entry], bool]"
+
+
+# --- who stands in a line, and for how long they count as alive ----------------------------------------------------
+
+
+class Until(Struct, frozen=True, tag="until", tag_field="kind", gc=False):
+    """Alive until an instant of the store's time: a lease. At that instant it is over."""
+
+    at: Instant
+
+
+class Attended(Struct, frozen=True, tag="presence", tag_field="kind", gc=False):
+    """Alive as long as the presence is: the heartbeat of one process, shared by everything that it holds."""
+
+    presence: str
+
+
+class OfRun(Struct, frozen=True, tag="run", tag_field="kind", gc=False):
+    """Alive until that run has ended, however long it sleeps. Never judged by time."""
+
+    run: str
+
+
+Anchor: TypeAlias = Until | Attended | OfRun
+"""How long an entry lives: exactly one of a lease, a presence, or a run."""
+
+
+class Entry(Struct, frozen=True, omit_defaults=True):
+    """One acquisition: who wants what, since when.
+
+    Attributes:
+        id: Unique to this acquisition; asking again with the same id is the same acquisition.
+        owner: Who waits for whom, in the eyes of deadlock detection.
+        anchor: How long this entry counts as alive.
+        entered_at: When it joined the line, by the store's time; of some, when they first did.
+        mode: Entries of one mode share; entries of different modes exclude each other.
+        weight: How many permits it takes.
+        woken: Whether a permit is handed over to it directly; otherwise it asks again and takes it itself.
+        max_hold: Seconds after the grant at which it is taken away, however alive its owner is.
+        note: What its owner says about it, for people.
+    """
+
+    id: str
+    owner: str
+    anchor: Anchor
+    entered_at: Instant
+    mode: str = ""
+    weight: Annotated[int, Meta(ge=1)] = 1
+    woken: bool = True
+    max_hold: float | None = None
+    note: str = ""
+
+
+class Holder(Struct, frozen=True, omit_defaults=True):
+    """An entry that has its permits. Its grant is the record of its slot, and that record's version is its fence."""
+
+    entry: Entry
+    slot: int
+    granted_at: Instant
+    ends_at: Instant | None = None
+
+
+class Waiter(Struct, frozen=True, omit_defaults=True):
+    """An entry that waits. Tickets grow in the order of the commits that enqueued them."""
+
+    entry: Entry
+    ticket: int
+
+
+# --- the line: one pure algebra under every durable lock -----------------------------------------------------------
+
+UNLIMITED: Final = None
+"""As a number of permits: as many as fit by mode alone."""
+
+
+MOST_HOLDERS: Final = 400
+"""The most that hold at a time, whatever the permits: they share one record. Others wait until one of them leaves."""
+
+
+class Rules(Struct, frozen=True, omit_defaults=True):
+    """What may be held together.
+
+    Attributes:
+        permits: The most weight that may be held at once; :data:`UNLIMITED` for no limit.
+        alone: Modes that exclude everything, their own kind included.
+    """
+
+    permits: int | None = 1
+    alone: tuple[str, ...] = ()
+
+    def admit(self, holders: Iterable[Holder], entry: Entry) -> bool:
+        """Tell whether ``entry`` may hold together with ``holders``."""
+        taken = count = 0
+        for holder in holders:
+            other = holder.entry
+            if other.mode != entry.mode or other.mode in self.alone:
+                return False
+            taken += other.weight
+            count += 1
+        if count >= MOST_HOLDERS:
+            return False
+        return self.permits is None or taken + entry.weight <= self.permits
+
+    def is_full(self, holders: Iterable[Holder]) -> bool:
+        """Tell whether nobody at all can hold together with ``holders``, however little it wants."""
+        return self.permits is not None and sum([holder.entry.weight for holder in holders]) >= self.permits
+
+    def ever_admit(self, entry: Entry) -> bool:
+        """Tell whether ``entry`` could hold if nobody else did."""
+        return self.permits is None or entry.weight <= self.permits
+
+
+class Line(Struct, frozen=True):
+    """A line as far as it is in sight: all holders, and the waiters at the front.
+
+    Attributes:
+        rules: What may be held together.
+        holders: Everyone who holds, in order of their grants.
+        waiters: Those in sight, in order of their tickets.
+        next_ticket: The ticket of the next one to join.
+        horizon: Every waiter with a smaller ticket is in sight; others may be out of sight, though some that are known
+            or have just joined may be listed. None: all are in sight. Nobody is granted past those out of sight.
+    """
+
+    rules: Rules
+    holders: tuple[Holder, ...] = ()
+    waiters: tuple[Waiter, ...] = ()
+    next_ticket: int = 0
+    horizon: int | None = None
+
+    @property
+    def front(self) -> int:
+        """The smallest ticket that a waiter may have; :attr:`next_ticket` means that nobody waits."""
+        first = self.waiters[0].ticket if self.waiters else self.next_ticket
+        return first if self.horizon is None else min(first, self.horizon)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the front is out of sight: another look is needed before anybody can move up."""
+        return self.horizon is not None and self.front == self.horizon
+
+    def holder(self, entry_id: str) -> Holder | None:
+        """Return the holder with that id."""
+        return next((holder for holder in self.holders if holder.entry.id == entry_id), None)
+
+    def waiter(self, entry_id: str) -> Waiter | None:
+        """Return the waiter with that id, if it is in sight."""
+        return next((waiter for waiter in self.waiters if waiter.entry.id == entry_id), None)
+
+    def place(self, ticket: int) -> int:
+        """Count those in front of a ticket: 0 is next. Past the horizon it is the most there can be."""
+        horizon = ticket if self.horizon is None else self.horizon
+        seen = sum(waiter.ticket < min(ticket, horizon) for waiter in self.waiters)
+        return seen + max(0, ticket - horizon)
+
+
+class Granted(Struct, frozen=True):
+    """The entry holds its permits."""
+
+    holder: Holder
+
+
+class Waiting(Struct, frozen=True):
+    """The entry waits. ``place`` counts those in front of it: 0 is next."""
+
+    ticket: int
+    place: int
+
+
+class TooHeavy(Struct, frozen=True):
+    """The entry needs more permits than there are, so waiting would never end. It is not in the line."""
+
+    permits: int
+
+
+def sweep(line: Line, now: Instant, alive: Alive) -> Line:
+    """Drop every holder and waiter that is dead or over its time, all at once."""
+    holders = tuple(
+        holder for holder in line.holders if alive(holder.entry) and (holder.ends_at is None or holder.ends_at > now)
+    )
+    waiters = tuple(waiter for waiter in line.waiters if alive(waiter.entry))
+    if len(holders) == len(line.holders) and len(waiters) == len(line.waiters):
+        return line
+    return structs.replace(line, holders=holders, waiters=waiters)
+
+
+def advance(line: Line, now: Instant) -> Line:
+    """Hand what is free to the front of the line, as far as it fits.
+
+    It stops at the first waiter that does not fit, so a heavy one is never starved by light ones behind it, at the
+    first that wants to take its permit itself, and at the horizon. A front that can never fit, because permits were
+    taken away while it waited, is turned away: it would hold up everyone. Its owner asks again and is told.
+    """
+    first, reach = 0, line.next_ticket if line.horizon is None else line.horizon
+    holders = line.holders
+    for waiter in line.waiters:
+        if waiter.ticket >= reach:
+            break
+        if line.rules.ever_admit(waiter.entry):
+            if not waiter.entry.woken or not line.rules.admit(holders, waiter.entry):
+                break
+            holders = (*holders, _grant(waiter.entry, holders, now))
+        first += 1
+    return structs.replace(line, holders=holders, waiters=line.waiters[first:]) if first else line
+
+
+def enter(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiting | TooHeavy]:
+    """Let ``entry`` take its permits if nobody waits in front of it and they are free; else let it wait.
+
+    Asking again with the same id changes nothing but the anchor: a holder keeps its grant, a waiter its place.
+    """
+    renewed, granted = renew(line, entry.id, entry.anchor)
+    if granted is not None:
+        return renewed, granted
+    if line.rules.permits is not None and not line.rules.ever_admit(entry):
+        return leave(line, entry.id), TooHeavy(line.rules.permits)
+    present = line.waiter(entry.id)
+    if present is not None:
+        return _ask_again(line, present, entry, now)
+    if line.front == line.next_ticket and line.rules.admit(line.holders, entry):
+        return _take(line, entry, now)
+    waiter = Waiter(entry, line.next_ticket)
+    queued = structs.replace(line, waiters=(*line.waiters, waiter), next_ticket=line.next_ticket + 1)
+    return queued, Waiting(waiter.ticket, line.place(waiter.ticket))
+
+
+def renew(line: Line, entry_id: str, anchor: Anchor) -> tuple[Line, Granted | None]:
+    """Give a holder another anchor. It keeps its grant; one who does not hold gets nothing, not even a place.
+
+    Sweep first: a lease that is over is not renewed, whether or not anyone has taken its permit.
+    """
+    present = line.holder(entry_id)
+    if present is None:
+        return line, None
+    holder = structs.replace(present, entry=structs.replace(present.entry, anchor=anchor))
+    holders = tuple(holder if each is present else each for each in line.holders)
+    return structs.replace(line, holders=holders), Granted(holder)
+
+
+def leave(line: Line, entry_id: str) -> Line:
+    """Take an entry out, whether it holds or waits. Leaving twice, or without being there, changes nothing."""
+    holders = tuple(holder for holder in line.holders if holder.entry.id != entry_id)
+    waiters = tuple(waiter for waiter in line.waiters if waiter.entry.id != entry_id)
+    if len(holders) == len(line.holders) and len(waiters) == len(line.waiters):
+        return line
+    return structs.replace(line, holders=holders, waiters=waiters)
+
+
+def resize(line: Line, permits: int | None) -> Line:
+    """Change the number of permits. Nobody who holds is turned out; fewer permits only stop new grants."""
+    return structs.replace(line, rules=structs.replace(line.rules, permits=permits))
+
+
+def _ask_again(line: Line, present: Waiter, entry: Entry, now: Instant) -> tuple[Line, Granted | Waiting]:
+    waiter = structs.replace(present, entry=structs.replace(present.entry, anchor=entry.anchor, woken=entry.woken))
+    if line.front == waiter.ticket and line.rules.admit(line.holders, waiter.entry):
+        return _take(structs.replace(line, waiters=line.waiters[1:]), waiter.entry, now)
+    waiters = tuple(waiter if each is present else each for each in line.waiters)
+    return structs.replace(line, waiters=waiters), Waiting(waiter.ticket, line.place(waiter.ticket))
+
+
+def _take(line: Line, entry: Entry, now: Instant) -> tuple[Line, Granted]:
+    holder = _grant(entry, line.holders, now)
+    return structs.replace(line, holders=(*line.holders, holder)), Granted(holder)
+
+
+def _grant(entry: Entry, holders: tuple[Holder, ...], now: Instant) -> Holder:
+    taken = {holder.slot for holder in holders}
+    slot = next(slot for slot in range(len(holders) + 1) if slot not in taken)
+    ends_at = None if entry.max_hold is None else later(now, entry.max_hold)
+    return Holder(entry, slot, now, ends_at)

@@ -1,0 +1,622 @@
+"""Driving one line: the requests of one process on one key, folded in order and committed once.
+
+A step names the keys that it will need before it is taken, from what was last seen of the line. When somebody else
+moved the line meanwhile, the step finds that it lacks some, changes nothing, and is taken again with those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, cast, final
+
+from msgspec import Struct
+
+from standfast.clock import Instant
+from standfast.errors import StoreBusyError
+from standfast.keys import RecordKey
+from standfast.locks.line import Attended, Holder, Line, Rules
+from standfast.locks.line_records import (
+    WINDOW,
+    Answer,
+    Enter,
+    Facts,
+    Head,
+    Leave,
+    Poke,
+    Renew,
+    Request,
+    Site,
+    View,
+    along_of,
+    run_of,
+)
+from standfast.locks.line_step import Asked, Step, decide_step
+from standfast.stores.group_commit import verdict_of
+from standfast.stores.protocol import Decided
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from standfast.clock import Clock
+    from standfast.locks.heartbeat import Presence
+    from standfast.locks.line import Entry
+    from standfast.locks.line_records import LineKeys
+    from standfast.locks.line_step import Outcome
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Capabilities
+
+
+# --- guessing which records a step of a line will need, from what was last seen of it ------------------------------
+#
+# A guess that is wrong costs a round trip, and so does one that is right but wide: each record that a step is given is
+# one more that others may change meanwhile.
+
+FEW_SLOTS: Final = 8
+"""Of how many slots the grants are read in any case."""
+
+FEW_TICKETS: Final = 8
+"""By how many tickets a queue may have grown, where a step that lacks one costs a whole turn at the store."""
+
+_EMPTY: Final = Head("", "", Rules())
+
+
+@final
+class Guess:
+    """What was last seen of one line, and the keys that a step of it will need unless it has moved since.
+
+    Args:
+        keys: The line's records.
+        most: The most keys of one step.
+        limits: Of the store: a server refuses a step in one round trip, whether or not it lacks keys, and compares all
+            that it is given; others decide in their turn.
+
+    Attributes:
+        is_crowded: A guess was wrong since the line was last empty.
+    """
+
+    __slots__ = ("_head", "_keys", "_most", "_next_runs", "_spare", "is_crowded")
+
+    def __init__(self, keys: LineKeys, most: int, limits: Capabilities) -> None:
+        self._keys, self._most = keys, most
+        self._spare: Final = 1 if limits.reach == "network" else FEW_TICKETS
+        self._head: Head = _EMPTY
+        self._next_runs: tuple[str, ...] = ()
+        self.is_crowded = False
+
+    def remember(self, line: Line) -> None:
+        """Keep in mind how the line was seen."""
+        is_empty = not line.holders and line.front == line.next_ticket
+        self._head = _EMPTY if is_empty else Head("", "", line.rules, line.holders, line.front, line.next_ticket)
+        self._next_runs = tuple([run for each in line.waiters[:FEW_SLOTS] if (run := run_of(each.entry)) is not None])
+
+    def wants_look(self, requests: Sequence[Request]) -> bool:
+        """Tell whether it is worth a look before joining: not a queue, where one's own ticket is all that is needed."""
+        return self.is_crowded and not _is_queue(self._head) and any(isinstance(each, Enter) for each in requests)
+
+    def within(self, needed: frozenset[RecordKey], likely: frozenset[RecordKey]) -> frozenset[RecordKey]:
+        """Return all of these keys, if a step can have so many; else those that are needed."""
+        keys = needed | likely
+        return keys if len(keys) <= self._most else needed
+
+    def sure(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
+        """Return the keys that the requests name."""
+        keys = {self._keys.head}
+        for request in requests:
+            keys.update(brought_by(request))
+            if isinstance(request, Leave | Renew) and request.slot is not None:
+                keys.add(self._keys.grant(request.slot))
+            if isinstance(request, Enter | Leave) and request.ticket is not None:
+                keys.add(self._keys.ticket(request.ticket))
+        return frozenset(keys)
+
+    def likely(self, requests: Sequence[Request], head: Head | None = None, slack: int = 1) -> frozenset[RecordKey]:
+        """Return the keys that a step will need unless the line has moved since ``head`` was seen."""
+        head = self._head if head is None else head
+        if len(requests) == 1 and _is_queue(head) and _goes_the_short_way(requests[0]):
+            return self._for_queue(requests[0], head, slack)
+        front, last = head.front, head.next_ticket
+        entering = sum(type(each) is Enter for each in requests)
+        tickets: set[int] = set()
+        if last > front or entering > 1 or (entering and head.holders) or self.is_crowded:
+            tickets = {*range(front, min(front + WINDOW, last + slack)), *range(last, last + entering + slack)}
+        slots = range(min(len(head.holders) + entering, FEW_SLOTS))
+        runs, keys = self._next_runs[: len(requests)], self._keys
+        return frozenset((*map(keys.ticket, tickets), *map(keys.grant, slots), *map(keys.ready, runs)))
+
+    def _for_queue(self, request: Request, head: Head, slack: int) -> frozenset[RecordKey]:
+        """Return the keys for joining a queue, or for handing over to the first in it."""
+        keys, front, last = self._keys, head.front, head.next_ticket
+        if isinstance(request, Enter):
+            tickets = map(keys.ticket, range(last, last + max(slack, self._spare)))
+            return frozenset(tickets if last > front else (*tickets, keys.grant(0)))  # it may well be empty by now
+        return frozenset((keys.ticket(front),) if last > front or self.is_crowded else ())
+
+    def near(self, tickets: Collection[int]) -> frozenset[RecordKey]:
+        """Return the keys that tell what has become of these tickets, and who comes next."""
+        keys, head = self._keys, self._head
+        near = {head.front, head.next_ticket, *tickets, *[ticket + 1 for ticket in tickets]}
+        slots = range(max(1, min(len(head.holders), FEW_SLOTS)))
+        return frozenset((keys.head, *map(keys.ticket, near), *map(keys.grant, slots)))
+
+
+def _is_queue(head: Head) -> bool:
+    """Tell whether a line was full when it was last seen, with holders who live by their presence."""
+    return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is Attended for each in head.holders)
+
+
+def _goes_the_short_way(request: Request) -> bool:
+    return isinstance(request, Enter | Leave) and request.ticket is None
+
+
+def brought_by(request: Request) -> Iterator[RecordKey]:
+    """Yield the keys that a request names besides those of the line."""
+    if isinstance(request, Enter | Leave) and request.marker is not None:
+        yield request.marker
+    along = along_of(request)
+    if along is not None:
+        yield from along.keys
+
+
+# --- driving one line: the requests of one process on one key, folded in order and committed once ------------------
+
+MOST_AT_ONCE: Final = 16
+"""The most requests on one line that are folded into one step, so that its keys fit into one commit."""
+
+SLACK: Final = 24
+"""By how many tickets a line may move on between two tries of a step before the second fails like the first."""
+
+MOST_KEYS: Final = 100
+"""The most keys of one step, unless the store takes fewer in one commit."""
+
+KEYS_EACH: Final = 4
+"""How many keys of the line a request needs at the most: its ticket and its marker, a grant, and a run to tell."""
+
+MOST_FENCES: Final = 40
+"""The most fences that are read in one look; the rest follows in the next."""
+
+TRIES: Final = 50
+
+
+_NO_SITE: Final = Site("", Rules())
+
+
+class Sight(Struct, frozen=True):
+    """A line as it was seen, with nothing left uncommitted.
+
+    Attributes:
+        line: What was in sight of it.
+        life: Which life of the line it was.
+        fences: The fence of each holder that this process asked about.
+        at: When, by the store's time.
+        asked_at: When, by this process's clock, before it was asked for.
+        versions: Of everything that the step has put.
+    """
+
+    line: Line
+    life: str
+    fences: dict[str, int]
+    at: Instant
+    asked_at: Instant
+    versions: dict[RecordKey, int] = {}
+
+
+class Answered(Struct, frozen=True):
+    """The answer to one request, and the line it left behind."""
+
+    answer: Answer
+    sight: Sight
+
+
+class _Queued(Struct, frozen=True):
+    """A request that waits for its step."""
+
+    request: Request
+    site: Site
+    answer: asyncio.Future[Answered]
+
+    def settle(self, answered: Answered | Exception) -> None:
+        """Tell whoever waits for the answer."""
+        if self.answer.done():
+            return
+        if isinstance(answered, Exception):
+            self.answer.set_exception(answered)
+            self.answer.exception()  # nobody may be waiting for it any more
+        else:
+            self.answer.set_result(answered)
+
+
+@final
+class LineDriver:
+    """All requests of one process on one line.
+
+    Args:
+        scope: Where the line lies.
+        keys: Its records.
+        clock: The process's own clock.
+        interest: The entries whose fences are to be told when they hold.
+        seen: Called with what each step left behind, once it is durable.
+    """
+
+    def __init__(
+        self, scope: Scope, keys: LineKeys, clock: Clock, interest: Collection[str], seen: Callable[[Sight], None]
+    ) -> None:
+        self._scope, self._clock, self._interest, self._seen = scope, clock, interest, seen
+        self.keys: Final = keys
+        self._queue: Final[deque[_Queued]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._is_busy = False
+        self._lives = 0
+        self.dead: set[str] = set()
+        self.disagreement: Head | None = None
+        limits = scope.store.capabilities
+        self._most: Final = min(MOST_KEYS, limits.max_changes)
+        self._guess: Final = Guess(keys, self._most, limits)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked of the line at the moment."""
+        return self._running is None and not self._is_busy
+
+    def ask(self, request: Request, site: Site) -> asyncio.Future[Answered]:
+        """Put a request to the line. Requests are answered in the order of the calls, also if nobody waits for it."""
+        asked = _Queued(request, site, asyncio.get_running_loop().create_future())
+        self._queue.append(asked)
+        self._go_on()
+        return asked.answer
+
+    async def do(self, request: Request, site: Site) -> Answered:
+        """Ask, and wait for the answer. If the line is idle, the step is taken right here, without a task for it.
+
+        A caller that is cancelled cannot tell whether the request was answered; it asks to leave.
+        """
+        if self._running is not None or self._is_busy or self._queue:
+            return await self.ask(request, site)
+        self._is_busy = True
+        try:
+            sight, [outcome] = await self._advance((request,), site)
+        finally:
+            self._is_busy = False
+            self._go_on()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Answered(outcome, sight)
+
+    def _go_on(self) -> None:
+        if self._queue and self._running is None and not self._is_busy:
+            running = asyncio.get_running_loop().create_task(self._run())
+            self._running = None if running.done() else running  # an eager task may be over by now
+
+    async def finish(self) -> None:
+        """Wait until everything that was asked is answered."""
+        while self._running is not None or self._is_busy:
+            await (asyncio.sleep(0) if self._running is None else asyncio.wait({self._running}))
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                await self._serve(self._take())
+        finally:
+            self._running = None
+
+    def _take(self) -> list[_Queued]:
+        """Take what can share a step: requests that agree about what the line is, as far as their keys fit."""
+        queue, taken = self._queue, [self._queue.popleft()]
+        brought, room = set(brought_by(taken[0].request)), self._most - WINDOW - 2
+        while queue and len(taken) < MOST_AT_ONCE and queue[0].site == taken[0].site:
+            brought.update(brought_by(queue[0].request))
+            if len(brought) + KEYS_EACH * (len(taken) + 1) > room:
+                break
+            taken.append(queue.popleft())
+        return taken
+
+    async def _serve(self, some: list[_Queued]) -> None:
+        while some:
+            try:
+                sight, outcomes = await self._advance([each.request for each in some], some[0].site)
+            except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
+                for each in some:
+                    each.settle(problem)
+                return
+            for each, outcome in zip(some, outcomes, strict=False):  # those who are left need another step
+                each.settle(outcome if isinstance(outcome, Exception) else Answered(outcome, sight))
+            some = some[len(outcomes) :]
+
+    async def _advance(self, requests: Sequence[Request], site: Site) -> tuple[Sight, tuple[Outcome, ...]]:
+        dead = frozenset(self.dead)
+        sight, outcomes = await self._step(requests, site)
+        self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.holders)
+        while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
+            sight = await self._look_further(sight, site, dead)
+        return sight, outcomes
+
+    async def _look_further(self, sight: Sight, site: Site, dead: frozenset[str]) -> Sight:
+        """Find the first who still waits behind all those who are gone, and let it move up."""
+        start, end = self.keys.tickets_from(sight.line.front)
+        page = await self._scope.scan(start, end, limit=1)
+        first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
+        front = min(first, sight.line.next_ticket)
+        moved, _ = await self._step([Poke()], site, Facts(dead=dead, life=sight.life, front=front))
+        return moved
+
+    async def look(self, also: Collection[str] = ()) -> Sight:
+        """Read the line; nothing is written, and nothing is waited for but the store.
+
+        ``also`` are further entries whose fences are to be told.
+        """
+        keys = frozenset((self.keys.head, *self._guess.likely(())))
+        most = min(MOST_FENCES, self._most - WINDOW - FEW_SLOTS - 4)
+        while True:
+            asked_at = self._clock.elapsed()
+            seen = await self._scope.read(*keys)
+            view = View(self.keys, seen, keys, _NO_SITE, Facts())
+            ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
+            ours.sort(key=lambda holder: holder.entry.id not in also)
+            fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
+            if not view.missing:
+                self._guess.remember(view.line)
+                return Sight(view.line, view.head.life, fences, seen.at, asked_at)
+            keys = frozenset((self.keys.head, *view.missing, *self._guess.likely((), view.head)))
+
+    async def glance(self, waiting: Mapping[str, int]) -> Sight:
+        """Read what a hint may be about, mostly in one round trip: who holds, and the tickets of ``waiting``.
+
+        Whoever stands in front of them, and was not looked at, is out of sight.
+        """
+        keys = self._guess.near(waiting.values())
+        asked_at = self._clock.elapsed()
+        seen = await self._scope.read(*keys)
+        view = View(self.keys, seen, keys, _NO_SITE, Facts())
+        holders = {holder.entry.id: holder for holder in view.head.holders}
+        ours = [holder for holder in view.head.holders if holder.entry.id in self._interest]
+        stands = {waiter.entry.id for ticket in waiting.values() if (waiter := view.waiter_at(ticket)) is not None}
+        if not holders.keys() | stands >= waiting.keys() or not keys.issuperset(
+            [self.keys.grant(holder.slot) for holder in ours]
+        ):
+            return await self.look()
+        line = view.in_sight()
+        self._guess.remember(line)
+        fences = {holder.entry.id: view.fence_of(holder) for holder in ours}
+        return Sight(line, view.head.life, fences, seen.at, asked_at)
+
+    # --- one step ------------------------------------------------------------------------------------------------
+
+    async def _step(
+        self, requests: Sequence[Request], site: Site, known: Facts | None = None
+    ) -> tuple[Sight, tuple[Outcome, ...]]:
+        """Answer requests, from the first to as far as one commit takes them."""
+        known = known or Facts()
+        dead = known.dead | self.dead
+        tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
+        self._lives += 1
+        facts = Facts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
+        if self._guess.wants_look(requests):
+            await self.look()
+        limits = self._scope.store.capabilities
+        needed = self._guess.sure(requests)
+        keys = self._guess.within(needed, self._guess.likely(requests))
+        for _ in range(TRIES):
+            asked_at = self._clock.elapsed()
+            try:
+                asked = Asked(self.keys, requests, site, keys, facts, self._interest, self._scope.presence, limits)
+                decided = await self._scope.update(tuple(keys), partial(decide_step, asked))
+            except asyncio.CancelledError as cancelled:
+                self._learn_from(cancelled, asked_at)
+                raise
+            found = decided.answer
+            if not found.missing:
+                self.dead -= dead
+                return self._finish(decided, asked_at), found.outcomes
+            self._guess.is_crowded = True  # from now on it is worth a look before joining
+            needed |= found.missing
+            keys = self._guess.within(needed, self._guess.likely(requests, found.head, SLACK))
+            if len(keys) > self._most and len(requests) > 1:
+                requests = requests[: len(requests) // 2]
+                needed = self._guess.sure(requests)
+                keys = needed = self._guess.within(needed, self._guess.likely(requests, found.head))
+            elif len(keys) > self._most:
+                keys = needed = found.missing | self._guess.sure(requests)
+        raise StoreBusyError(self.keys.name, f"its line moved on {TRIES} times while a step was taken")
+
+    def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
+        """Tell those who were granted by a step whose caller was cancelled too late."""
+        verdict = verdict_of(cancelled)
+        if isinstance(verdict, Decided) and not cast("Decided[Step]", verdict).answer.missing:
+            self._finish(verdict, asked_at)
+
+    def _finish(self, decided: Decided[Step], asked_at: Instant) -> Sight:
+        found, line = decided.answer, decided.answer.line
+        self._guess.remember(line)
+        if found.disagrees:
+            self.disagreement = found.head
+        fences = dict(found.fences)
+        for holder in found.granted:
+            fences[holder.entry.id] = decided.versions[self.keys.grant(holder.slot)]
+        sight = Sight(line, found.head.life, fences, decided.at, asked_at, decided.versions)
+        self._seen(sight)
+        return sight
+
+    def likely_keys(self, requests: Sequence[Request]) -> frozenset[RecordKey]:
+        """Return the keys that a step is likely to need, from what was last seen of the line."""
+        return self._guess.sure(requests) | self._guess.likely(requests)
+
+
+def _is_halfway(line: Line, dead: frozenset[str]) -> bool:
+    """Tell whether somebody out of sight may have to fall, or to move up, which nobody does while all is held."""
+    return line.is_cut_off and (bool(dead) or not line.rules.is_full(line.holders))
+
+
+def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
+    """Tell whether some of a large crowd are left over from a step in which only so many can fall."""
+    return any(
+        (holder.ends_at is not None and holder.ends_at <= sight.at)
+        or (isinstance(holder.entry.anchor, Attended) and holder.entry.anchor.presence in dead)
+        for holder in sight.line.holders
+    )
+
+
+# --- one line as this process takes part in it: its own waiters and holds, and what they are told ------------------
+
+NEAR: Final = 3
+"""How many at the front look after those before them most often. Those behind do so now and then."""
+
+TAKEN_AWAY: Final = "it was released by force, or this process was taken for dead"
+
+
+class Turn(Struct, frozen=True):
+    """That an entry holds: its holder record and fence, and when that was seen, by both clocks."""
+
+    holder: Holder
+    fence: int
+    at: Instant
+    asked_at: Instant
+
+
+def turn_of(holder: Holder, sight: Sight) -> Turn | None:
+    """Return a holder's turn; None if it was over before it was seen."""
+    fence = sight.fences.get(holder.entry.id)
+    return None if fence is None else Turn(holder, fence, sight.at, sight.asked_at)
+
+
+@final
+class Wait:
+    """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone.
+
+    ``is_gone``: it was turned out after it was granted, before anybody here took note of the grant.
+    """
+
+    __slots__ = ("entry", "is_gone", "joined", "presence", "since", "site", "ticket", "turn")
+
+    def __init__(self, entry: Entry, presence: Presence, site: Site) -> None:
+        self.entry, self.presence, self.site = entry, presence, site
+        self.ticket: int | None = None
+        self.joined = 0
+        self.is_gone = False
+        loop = asyncio.get_running_loop()
+        self.since: Final = loop.time()
+        self.turn: Final[asyncio.Future[Turn | None]] = loop.create_future()
+
+    def settle(self, turn: Turn | None) -> None:
+        """Tell whoever waits."""
+        if not self.turn.done():
+            self.turn.set_result(turn)
+        elif turn is None:
+            self.is_gone = True
+
+
+class Tenure(Protocol):
+    """What a line asks of a hold: who it is, and to be told when it is over."""
+
+    @property
+    def presence(self) -> Presence | None:
+        """What it is anchored to; None: to an instant of its own."""
+        ...
+
+    @property
+    def granted_at(self) -> Instant:
+        """Since when it is held, by the store's time."""
+        ...
+
+    @property
+    def known_at(self) -> Instant:
+        """Since when this process knows of it, by its own clock."""
+        ...
+
+    @property
+    def called_from(self) -> str:
+        """Where in the code it was taken."""
+        ...
+
+    def lose(self, reason: str) -> None:
+        """Hear that it is no longer held."""
+        ...
+
+
+@final
+class LocalLine:
+    """The waiters and holds of this process on one key.
+
+    Attributes:
+        due_in: In how many seconds somebody at the front may fall, when it was last looked after.
+        next_end: When that is by the store's time; None: nobody there falls by time.
+    """
+
+    __slots__ = ("_joined", "driver", "due_in", "holds", "last", "lifelines", "next_end", "waits")
+
+    def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
+        self.waits: Final[dict[str, Wait]] = {}
+        self.holds: Final[dict[str, Tenure]] = {}
+        self.lifelines: dict[str, str] = {}
+        self.last: Sight | None = None
+        self.due_in = 0.0
+        self.next_end: Instant | None = None
+        self._joined = 0
+        self.driver: Final = LineDriver(scope, keys, clock, self.waits, self._saw)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this process has nothing to do with the line at the moment."""
+        return not self.waits and not self.holds and self.driver.is_idle
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when the first of those here waits, by the loop's time."""
+        return next(iter(self.waits.values())).since
+
+    @property
+    def is_near(self) -> bool:
+        """Whether somebody here waits so near to the front that it looks after those before it most often."""
+        if self.last is None:
+            return False
+        place, first = self.last.line.place, itertools.islice(self.waits.values(), NEAR)
+        return any(wait.ticket is not None and place(wait.ticket) < NEAR for wait in first)
+
+    def note_ticket(self, wait: Wait, ticket: int) -> None:
+        """Note the place that one who waits here has got."""
+        self._joined += 1  # tickets would not do: those of another life of the line begin anew
+        wait.ticket, wait.joined = ticket, self._joined
+
+    async def look(self) -> Sight:
+        """Read the line and tell those who wait and hold here."""
+        # One that joins after the line was read is not in what was read: its fate cannot be told from it.
+        joined, held = self._joined, tuple(self.holds)
+        sight = await self.driver.look()
+        self._tell_waits(sight, joined)
+        self._tell_holds(sight, held)
+        return sight
+
+    async def glance(self) -> None:
+        """Read as much of the line as a hint is about, and tell those who wait and hold here."""
+        joined, held = self._joined, tuple(self.holds)
+        first = itertools.islice(self.waits.items(), NEAR)
+        sight = await self.driver.glance({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
+        self._tell_waits(sight, joined)
+        self._tell_holds(sight, held)
+
+    def _saw(self, sight: Sight) -> None:
+        self._tell_waits(sight, self._joined)
+        self._tell_holds(sight, tuple(self.holds))
+
+    def _tell_waits(self, sight: Sight, joined: int) -> None:
+        self.last = sight
+        holders = {holder.entry.id: holder for holder in sight.line.holders}
+        for entry_id in sight.fences.keys() & self.waits.keys():
+            wait, holder = self.waits[entry_id], holders[entry_id]
+            if holder.entry.anchor == wait.entry.anchor:  # by another one it holds only until that is noticed
+                wait.settle(turn_of(holder, sight))
+        waiting, horizon = {waiter.entry.id for waiter in sight.line.waiters}, sight.line.horizon
+        for entry_id, wait in self.waits.items():  # in the order in which they joined
+            if wait.ticket is None or wait.joined > joined or (horizon is not None and wait.ticket >= horizon):
+                return
+            if entry_id not in holders and entry_id not in waiting:
+                wait.settle(None)
+
+    def _tell_holds(self, sight: Sight, held: Iterable[str]) -> None:
+        holders = {holder.entry.id: holder.granted_at for holder in sight.line.holders}
+        for entry_id in held:
+            hold = self.holds.get(entry_id)
+            # What was asked for before the hold was known of may be older than its grant, and show it still waiting.
+            if hold is not None and sight.asked_at >= hold.known_at and holders.get(entry_id) != hold.granted_at:
+                hold.lose(TAKEN_AWAY)

@@ -1,0 +1,576 @@
+"""How a line lies in a store: which records, and what a step of it changes.
+
+The head has the rules and the holders; each waiter is a record of its own, so that the cost of a hand-over does not
+grow with the number of waiters; and each slot has a grant, written only when a permit changes hands, whose version is
+the fence. All of it is a pure function of a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from msgspec import Struct, structs
+
+from standfast.clock import Instant, later
+from standfast.codec import Codec
+from standfast.keys import RecordKey, display
+from standfast.locks.line import (
+    Attended,
+    Entry,
+    Granted,
+    Holder,
+    Line,
+    OfRun,
+    Rules,
+    TooHeavy,
+    Until,
+    Waiter,
+    Waiting,
+    advance,
+    enter,
+    leave,
+    renew,
+    resize,
+    sweep,
+)
+from standfast.stores.protocol import Change, Delete, Put, Snapshot, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Record
+
+
+# --- what can be asked of a line, what is answered, and one step of it as a pure function --------------------------
+
+MOST_FALLING: Final = 16
+"""The most holders that fall in one step: each needs a key or two, and a step names only so many."""
+
+
+class Lacks(Struct, frozen=True):
+    """It cannot be decided without these keys. The step is taken again, with them in the snapshot."""
+
+    keys: frozenset[RecordKey]
+
+
+class Shown(Snapshot, frozen=True):
+    """The records before a step, and of which keys they are: those that are not ``given`` were not looked at."""
+
+    given: frozenset[RecordKey] = frozenset()
+
+
+class Along(Struct, frozen=True):
+    """Changes of one's own, in the same commit as the step that answers a request.
+
+    ``decide`` is a pure function of the answer and of the records as they were before the step. It returns changes of
+    ``keys`` and wakes; whatever it is answered, also if it is refused. It may run several times, on another thread. It
+    may also name keys that it :class:`Lacks`.
+
+    If it raises, the request has not happened: nothing of it is in the line or in any record, and its caller alone
+    gets the exception. It is there to say no: to a run that exists already, or to a driver that has lost its run.
+
+    Attributes:
+        keys: All that it looks at or changes, none of it a record of the line; some forty at most.
+        decide: What to do, given what was answered.
+        welcome: For a request that is alone in its step: what to do for those whom the step grants, given who they are.
+            It returns changes, and which ready records are not needed because their runs know already.
+    """
+
+    keys: tuple[RecordKey, ...]
+    decide: Callable[[Answer, Shown], tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks]
+    welcome: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
+
+
+class Enter(Struct, frozen=True):
+    """Join the line; without ``waits``, only if that means holding at once.
+
+    ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
+    be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
+    for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
+    ``along`` is committed together with the answer, whatever that is. ``permits`` is how many the line has from now on,
+    unless an operator has set another number. ``since`` is when it entered, if that is not now: it was there before.
+    """
+
+    entry: Entry
+    waits: bool = True
+    marker: RecordKey | None = None
+    ticket: int | None = None
+    lease: float | None = None
+    along: Along | None = None
+    permits: int | None = None
+    since: Instant | None = None
+
+
+class Renew(Struct, frozen=True):
+    """Hold for ``lease`` seconds from the step's own time on, for one who holds; for anybody else, do nothing."""
+
+    entry_id: str
+    lease: float
+    slot: int | None = None
+
+
+class Leave(Struct, frozen=True):
+    """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known.
+
+    ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
+    ``marker`` is where it was noted that its owner waits here, and is taken away. ``along`` is committed together with
+    the answer.
+    """
+
+    entry_id: str
+    slot: int | None = None
+    ticket: int | None = None
+    by_force: bool = False
+    only_waiting: bool = False
+    marker: RecordKey | None = None
+    along: Along | None = None
+
+
+class Resize(Struct, frozen=True):
+    """Set the number of permits, whatever the call sites say; not ``pinned``: until the line is empty."""
+
+    permits: int | None
+    pinned: bool = True
+
+
+class Poke(Struct, frozen=True):
+    """Only look: let the dead fall and the front move up. ``along`` is committed with what that comes to."""
+
+    along: Along | None = None
+
+
+Request: TypeAlias = Enter | Renew | Leave | Resize | Poke
+
+
+def along_of(request: Request) -> Along | None:
+    """Return what is to be committed together with the answer to a request."""
+    return None if isinstance(request, Renew | Resize) else request.along
+
+
+class Refused(Struct, frozen=True):
+    """It would have had to wait, and did not want to; or does not hold what it wanted to renew. ``line`` shows who."""
+
+    line: Line
+
+
+class WaitsForItself(Struct, frozen=True):
+    """It would wait for its own owner, for ever. It is not in the line."""
+
+    line: Line
+
+
+class WrongKind(Struct, frozen=True):
+    """The key is in use as another kind of lock. It is not in the line."""
+
+    kind: str
+
+
+class Left(Struct, frozen=True):
+    """What the entry was when it left: holding, waiting, or not there at all."""
+
+    was_holding: bool
+    was_waiting: bool
+
+
+class Done(Struct, frozen=True):
+    """The line after a request that has no answer of its own."""
+
+    line: Line
+
+
+Answer: TypeAlias = Granted | Waiting | TooHeavy | Refused | WaitsForItself | WrongKind | Left | Done
+
+
+def step(
+    line: Line, requests: Sequence[Request], now: Instant, alive: Callable[[Entry], bool]
+) -> tuple[Line, tuple[Answer, ...]]:
+    """Take one step: let the dead fall, then answer each request in order, the front moving up after each."""
+    line = advance(_let_fall(line, requests, now, alive), now)
+    answers: list[Answer] = []
+    for request in requests:
+        line, answer = _answer(line, request, now)
+        line = advance(line, now)
+        answers.append(answer)
+    return line, tuple(answers)
+
+
+def _let_fall(line: Line, requests: Sequence[Request], now: Instant, alive: Callable[[Entry], bool]) -> Line:
+    """Sweep, but leave some of a large crowd of dead holders to the next step; never one that is asked for."""
+    swept = sweep(line, now, alive)
+    if len(line.holders) - len(swept.holders) <= MOST_FALLING:
+        return swept
+    asked = {each.entry_id for each in requests if isinstance(each, Leave | Renew)}
+    asked |= {each.entry.id for each in requests if isinstance(each, Enter)}
+    stand = {holder.entry.id for holder in swept.holders}
+    dead = [holder.entry.id for holder in line.holders if holder.entry.id not in stand]
+    fall = set(sorted(dead, key=lambda each: each not in asked)[:MOST_FALLING])
+    return structs.replace(swept, holders=tuple(each for each in line.holders if each.entry.id not in fall))
+
+
+def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
+    if isinstance(request, Enter):
+        return _enter(line, request, now)
+    if isinstance(request, Renew):
+        line, granted = renew(line, request.entry_id, Until(later(now, request.lease)))
+        return line, granted or Refused(line)
+    if isinstance(request, Leave):
+        left = Left(line.holder(request.entry_id) is not None, line.waiter(request.entry_id) is not None)
+        stays = request.only_waiting and left.was_holding
+        return (line if stays else leave(line, request.entry_id)), left
+    if isinstance(request, Resize):
+        line = resize(line, request.permits)
+    return line, Done(line)
+
+
+def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
+    anchor = request.entry.anchor if request.lease is None else Until(later(now, request.lease))
+    entry = structs.replace(request.entry, entered_at=now if request.since is None else request.since, anchor=anchor)
+    if request.permits is not None and request.permits != line.rules.permits:
+        line = advance(resize(line, request.permits), now)
+    entered, answer = enter(line, entry, now)
+    if not isinstance(answer, Waiting) or line.waiter(entry.id) is not None:
+        return entered, answer
+    if _waits_for_itself(line, entry):
+        return line, WaitsForItself(line)
+    return (entered, answer) if request.waits else (line, Refused(line))
+
+
+def _waits_for_itself(line: Line, entry: Entry) -> bool:
+    """Tell whether what the owner holds here already keeps the entry, or someone in front of it, out for ever."""
+    own = [holder for holder in line.holders if holder.entry.owner == entry.owner]
+    in_front = (waiter.entry for waiter in line.waiters)
+    return bool(own) and not all(line.rules.admit(own, each) for each in (entry, *in_front))
+
+
+# --- telling runs: a run that sleeps learns of its turn by a record, put in the very commit that changes its place -
+#
+# Nobody waits in memory for a run's place in a line. So whoever grants it, or turns it out, puts the run's ready record
+# as well, always with another version. Workers watch those records, and look now and then without being woken.
+
+READY: Final = Codec(bool, what="that a run is ready").encode(value=True)
+"""What a ready record holds. Only that it is there counts, and its version."""
+
+_Place: TypeAlias = tuple[str, int]
+"""Holding since an instant, or waiting with a ticket."""
+
+
+def ready_key(scope: Scope, run: str) -> RecordKey:
+    """Return where it is noted that somebody has to look at a run."""
+    return scope.key("ready", run)
+
+
+def run_of(entry: Entry) -> str | None:
+    """Return the run that an entry lives as long as; None: it lives by something else."""
+    return entry.anchor.run if isinstance(entry.anchor, OfRun) else None
+
+
+def runs_to_tell(before: Line, after: Line, requests: Sequence[Request], answers: Sequence[Answer]) -> tuple[str, ...]:
+    """Return the runs whose place in the line is another one than they know of.
+
+    One that asks knows what it was answered, which is not always how the step ends: it may be told to wait, and be
+    granted by somebody who leaves in the same step.
+    """
+    known = {entry.id: (entry, place) for entry, place in _places(before)}
+    for request, answer in zip(requests, answers, strict=True):
+        _note_answer(known, request, answer)
+    if not known:
+        return ()
+    now = {entry.id: place for entry, place in _places(after)}
+    told = (run_of(entry) for entry, place in known.values() if now.get(entry.id) != place)
+    return tuple(dict.fromkeys(run for run in told if run is not None))
+
+
+def _places(line: Line) -> Iterator[tuple[Entry, _Place]]:
+    for holder in line.holders:
+        if type(holder.entry.anchor) is OfRun:
+            yield holder.entry, ("holds", holder.granted_at)
+    for waiter in line.waiters:
+        if type(waiter.entry.anchor) is OfRun:
+            yield waiter.entry, ("waits", waiter.ticket)
+
+
+def _note_answer(known: dict[str, tuple[Entry, _Place]], request: Request, answer: Answer) -> None:
+    if isinstance(request, Leave) and isinstance(answer, Left):
+        if not request.by_force and not (request.only_waiting and answer.was_holding):
+            known.pop(request.entry_id, None)
+    elif isinstance(request, Enter) and run_of(request.entry) is not None and not isinstance(answer, WrongKind):
+        known.pop(request.entry.id, None)
+        if isinstance(answer, Granted):
+            known[request.entry.id] = (request.entry, ("holds", answer.holder.granted_at))
+        elif isinstance(answer, Waiting):
+            known[request.entry.id] = (request.entry, ("waits", answer.ticket))
+
+
+# --- how a line lies in a store: which records, and what a step of it changes --------------------------------------
+
+WINDOW: Final = 8
+"""How many waiters at the front are looked at in one step."""
+
+
+class Head(Struct, frozen=True, omit_defaults=True):
+    """The record at the head of a line. No head means that nobody holds and nobody waits.
+
+    Attributes:
+        life: Tells this head from earlier ones at the same key: tickets start anew with each.
+        kind: As what the key is used: a mutex, a semaphore or a mode lock.
+        pinned: The permits were set by an operator; the head stays when the line is empty.
+        pace: Seconds that a hold took lately, as a moving average; 0 if none has ended yet.
+    """
+
+    life: str
+    kind: str
+    rules: Rules
+    holders: tuple[Holder, ...] = ()
+    front: int = 0
+    next_ticket: int = 0
+    pinned: bool = False
+    pace: float = 0.0
+
+
+class Grant(Struct, frozen=True):
+    """The record of a slot: who has it. Its version is the holder's fence."""
+
+    entry: str
+    owner: str
+    granted_at: Instant
+
+
+HEADS: Final[Codec[Head]] = Codec(Head, what="the head of a line")
+WAITERS: Final[Codec[Waiter]] = Codec(Waiter, what="a waiter")
+GRANTS: Final[Codec[Grant]] = Codec(Grant, what="a grant")
+
+
+def waiter_in(record: Record) -> Waiter:
+    """Return the waiter that a record holds. While it moves up it is read once in every step."""
+    return _decoded(record.value)
+
+
+_decoded: Final = lru_cache(maxsize=4096)(WAITERS.decode)
+
+
+def name_of(address: tuple[str, ...]) -> str:
+    """Return a line as people are shown it: its key, or in words whose requests stand in it."""
+    if address[0] != "request":
+        return display(address[1:]) if address[1] else address[2]
+    tenant, kind, *rest = address[1:]
+    if not rest:
+        return f"tenant {tenant}"
+    key = f"key {rest[1]} of {rest[0]}" if kind == "custom" else f"{kind} {rest[0]}"
+    return f"{key} of tenant {tenant}"
+
+
+@final
+class LineKeys:
+    """Where the records of one line lie. Heads have a kind of their own, so that all lines can be listed."""
+
+    __slots__ = ("_end", "_grants", "_presences", "_scope", "_seen", "_tickets", "address", "head", "name")
+
+    def __init__(self, scope: Scope, address: tuple[str, ...]) -> None:
+        self._scope: Final = scope
+        self.address: Final = address
+        self.name: Final = name_of(address)
+        self.head: Final = scope.key("line", *address)
+        self._tickets: Final = scope.key("ticket", *address)
+        self._end: Final = self._tickets.child("0" * 16)[len(self._tickets) + 16 :]
+        self._grants: Final = scope.key("grant", *address)
+        self._presences: Final = scope.key("presence")
+        self._seen: Final[dict[int, RecordKey]] = {}
+
+    @classmethod
+    def of_head(cls, scope: Scope, head: RecordKey) -> LineKeys:
+        """Return the keys of the line whose head was found at ``head``."""
+        return cls(scope, head.parts[3:])
+
+    def ticket(self, number: int) -> RecordKey:
+        """Return the key of the waiter with that ticket; they sort by number."""
+        # As child() does. A step names a dozen of them.
+        return RecordKey.from_encoded(b"%b%016d%b" % (self._tickets, number, self._end))
+
+    def tickets_from(self, number: int) -> tuple[RecordKey, RecordKey]:
+        """Return the range of all tickets from a number on."""
+        return self.ticket(number), self._tickets.within()[1]
+
+    def grant(self, slot: int) -> RecordKey:
+        """Return the key of a slot's grant."""
+        key = self._seen.get(slot)
+        if key is None:
+            key = self._seen[slot] = self._grants.child(str(slot))
+        return key
+
+    def presence(self, name: str) -> RecordKey:
+        """Return the key of a presence, which is named by its opening of the space and a number."""
+        opening, _, number = name.partition(".")
+        return self._presences.child(opening, number)
+
+    def ready(self, run: str) -> RecordKey:
+        """Return where it is noted that somebody has to look at a run."""
+        return ready_key(self._scope, run)
+
+
+class Site(Struct, frozen=True):
+    """What the call site says about the line. It counts if there is no line yet; else the head does."""
+
+    kind: str
+    rules: Rules
+
+
+class Facts(Struct, frozen=True):
+    """What is known before a step, and cannot cease to be true.
+
+    Attributes:
+        dead: Presences that have lapsed, or whose process has died. Neither ever comes back.
+        front: In the life ``life`` of the line, nobody waits with a smaller ticket.
+        tickets: Tickets of this process's own waiters, which may be out of sight.
+        new_life: The name of the line's life if it has to begin one.
+    """
+
+    dead: frozenset[str] = frozenset()
+    life: str = ""
+    front: int = 0
+    tickets: tuple[int, ...] = ()
+    new_life: str = ""
+
+
+@final
+class View:
+    """A line as one snapshot shows it, and the way back from a changed line to changes.
+
+    ``missing`` names keys that the snapshot would have had to be taken of; while there are any, the rest means
+    nothing and the step is to be repeated with them.
+    """
+
+    __slots__ = ("_given", "_keys", "_shown", "_snapshot", "facts", "head", "line", "missing")
+
+    def __init__(
+        self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], site: Site, facts: Facts
+    ) -> None:
+        self._keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
+        self.missing: Final[set[RecordKey]] = set()
+        stored = snapshot.get(keys.head)
+        self.head: Final = Head(facts.new_life, site.kind, site.rules) if stored is None else HEADS.decode(stored.value)
+        front = max(self.head.front, facts.front) if facts.life == self.head.life else self.head.front
+        last = self.head.next_ticket
+        self._shown: Final = range(min(front, last), min(last, front + WINDOW))
+        horizon = self._shown.stop if self._shown.stop < last else None
+        self.line: Final = Line(self.head.rules, self.head.holders, tuple(self._waiters()), last, horizon)
+
+    def _waiters(self) -> Iterator[Waiter]:
+        beyond = sorted(ticket for ticket in self.facts.tickets if ticket >= self._shown.stop)
+        yield from filter(None, map(self.waiter_at, (*self._shown, *beyond)))
+
+    def waiter_at(self, ticket: int) -> Waiter | None:
+        """Return the waiter with that ticket; None: it is gone."""
+        record = self._get(self._keys.ticket(ticket))
+        return None if record is None else waiter_in(record)
+
+    def in_sight(self) -> Line:
+        """Return the line up to the first waiter that was not looked at: whoever stands behind it is out of sight."""
+        line, given = self.line, self._given
+        unseen = next((number for number in self._shown if self._keys.ticket(number) not in given), None)
+        if unseen is None:
+            return line
+        return structs.replace(
+            line, waiters=tuple([each for each in line.waiters if each.ticket < unseen]), horizon=unseen
+        )
+
+    def _get(self, key: RecordKey) -> Record | None:
+        if key not in self._given:
+            self.missing.add(key)
+        return self._snapshot.get(key)
+
+    def is_alive(self, entry: Entry) -> bool:
+        """Tell whether an entry's anchor holds at the time of the snapshot."""
+        anchor = entry.anchor
+        if isinstance(anchor, Attended):
+            return anchor.presence not in self.facts.dead
+        return not isinstance(anchor, Until) or anchor.at > self._snapshot.at
+
+    def fence_of(self, holder: Holder) -> int:
+        """Return the version of a holder's grant as it was in the snapshot."""
+        return 0 if (record := self._get(self._keys.grant(holder.slot))) is None else record.version
+
+    def changes(self, line: Line, *, pinned: bool | None = None) -> tuple[Change, ...]:
+        """Return what turns this view into ``line``."""
+        keeps = self.head.pinned if pinned is None else pinned
+        return (*self._grant_changes(line), *self._waiter_changes(line), *self._head_change(line, pinned=keeps))
+
+    def _grant_changes(self, line: Line) -> Iterator[Change]:
+        before, after = _by_slot(self.line), _by_slot(line)
+        for slot in before.keys() | after.keys():
+            old, new = before.get(slot), after.get(slot)
+            if new is None:
+                yield from self._delete(self._keys.grant(slot))
+            elif old is None or _grant_id(old) != _grant_id(new):
+                grant = Grant(new.entry.id, new.entry.owner, new.granted_at)
+                yield self._put(self._keys.grant(slot), GRANTS.encode_own(grant))
+
+    def _waiter_changes(self, line: Line) -> Iterator[Change]:
+        before = {waiter.ticket: waiter for waiter in self.line.waiters}
+        after = {waiter.ticket: waiter for waiter in line.waiters}
+        for ticket in before.keys() - after.keys():
+            yield from self._delete(self._keys.ticket(ticket))
+        for ticket, waiter in after.items():
+            if before.get(ticket) != waiter:
+                yield self._put(self._keys.ticket(ticket), WAITERS.encode_own(waiter))
+
+    def _head_change(self, line: Line, *, pinned: bool) -> Iterator[Change]:
+        if not pinned and not line.holders and line.front == line.next_ticket:
+            yield from self._delete(self._keys.head)
+            return
+        old = self.head
+        head = Head(
+            old.life, old.kind, line.rules, line.holders, line.front, line.next_ticket, pinned, self._pace(line)
+        )
+        if head != old or self._snapshot.get(self._keys.head) is None:
+            yield self._put(self._keys.head, HEADS.encode_own(head))
+
+    def _pace(self, line: Line) -> float:
+        pace, held = self.head.pace, {_grant_id(holder) for holder in line.holders}
+        for holder in self.line.holders:
+            if _grant_id(holder) not in held:
+                took = (self._snapshot.at - holder.granted_at) / 1_000_000
+                pace = took if not pace else 0.8 * pace + 0.2 * took
+        return pace
+
+    def _put(self, key: RecordKey, value: bytes) -> Put:
+        record = self._get(key)
+        return Put(key, value, 0 if record is None else record.version)
+
+    def _delete(self, key: RecordKey) -> Iterator[Change]:
+        record = self._get(key)
+        if record is not None:
+            yield Delete(key, record.version)
+
+    def ready(self, runs: Iterable[str]) -> tuple[Change, ...]:
+        """Return what tells runs that their place has changed: each record gets another version."""
+        return tuple([self._put(self._keys.ready(run), READY) for run in runs])
+
+    def wakes(self, line: Line, told: Collection[str]) -> Iterator[Wake]:
+        """Return whom to wake: waiters who hold now or were turned away, and holders who were turned out.
+
+        ``told`` are entries whose owners are told by the answer itself.
+        """
+        stayed = {waiter.entry.id for waiter in line.waiters} | {*told}
+        held = {_grant_id(holder) for holder in line.holders}
+        for entry in (
+            *(waiter.entry for waiter in self.line.waiters if waiter.entry.id not in stayed),
+            *(each.entry for each in self.line.holders if _grant_id(each) not in held and each.entry.id not in told),
+        ):
+            if isinstance(entry.anchor, Attended) and entry.anchor.presence not in self.facts.dead:
+                yield Wake(self._keys.presence(entry.anchor.presence), self._keys.head)
+
+
+def _by_slot(line: Line) -> Mapping[int, Holder]:
+    return {holder.slot: holder for holder in line.holders}
+
+
+def _grant_id(holder: Holder) -> tuple[str, Instant]:
+    return holder.entry.id, holder.granted_at
+
+
+def presences_of(entries: Iterable[Entry]) -> frozenset[str]:
+    """Return the presences that entries are anchored to."""
+    return frozenset(entry.anchor.presence for entry in entries if isinstance(entry.anchor, Attended))

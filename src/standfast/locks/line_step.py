@@ -1,0 +1,558 @@
+"""What one step of a line comes to, as a pure function of a snapshot: the answers, and everything that is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from msgspec import Struct, structs
+
+from standfast.clock import later
+from standfast.errors import InvalidChangeError
+from standfast.keys import RecordKey
+from standfast.locks.deadlock import KEPT_FOR, MARKERS, Marker
+from standfast.locks.line import Attended, Granted, Holder, Line, OfRun, Rules, Until, Waiter, Waiting
+from standfast.locks.line_records import (
+    GRANTS,
+    HEADS,
+    READY,
+    WAITERS,
+    WINDOW,
+    Along,
+    Answer,
+    Enter,
+    Facts,
+    Grant,
+    Head,
+    Lacks,
+    Leave,
+    Left,
+    LineKeys,
+    Poke,
+    Renew,
+    Request,
+    Resize,
+    Shown,
+    Site,
+    View,
+    WrongKind,
+    along_of,
+    runs_to_tell,
+    step,
+    waiter_in,
+)
+from standfast.stores.protocol import Capabilities, Change, Check, Decision, Delete, Put, Wake
+from standfast.stores.validation import check_decision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from standfast.clock import Instant
+    from standfast.locks.line import Entry
+    from standfast.stores.protocol import Snapshot
+
+
+# --- steps of a line in which processes queue up, taken with as few records as there can be: the head and one
+# ticket ---
+#
+# Every record that a step looks at is one more that somebody else may have changed. Who joins a line that is full needs
+# nothing but its own ticket, and who hands over to the first in it nothing but that one's: both leave the others out of
+# sight. They come to what the long way comes to, but for a gap behind the first one, which is left to the next step.
+
+ONE: Final = Rules(1)
+
+UNHURRIED: Final = 0.005
+"""A holder that keeps the lock for so many seconds has the time to look when the first one begins to wait for it."""
+
+
+class QuickStep(Struct, frozen=True):
+    """What the step came to."""
+
+    head: Head
+    line: Line
+    answer: Granted | Left | Waiting
+    changes: tuple[Change, ...]
+    granted: tuple[Holder, ...] = ()
+    ready: tuple[Change, ...] = ()
+    wakes: tuple[Wake, ...] = ()
+
+
+def queue_up(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, site: Site, request: Enter
+) -> QuickStep | None:
+    """Let one join a line that is full, and in which it has not been before; nobody moves up by that."""
+    entry, ticket = request.entry, head.next_ticket
+    is_plain = request.waits and request.ticket is None and request.lease is None and request.permits is None
+    is_plain = is_plain and request.since is None
+    if not is_plain or type(entry.anchor) is not Attended or (head.kind, head.rules) != (site.kind, site.rules):
+        return None
+    if not head.rules.ever_admit(entry) or not _stays_full(head, entry, seen.at) or keys.ticket(ticket) not in given:
+        return None
+    waiter = Waiter(structs.replace(entry, entered_at=seen.at), ticket)
+    after = structs.replace(head, next_ticket=ticket + 1)
+    changes = (
+        Put(keys.ticket(ticket), WAITERS.encode_own(waiter), seen.version(keys.ticket(ticket))),
+        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+    )
+    line = Line(head.rules, head.holders, (waiter,), ticket + 1, _horizon(head.front, ticket))
+    return QuickStep(head, line, Waiting(ticket, ticket - head.front), changes, wakes=calls(keys, head, seen.at))
+
+
+def _stays_full(head: Head, entry: Entry, at: Instant) -> bool:
+    """Tell whether all permits are held, by others than the owner of an entry, and nobody's time is over."""
+    return head.rules.is_full(head.holders) and not any(
+        each.entry.owner == entry.owner
+        or type(each.entry.anchor) is Until
+        or (each.ends_at is not None and each.ends_at <= at)
+        for each in head.holders
+    )
+
+
+def calls(keys: LineKeys, head: Head, at: Instant) -> tuple[Wake, ...]:
+    """Return how to tell a holder that somebody waits now: it knows the line, then, when it lets go."""
+    if head.front != head.next_ticket or len(head.holders) != 1:
+        return ()
+    holder = head.holders[0]
+    if type(holder.entry.anchor) is not Attended or pace_after(head, holder, at) < UNHURRIED:
+        return ()
+    return (Wake(keys.presence(holder.entry.anchor.presence), keys.head),)
+
+
+def hand_on(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
+) -> QuickStep | None:
+    """Let the only holder leave and the first of those who wait have its turn, if it is alive as far as is known."""
+    if head.rules != ONE or len(head.holders) != 1 or not _may_leave(left := head.holders[0], request, seen.at):
+        return None
+    ticket, last, grant_key, ticket_key = head.front, head.next_ticket, keys.grant(left.slot), keys.ticket(head.front)
+    record = seen.get(ticket_key)
+    if record is None or not given.issuperset((grant_key, ticket_key)):
+        return None
+    first = waiter_in(record).entry
+    if type(first.anchor) is not Attended or not first.woken or first.weight != 1:
+        return None
+    ends_at = None if first.max_hold is None else later(seen.at, first.max_hold)
+    holder = Holder(first, 0, seen.at, ends_at)
+    pace = pace_after(head, left, seen.at)
+    after = Head(head.life, head.kind, head.rules, (holder,), ticket + 1, last, head.pinned, pace)
+    grant = GRANTS.encode_own(Grant(first.id, first.owner, seen.at))
+    changes = (
+        Put(grant_key, grant, seen.version(grant_key)),
+        Delete(ticket_key, record.version),
+        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+    )
+    line = Line(head.rules, (holder,), (), last, _horizon(ticket + 1, last))
+    wakes = (Wake(keys.presence(first.anchor.presence), keys.head),)
+    return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), wakes=wakes)
+
+
+def _may_leave(holder: Holder, request: Leave, at: Instant) -> bool:
+    """Tell whether a holder is the one who asks, in the first slot, and lives by a presence and not past its time."""
+    is_over = holder.ends_at is not None and holder.ends_at <= at
+    is_asking = holder.entry.id == request.entry_id and holder.slot == 0
+    return is_asking and not is_over and type(holder.entry.anchor) is Attended
+
+
+def _horizon(front: int, last: int) -> int | None:
+    """Return from where on everybody is out of sight; None if nobody is."""
+    return front if front < last else None
+
+
+def pace_after(head: Head, left: Holder, at: Instant) -> float:
+    """Return how many seconds a hold takes lately, when one ends."""
+    took = (at - left.granted_at) / 1_000_000
+    return took if not head.pace else 0.8 * head.pace + 0.2 * took
+
+
+# --- the commonest steps, taken the short way: into an empty line, out of one, and from one run to the next --------
+#
+# They come to exactly what :func:`~standfast.locks.line_records.step` and a
+# :class:`~standfast.locks.line_records.View` come to, in a third of the time; a test compares the two on every kind of
+# line. Whatever is not so simple goes the long way. What a request brings along is added to either.
+#
+# Where processes queue up, see :mod:`~standfast.locks.line_step`.
+
+
+def quick_step(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], site: Site, facts: Facts, request: Request
+) -> QuickStep | None:
+    """Take the step if it is one of the simple ones; None: go the long way."""
+    stored = seen.get(keys.head)
+    if stored is None:
+        return _enter(keys, seen, given, site, facts, request) if type(request) is Enter else None
+    if facts.dead:
+        return None
+    is_plain = not facts.tickets and not facts.front
+    if type(request) is Enter and is_plain:
+        return queue_up(keys, seen, given, HEADS.decode(stored.value), site, request)
+    if type(request) is Leave and not request.by_force and not request.only_waiting:
+        head = HEADS.decode(stored.value)
+        if head.front == head.next_ticket:
+            return _leave(keys, seen, given, head, request)
+        return _next_turn(keys, seen, given, head, request) if is_plain else None
+    return None
+
+
+def _next_turn(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
+) -> QuickStep | None:
+    return hand_on(keys, seen, given, head, request) or _hand_over(keys, seen, given, head, request)
+
+
+def _enter(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], site: Site, facts: Facts, request: Enter
+) -> QuickStep | None:
+    grant_key, entry = keys.grant(0), request.entry
+    if request.lease is not None or grant_key not in given or not site.rules.ever_admit(entry):
+        return None
+    entry = structs.replace(entry, entered_at=seen.at if request.since is None else request.since)
+    ends_at = None if entry.max_hold is None else later(seen.at, entry.max_hold)
+    holder = Holder(entry, 0, seen.at, ends_at)
+    grant = GRANTS.encode_own(Grant(entry.id, entry.owner, seen.at))
+    head = Head(facts.new_life, site.kind, site.rules, (holder,))
+    changes = (Put(grant_key, grant, seen.version(grant_key)), Put(keys.head, HEADS.encode_own(head)))
+    return QuickStep(head, Line(site.rules, (holder,)), Granted(holder), changes, (holder,))
+
+
+def _leave(keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave) -> QuickStep | None:
+    if len(head.holders) != 1 or head.front != head.next_ticket or head.pinned:
+        return None
+    holder = head.holders[0]
+    grant_key = keys.grant(holder.slot)
+    is_over = holder.ends_at is not None and holder.ends_at <= seen.at
+    if holder.entry.id != request.entry_id or is_over or type(holder.entry.anchor) is Until:
+        return None
+    if grant_key not in given or not (grant := seen.version(grant_key)):
+        return None
+    left = Line(head.rules, next_ticket=head.next_ticket)
+    changes = (Delete(grant_key, grant), Delete(keys.head, seen.version(keys.head)))
+    return QuickStep(head, left, Left(was_holding=True, was_waiting=False), changes)
+
+
+def _hand_over(
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave
+) -> QuickStep | None:
+    """Let one run leave and the next one have its turn, in a line of which all in sight are runs."""
+    if head.rules != ONE or len(head.holders) != 1 or not _is_lasting(left := head.holders[0], request.entry_id):
+        return None
+    last, grant_key = head.next_ticket, keys.grant(left.slot)
+    shown = range(head.front, min(last, head.front + WINDOW))
+    waiters = [waiter_in(record) for number in shown if (record := seen.get(keys.ticket(number))) is not None]
+    if not waiters or any(type(each.entry.anchor) is not OfRun for each in waiters) or not _is_plain(waiters[0].entry):
+        return None
+    first = waiters[0]
+    ready_key, ticket_key = keys.ready(first.entry.owner), keys.ticket(first.ticket)
+    if first.entry.anchor != OfRun(first.entry.owner) or not given.issuperset(
+        (ready_key, grant_key, *map(keys.ticket, shown))
+    ):
+        return None
+    holder = Holder(first.entry, left.slot, seen.at)
+    line = Line(head.rules, (holder,), tuple(waiters[1:]), last, shown.stop if shown.stop < last else None)
+    pace = pace_after(head, left, seen.at)
+    after = Head(head.life, head.kind, head.rules, (holder,), line.front, last, head.pinned, pace)
+    grant = GRANTS.encode_own(Grant(first.entry.id, first.entry.owner, seen.at))
+    changes = (
+        Put(grant_key, grant, seen.version(grant_key)),
+        Delete(ticket_key, seen.version(ticket_key)),
+        Put(keys.head, HEADS.encode_own(after), seen.version(keys.head)),
+    )
+    ready = Put(ready_key, READY, seen.version(ready_key))
+    return QuickStep(head, line, Left(was_holding=True, was_waiting=False), changes, (holder,), (ready,))
+
+
+def _is_lasting(holder: Holder, entry_id: str) -> bool:
+    """Tell whether a holder is that entry, and lives as long as its run."""
+    return holder.entry.id == entry_id and holder.ends_at is None and type(holder.entry.anchor) is OfRun
+
+
+def _is_plain(entry: Entry) -> bool:
+    return entry.weight == 1 and entry.woken and entry.max_hold is None
+
+
+# --- what one step of a line comes to, as a pure function of a snapshot: the answers, and everything that is
+# committed ---
+
+FEW_FENCES: Final = 16
+"""The most fences of earlier grants that are read in one step; the rest follows in the next look."""
+
+_NO_CHANGE: Final = Check(RecordKey("none"), 1)
+
+Outcome: TypeAlias = Answer | Exception
+"""What becomes of a request: its answer, or what its own function has raised."""
+
+
+class Asked(Struct, frozen=True):
+    """All that a step is a function of, but for the snapshot.
+
+    Attributes:
+        given: The keys of which the snapshot is taken.
+        interest: The entries whose fences are to be told when they hold.
+        own: Where wakes for this process are sent: whoever waits in it is told by the step itself.
+    """
+
+    keys: LineKeys
+    requests: Sequence[Request]
+    site: Site
+    given: frozenset[RecordKey]
+    facts: Facts
+    interest: Collection[str]
+    own: RecordKey
+    limits: Capabilities
+
+
+class Step(Struct, frozen=True):
+    """What one step of a line came to, or the keys that it lacked.
+
+    ``outcomes`` are those of the first so many requests: the others share a key with them that both change, and need a
+    step of their own.
+    """
+
+    head: Head
+    outcomes: tuple[Outcome, ...] = ()
+    line: Line = Line(Rules())
+    fences: dict[str, int] = {}
+    granted: tuple[Holder, ...] = ()
+    missing: frozenset[RecordKey] = frozenset()
+    disagrees: bool = False
+
+
+def decide_step(asked: Asked, seen: Snapshot) -> Decision[Step]:
+    """Take one step: answer the requests in order, and say what is to be committed."""
+    if len(asked.requests) == 1 and (found := _decide_quickly(asked, seen)):
+        return found
+    view = View(asked.keys, seen, asked.given, asked.site, asked.facts)
+    served, problems = len(asked.requests), dict[int, Exception]()
+    while not view.missing:
+        beside = _Beside(asked, seen, served, problems)
+        found = _decide(asked, view, beside)
+        if found is not None:
+            return found
+        served = beside.served
+        view.missing.update(beside.lacking)
+    return Decision(Step(view.head, missing=frozenset(view.missing)))
+
+
+def _decide_quickly(asked: Asked, seen: Snapshot) -> Decision[Step] | None:
+    request = asked.requests[0]
+    quick = quick_step(asked.keys, seen, asked.given, asked.site, asked.facts, request)
+    if quick is None or (type(quick.answer) is Waiting and _holds_unknown(asked, quick.head)):
+        return None
+    found = Step(quick.head, (quick.answer,), quick.line, granted=quick.granted)
+    wakes = _wakes_of(asked, quick)
+    if not _brings_something(request):
+        return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
+    beside = _Beside(asked, seen, 1, {})
+    if not beside.add((quick.answer,), quick.changes, quick.ready, quick.granted):
+        return Decision(Step(quick.head, missing=beside.lacking)) if beside.lacking else None
+    return Decision(found, beside.with_those(quick.changes), wake=(*wakes, *beside.wakes))
+
+
+def _wakes_of(asked: Asked, quick: QuickStep) -> tuple[Wake, ...]:
+    """Return whom to wake; a holder only where knowing that somebody waits spares it a round trip."""
+    if not quick.wakes or (type(quick.answer) is Waiting and asked.limits.reach != "network"):
+        return ()
+    return tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
+
+
+def _holds_unknown(asked: Asked, head: Head) -> bool:
+    """Tell whether somebody holds who is to be told its fence, which only the long way looks up."""
+    return any(holder.entry.id in asked.interest for holder in head.holders)
+
+
+def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:
+    """Take the step with the requests that are left; None: it lacks keys, or one request less is left now."""
+    requests, at = beside.requests, beside.seen.at
+    if not requests:
+        return Decision(Step(view.head, beside.outcomes(()), view.line))
+    conflict = _kind_conflict(view.head, asked.site)
+    taken = _unless_pinned(requests, view.head) if conflict is None else [_unless_refused(each) for each in requests]
+    line, answers = step(view.line, taken, at, view.is_alive)
+    if conflict is not None:
+        pairs = zip(requests, answers, strict=True)
+        answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
+    changes = view.changes(line, pinned=_pinned(taken))
+    ready = view.ready(runs_to_tell(view.line, line, requests, answers))
+    fences, granted = _fences(asked, view, line, requests)
+    if view.missing or not beside.add(answers, changes, ready, granted):
+        return None
+    disagrees = conflict is None and _disagrees(view.head, asked.site, requests)
+    answered = Step(view.head, beside.outcomes(answers), line, fences, granted, disagrees=disagrees)
+    return Decision(answered, beside.with_those(changes), wake=(*_wakes(asked, view, line, requests), *beside.wakes))
+
+
+@final
+class _Beside:
+    """What requests bring along into their step. Who says no to its answer is left out, and the step is taken anew."""
+
+    __slots__ = ("_asked", "_at", "_changes", "_markers", "_problems", "lacking", "requests", "seen", "served", "wakes")
+
+    def __init__(self, asked: Asked, seen: Snapshot, served: int, problems: dict[int, Exception]) -> None:
+        self._asked, self.seen, self._problems = asked, seen, problems
+        self.served = served
+        self._at: Final = [at for at in range(served) if at not in problems]
+        self.requests: Final = [asked.requests[at] for at in self._at]
+        self._markers: Final[list[Change]] = []
+        self._changes: Final[dict[RecordKey, Change]] = {}
+        self.wakes: Final[list[Wake]] = []
+        self.lacking: frozenset[RecordKey] = frozenset()
+
+    def add(
+        self,
+        answers: Sequence[Answer],
+        changes: Sequence[Change],
+        ready: Sequence[Change] = (),
+        granted: tuple[Holder, ...] = (),
+    ) -> bool:
+        """Ask each what it brings along; tell whether all of it fits into one commit."""
+        if any(map(_brings_something, self.requests)) and not self._ask(answers, changes):
+            return False
+        self._changes.update((change.key, change) for change in ready)  # whoever says otherwise: a look does no harm
+        if granted and len(self.requests) == 1:
+            self._welcome(along_of(self.requests[0]), granted)
+        return True
+
+    def _welcome(self, along: Along | None, granted: tuple[Holder, ...]) -> None:
+        if along is None or along.welcome is None:
+            return
+        changes, know = along.welcome(granted, self.seen)
+        check_decision(Decision(None, changes), self.seen, tuple(self._asked.given), self._asked.limits)
+        for key in know:
+            self._changes.pop(key, None)
+        self._changes.update((change.key, change) for change in changes)
+
+    def _ask(self, answers: Sequence[Answer], changes: Sequence[Change]) -> bool:
+        self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
+        taken = {change.key for change in (*changes, *self._markers)}
+        for at, request, answer in zip(self._at, self.requests, answers, strict=True):
+            along = along_of(request)
+            if along is None:
+                continue
+            if self._has_changed(along.keys):  # it has to see what the others make of them
+                self.served = at
+                return False
+            try:
+                self._add(along, answer, taken)
+            except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
+                self._problems[at] = problem
+                return False
+            if self.lacking:
+                return False
+        return True
+
+    def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
+        return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
+
+    def _add(self, along: Along, answer: Answer, taken: Collection[RecordKey]) -> None:
+        seen = self.seen
+        found = along.decide(answer, Shown(seen.at, seen.records, seen.more, self._asked.given))
+        if isinstance(found, Lacks):
+            self.lacking = found.keys - self._asked.given
+            if not self.lacking:
+                raise InvalidChangeError("what comes along lacks keys that it was given")
+            return
+        changes, wakes = found
+        check_decision(Decision(None, changes, wake=wakes), self.seen, tuple(self._asked.given), self._asked.limits)
+        for change in changes:
+            if change.key not in taken:
+                self._changes[change.key] = change
+            elif not isinstance(change, Check):  # the step itself guards the key at the same version
+                raise InvalidChangeError(f"{change.key} is a record of the line itself")
+        self.wakes.extend(wakes)
+
+    def with_those(self, changes: Sequence[Change]) -> tuple[Change, ...]:
+        """Return the changes of the line together with all that is brought along."""
+        return (*changes, *self._markers, *self._changes.values())
+
+    def outcomes(self, answers: Sequence[Answer]) -> tuple[Outcome, ...]:
+        """Return what becomes of each request that this step has dealt with."""
+        found: dict[int, Outcome] = {**self._problems, **dict(zip(self._at, answers, strict=True))}
+        return tuple([found[at] for at in range(self.served)])
+
+
+def _brings_something(request: Request) -> bool:
+    return along_of(request) is not None or (isinstance(request, Enter | Leave) and request.marker is not None)
+
+
+def _markers(
+    keys: LineKeys, requests: Sequence[Request], answers: Sequence[Answer], seen: Snapshot
+) -> Iterator[Change]:
+    """Note where somebody waits who may be part of a circle, for as long as it waits."""
+    found: dict[RecordKey, Put | None] = {}
+    for request, answer in zip(requests, answers, strict=True):
+        if not isinstance(request, Enter | Leave) or request.marker is None:
+            continue
+        found[request.marker] = None
+        if isinstance(request, Enter) and isinstance(answer, Waiting):
+            marker = MARKERS.encode(Marker(keys.address, answer.ticket, request.entry.id))
+            expires_at = None if isinstance(request.entry.anchor, OfRun) else later(seen.at, KEPT_FOR)
+            found[request.marker] = Put(request.marker, marker, seen.version(request.marker), expires_at)
+    for key, put in found.items():
+        if put is not None:
+            yield put
+        elif key in seen.records:
+            yield Delete(key, seen.version(key))
+
+
+def _fences(
+    asked: Asked, view: View, line: Line, requests: Sequence[Request]
+) -> tuple[dict[str, int], tuple[Holder, ...]]:
+    """Return the fences of holders from before, and the holders whose fence this very commit makes."""
+    before = {(holder.entry.id, holder.granted_at) for holder in view.line.holders}
+    granted = tuple(holder for holder in line.holders if (holder.entry.id, holder.granted_at) not in before)
+    told = {_told_fence(each) for each in requests}
+    wanted = [
+        holder
+        for holder in line.holders
+        if (holder.entry.id in asked.interest or holder.entry.id in told) and holder not in granted
+    ]
+    wanted.sort(key=lambda holder: holder.entry.id not in told)
+    return {holder.entry.id: view.fence_of(holder) for holder in wanted[:FEW_FENCES]}, granted
+
+
+def _told_fence(request: Request) -> str | None:
+    """Return the entry that a request leases or a run enters: it is told its fence, though nobody waits for it."""
+    if isinstance(request, Renew):
+        return request.entry_id
+    if not isinstance(request, Enter):
+        return None
+    return request.entry.id if request.lease is not None or isinstance(request.entry.anchor, OfRun) else None
+
+
+def _wakes(asked: Asked, view: View, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
+    # Whoever waits in this process, or leaves of its own accord, is told by the step itself.
+    left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
+    yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
+
+
+def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]:
+    """Return the requests without the permits that they would give a line whose permits were set on purpose."""
+    if not any(isinstance(each, Enter) and each.permits is not None for each in requests):
+        return requests
+    is_pinned = _pinned(requests)
+    if not (head.pinned if is_pinned is None else is_pinned):
+        return requests
+    return [structs.replace(each, permits=None) if isinstance(each, Enter) else each for each in requests]
+
+
+def _unless_refused(request: Request) -> Request:
+    """Return what is left of a request to a line of another kind."""
+    return Poke() if isinstance(request, Enter | Resize) else request
+
+
+def _kind_conflict(head: Head, site: Site) -> WrongKind | None:
+    if head.kind == site.kind and head.rules.alone == site.rules.alone:
+        return None
+    return WrongKind(head.kind if head.kind != site.kind else f"{head.kind} with other modes")
+
+
+def _disagrees(head: Head, site: Site, requests: Sequence[Request]) -> bool:
+    # A number that was set on purpose is meant to differ.
+    return head.rules != site.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
+
+
+def _pinned(requests: Sequence[Request]) -> bool | None:
+    found: bool | None = None
+    for request in requests:
+        if isinstance(request, Resize):
+            found = request.pinned
+    return found

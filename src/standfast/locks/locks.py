@@ -1,0 +1,576 @@
+"""A hold: a durable lock in the hands of one task, for the length of an ``async with`` block."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast, final
+
+from standfast.clock import MICROSECONDS, Instant
+from standfast.durations import DAY, optional_seconds, seconds
+from standfast.errors import (
+    HoldMisuseError,
+    InvalidLockArgumentError,
+    LeaseLostError,
+    LeaseTooShortError,
+    LockKindError,
+    NotAsyncError,
+    UnknownModeError,
+)
+from standfast.events import LeaseLost
+from standfast.keys import Key
+from standfast.locks.acquire import Wish, acquire, give_back, note_given_back, note_taken, take_back
+from standfast.locks.inspect import LISTED, explain, turn_out
+from standfast.locks.line import UNLIMITED, Rules
+from standfast.locks.line_driver import TAKEN_AWAY
+from standfast.locks.line_records import Resize, Site, WrongKind
+from standfast.locks.lock_record import check_permits
+from standfast.scope import address_of
+from standfast.stores.protocol import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+    from types import FrameType, TracebackType
+
+    from standfast.durations import Duration
+    from standfast.keys import RecordKey
+    from standfast.locks.acquire import Place
+    from standfast.locks.heartbeat import Presence
+    from standfast.locks.inspect import Explanation
+    from standfast.locks.line_records import Along, Left
+    from standfast.locks.registry import Lines
+    from standfast.stores.protocol import Capabilities
+
+
+# --- A hold: a durable lock in the hands of one task, for the length of an ``async with`` block --------------------
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OnLost: TypeAlias = Literal["cancel", "tell"]
+"""What happens to the body of a hold that is lost: it is cancelled, or only told by ``hold.lost``."""
+
+HELD_TOO_LONG: Final = "it was held for longer than max_hold"
+GIVEN_BACK: Final = "its block was left"
+
+
+@final
+class Hold:
+    """What is held, as the body of ``async with lock.hold() as hold`` sees it.
+
+    Attributes:
+        key: The key, as text.
+        fence: A number that is larger than that of every earlier hold of this key (of this slot, if there are several
+            permits). Pass it with every write to what the lock protects, and refuse smaller ones there.
+        mode: In which mode it is held; empty for locks without modes.
+        since: Since when, by the store's time.
+        lost: Set when the lock is no longer held. Wait for it, or ask :attr:`is_lost`.
+    """
+
+    __slots__ = (
+        "_ends_at",
+        "_lines",
+        "_on_lost",
+        "_place",
+        "_timer",
+        "called_from",
+        "fence",
+        "grant",
+        "key",
+        "known_at",
+        "lost",
+        "mode",
+        "reason",
+        "since",
+    )
+
+    def __init__(self, lines: Lines, wish: Wish, place: Place, lost: Callable[[], None]) -> None:
+        holder = place.turn.holder
+        self.key: Final = wish.name
+        self.called_from: Final = wish.called_from
+        self.fence: Final = place.turn.fence
+        self.mode: Final = holder.entry.mode
+        self.since: Final = holder.granted_at
+        self.known_at: Final = lines.clock.elapsed()
+        self.grant: Final[RecordKey] = place.line.driver.keys.grant(holder.slot)
+        self.lost: Final = asyncio.Event()
+        self.reason = ""
+        self._lines, self._place, self._on_lost = lines, place, lost
+        self._timer: asyncio.TimerHandle | None = None
+        self._ends_at: Instant | None = None  # by this process's clock: perhaps too early, never too late
+        if holder.ends_at is not None:
+            self._ends_at = Instant(place.turn.asked_at + holder.ends_at - place.turn.at)
+            left = max(0.0, (self._ends_at - lines.clock.elapsed()) / MICROSECONDS)
+            self._timer = asyncio.get_running_loop().call_later(left, self.lose, HELD_TOO_LONG)
+
+    @property
+    def guard(self) -> Check:
+        """A change that lets a commit of the same space happen only while this is held: fencing in one step."""
+        return Check(self.grant, self.fence)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lock is no longer held, as far as this process can tell; also when its time is over by now."""
+        if not self.reason and self.presence.left() <= 0:
+            self.lose("its lease lapsed: this process could not renew it in time")
+        if not self.reason and self._ends_at is not None and self._ends_at <= self._lines.clock.elapsed():
+            self.lose(HELD_TOO_LONG)
+        return bool(self.reason)
+
+    def check(self) -> None:
+        """Raise if the lock is no longer held. Call it before what must not be done without it.
+
+        Raises:
+            LeaseLostError: The lock is no longer held, or its lease may have lapsed meanwhile.
+            ForkedError: This is a forked child: the parent holds the lock.
+        """
+        self._lines.guard.check()
+        if self.is_lost:
+            raise LeaseLostError(self.key, self.fence, self.reason)
+
+    @property
+    def presence(self) -> Presence:
+        """What it is anchored to."""
+        return self._place.presence
+
+    @property
+    def granted_at(self) -> Instant:
+        """Since when it is held, by the store's time."""
+        return self.since
+
+    def lose(self, reason: str) -> None:
+        """Hear that it is no longer held."""
+        if self.reason:
+            return
+        self.reason = reason
+        self.lost.set()
+        if self._lines.hooks:
+            at = self._lines.clock.wall()
+            self._lines.hooks.emit(LeaseLost(at=at, key=self.key, fence=self.fence, reason=reason))
+        self._on_lost()
+
+    def close(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def __repr__(self) -> str:
+        state = {"": "held", GIVEN_BACK: "given back"}.get(self.reason, "lost")
+        return f"<Hold {self.key} fence={self.fence} {state}>"
+
+
+@final
+class Holding:
+    """A durable lock to be held for the length of an ``async with`` block, or of each call of a function.
+
+    Nothing happens until the block is entered. One of these serves one block at a time.
+    """
+
+    __slots__ = ("_cancelling", "_hold", "_leaving", "_lines", "_on_lost", "_place", "_task", "_wish")
+
+    def __init__(self, lines: Lines, wish: Wish, on_lost: OnLost) -> None:
+        self._lines, self._wish = lines, wish
+        self._on_lost: Final[OnLost] = on_lost
+        self._place: Place | None = None
+        self._hold: Hold | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._leaving = False
+
+    async def __aenter__(self) -> Hold:
+        if self._place is not None or self._leaving:
+            raise HoldMisuseError(self._wish.name, "is in use already")
+        self._leaving = True  # until it is held: nobody else may enter meanwhile
+        try:
+            place = await acquire(self._lines, self._wish)
+        finally:
+            self._leaving = False
+        task = asyncio.current_task()
+        self._task, self._cancelling = task, task.cancelling() if task is not None else 0
+        self._place = place
+        hold = self._hold = Hold(self._lines, self._wish, place, self._lost)
+        place.line.holds[place.entry.id] = hold
+        note_taken(place.entry.owner)
+        self._lines.note_taken()
+        return hold
+
+    def _lost(self) -> None:
+        if self._on_lost == "cancel" and self._task is not None and not self._leaving:
+            self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        place, hold = self._place, self._hold
+        if place is None or hold is None:
+            raise HoldMisuseError(self._wish.name, "was left without being entered")
+        self._leaving = True  # from here on losing it cancels nobody
+        by_us = bool(hold.reason) and self._on_lost == "cancel"
+        try:
+            others = await self._take_back_cancellation(error) if by_us else None
+            left = await self._give_back(place, hold)
+        finally:
+            reason, hold.reason = hold.reason, hold.reason or GIVEN_BACK  # what becomes of it now concerns nobody
+            self._place = self._hold = self._task = None
+            self._leaving = False
+        if others is not None:
+            raise others
+        if self._on_lost != "cancel" or not (kind is None or (by_us and kind is asyncio.CancelledError)):
+            return
+        if reason or (left is not None and not left.was_holding):
+            raise LeaseLostError(hold.key, hold.fence, reason or TAKEN_AWAY) from error
+
+    async def _take_back_cancellation(self, error: BaseException | None) -> asyncio.CancelledError | None:
+        """Undo the cancellation that losing the lock began; return it if somebody else has cancelled the task, too."""
+        return None if self._task is None else await take_back(self._task, self._cancelling, error)
+
+    async def _give_back(self, place: Place, hold: Hold) -> Left | None:
+        hold.close()
+        place.line.holds.pop(place.entry.id, None)
+        note_given_back(place.entry.owner)
+        try:
+            return await give_back(self._lines, place, self._wish)
+        finally:
+            self._lines.note_given_back()
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Decorate a coroutine function: each call takes the lock anew and holds it until the call ends."""
+        if not inspect.iscoroutinefunction(function):
+            raise NotAsyncError(getattr(function, "__qualname__", repr(function)))
+
+        @wraps(function)
+        async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with Holding(self._lines, self._wish, self._on_lost):
+                return await function(*args, **kwargs)
+
+        return holding
+
+    def __repr__(self) -> str:
+        return f"<Holding {self._wish.name}>"
+
+
+# --- how a lock is taken and held: the options that every kind of lock has, and their limits -----------------------
+
+DEFAULT_LEASE: Final = 30.0
+"""Seconds after which others take over from a process that is not heard of any more."""
+
+LONGEST_NOTE: Final = 200
+LONGEST_OWNER: Final = 200
+LONGEST_MODE: Final = 50
+"""In bytes. With these, the record that all holders of a key share never gets too large to be written."""
+
+
+class HoldOptions(TypedDict, total=False):
+    """How a lock is taken and held; the same for every kind of lock.
+
+    Attributes:
+        timeout: How long to wait at most; by default for as long as it takes.
+        lease: How long others wait for this process if it is not heard of any more; by default the space's. It is
+            renewed by itself: it limits neither the wait nor the hold.
+        max_hold: After how long the lock is taken away, however alive the holder is.
+        on_lost: What happens to the body if the lock is lost: ``"cancel"`` (the default) cancels it and raises
+            :class:`~standfast.errors.LeaseLostError`; ``"tell"`` only sets ``hold.lost``.
+        owner: For whom, in the eyes of deadlock detection; by default the current task.
+        note: A few words for people who look at the line.
+    """
+
+    timeout: Duration | None
+    lease: Duration | None
+    max_hold: Duration | None
+    on_lost: OnLost
+    owner: str | None
+    note: str
+
+
+KNOWN: Final = frozenset(HoldOptions.__annotations__)
+
+
+def check_lease(lease: Duration, limits: Capabilities) -> float:
+    """Return a lease in seconds; refuse what cannot be kept on this store, or cannot be meant."""
+    length = seconds(lease, what="lease", maximum_bare=DAY)
+    if length < limits.shortest_lease:
+        raise LeaseTooShortError(length, f"on {limits.backend} the shortest is {limits.shortest_lease:g} s")
+    return length
+
+
+def check_heartbeat(heartbeat: Duration | None, lease: float) -> float | None:
+    """Return how often a presence is renewed, in seconds; None: three times in a lease."""
+    every = optional_seconds(heartbeat, what="heartbeat")
+    if every is not None and (every <= 0 or every > lease / 2):
+        problem = f"it must be at most half of the lease of {lease:g} s, so that one that is lost can be made up for"
+        raise InvalidLockArgumentError("heartbeat", f"{every:g} s", problem)
+    return every
+
+
+def check_text(value: str | None, what: str, longest: int) -> str:
+    """Return a short text; refuse anything else."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value.isprintable() or len(value.encode()) > longest:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        shown = ascii(value)[:60]
+        raise InvalidLockArgumentError(what, shown, f"it must be printable, and at most {longest} bytes in UTF-8")
+    return value
+
+
+# --- what every durable lock can do: take its options, hold, and be looked at and operated on ----------------------
+
+# The documented way to learn where we are called from, and cheap.
+_frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+class DurableLock:
+    """A lock on one key of a space. Use :class:`Mutex`, :class:`Semaphore` or :class:`ModeLock`."""
+
+    __slots__ = ("_address", "_lease", "_lines", "_site", "key")
+
+    def __init__(self, lines: Lines, key: Key | str, site: Site, lease: float) -> None:
+        self.key: Final = key
+        self._lines, self._site, self._lease = lines, site, lease
+        self._address: Final = address_of(key)
+
+    def _holding(
+        self,
+        options: HoldOptions,
+        *,
+        mode: str = "",
+        weight: int = 1,
+        waits: bool = True,
+        depth: int = 2,
+        along: Along | None = None,
+        on_leave: Along | None = None,
+    ) -> Holding:
+        """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
+        unknown = options.keys() - KNOWN
+        if unknown:
+            raise InvalidLockArgumentError("option", ascii(min(unknown)), f"there are {', '.join(sorted(KNOWN))}")
+        given = cast("dict[str, Any]", options)
+        lease = given.get("lease")
+        wish = Wish(
+            str(self.key),
+            self._address,
+            self._site,
+            self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities),
+            _place(_frame(depth)),
+            check_text(given.get("owner"), "owner", LONGEST_OWNER) or None,
+            mode,
+            weight,
+            waits,
+            optional_seconds(given.get("timeout"), what="timeout"),
+            optional_seconds(given.get("max_hold"), what="max_hold", minimum=0.001),
+            check_text(given.get("note"), "note", LONGEST_NOTE),
+            along,
+            on_leave=on_leave,
+        )
+        return Holding(self._lines, wish, _on_lost(given.get("on_lost", "cancel")))
+
+    async def force_release(self, entry_id: str) -> bool:
+        """Turn out a holder or a waiter by its entry's id, for an operator; tell whether it was there.
+
+        Its fence is void from then on: what it still writes with it is refused. If its process lives, its body is
+        cancelled with :class:`~standfast.errors.LeaseLostError`; a waiter is told with
+        :class:`~standfast.errors.WithdrawnError`. Get the id from :meth:`explain`.
+        """
+        return await turn_out(self._lines.scope, self._lines.line(self._address), self._site, entry_id)
+
+    async def withdraw(self, entry_id: str) -> bool:
+        """Turn out a waiter by its entry's id, for an operator; tell whether it waited. One that holds by now stays.
+
+        If its process lives, it is told with :class:`~standfast.errors.WithdrawnError`.
+        """
+        line = self._lines.line(self._address)
+        return await turn_out(self._lines.scope, line, self._site, entry_id, only_waiting=True)
+
+    async def explain(self, *, limit: int = LISTED) -> Explanation:
+        """Say who holds it and who waits, since when, and how long it may take. Nothing is changed by looking.
+
+        Args:
+            limit: How many waiters to list; the others are counted.
+        """
+        return await explain(self._lines.scope, self._address, limit=limit)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key} in {self._lines.scope!r}>"
+
+
+def site_of(lock: DurableLock) -> Site:
+    """Return what kind of line a lock's is, for others who stand in it."""
+    return lock._site  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+def _on_lost(value: object) -> OnLost:
+    if value not in ("cancel", "tell"):
+        raise InvalidLockArgumentError("on_lost", ascii(value)[:40], "choose 'cancel' or 'tell'")
+    return value
+
+
+def _place(frame: FrameType) -> str:
+    """Return where user code stands; the blocking face of a lock is none of it."""
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("standfast.blocking."):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+# --- A mode lock: holders of one mode share, those of different modes exclude each other ---------------------------
+
+
+@final
+class ModeLock(DurableLock):
+    """A lock with modes, in all processes on the store. Get it from ``space.mode_lock``.
+
+    Holders in the same mode share it, unless the mode is listed as ``alone``. A read/write lock is
+    ``space.mode_lock(key, modes=("read",), alone=("write",))``. Nobody passes one that asked earlier, not even in the
+    mode of the present holders, so no mode is starved.
+
+    >>> async with sf.open("memory://") as space:
+    ...     graph = space.mode_lock("graph", modes=("read",), alone=("write",))
+    ...     async with graph.hold("read"):
+    ...         pass
+    """
+
+    __slots__ = ("_modes",)
+
+    def __init__(self, lines: Lines, key: Key | str, modes: Iterable[str], alone: Iterable[str], lease: float) -> None:
+        shared, single = _checked(modes), _checked(alone)
+        if isinstance(key, Key) and not shared and not single:
+            shared, single = key.family.modes, key.family.alone
+        if not shared and not single:
+            problem = "declare some: modes=('read',), alone=('write',), or on the key's family"
+            raise InvalidLockArgumentError("modes", "nothing", problem)
+        self._modes = tuple(check_text(mode, "mode", LONGEST_MODE) for mode in (*shared, *single))
+        super().__init__(lines, key, Site("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease)
+
+    def hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold it in ``mode`` for the length of an ``async with`` block; options as for a mutex.
+
+        Raises:
+            UnknownModeError: The mode was not declared.
+        """
+        return self._holding(options, mode=self._known(mode))
+
+    def try_hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold it like :meth:`hold` if it can be had at once; never wait."""
+        return self._holding(options, mode=self._known(mode), waits=False)
+
+    def _known(self, mode: str) -> str:
+        if mode not in self._modes:
+            raise UnknownModeError(str(self.key), mode, self._modes)
+        return mode
+
+
+def checked_mode(lock: ModeLock, mode: str) -> str:
+    """Return a mode that a lock has; refuse any other."""
+    return lock._known(mode)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
+
+
+def _checked(modes: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(modes) if not isinstance(modes, str) else ()
+    if isinstance(modes, str) or not all(isinstance(each, str) and each for each in found):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidLockArgumentError("modes", ascii(modes)[:60], "they are a tuple of texts that are not empty")
+    return found
+
+
+# --- A mutex: one holder at a time, across all processes on the store ----------------------------------------------
+
+MUTEX: Final = Site("mutex", Rules(1))
+
+
+@final
+class Mutex(DurableLock):
+    """One holder at a time, first come, first served, in all processes on the store. Get it from ``space.mutex``.
+
+    >>> async with sf.open("memory://") as space:
+    ...     async with space.mutex("account-42").hold(timeout="10s") as hold:
+    ...         print(hold.fence > 0)
+    True
+    """
+
+    __slots__ = ()
+
+    def __init__(self, lines: Lines, key: Key | str, lease: float) -> None:
+        super().__init__(lines, key, MUTEX, lease)
+
+    def hold(self, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold it for the length of an ``async with`` block, or of each call of a function that this decorates.
+
+        Takes the options of :class:`~standfast.locks.HoldOptions`: ``timeout``, ``lease``, ``max_hold``, ``on_lost``,
+        ``owner``, ``note``.
+
+        Raises:
+            HoldTimeoutError: On entering: it did not become free in time. Nothing is held and nobody waits.
+            ReentryError: On entering: its owner holds it already, and would wait for itself.
+            WaitCycleError: On entering: its holder waits, perhaps through others, for this owner.
+            LeaseLostError: On leaving: it was lost while the block ran; the block has been cancelled.
+            StoreError: On entering: the store does not answer. Nothing is held.
+        """
+        return self._holding(options)
+
+    def try_hold(self, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold it like :meth:`hold` if that can be had at once; never wait, and never stand in line.
+
+        Raises:
+            WouldWaitError: On entering: it is taken, or somebody waits for it.
+        """
+        return self._holding(options, waits=False)
+
+
+# --- A semaphore: at most so many permits in use at a time, across all processes on the store ----------------------
+
+
+@final
+class Semaphore(DurableLock):
+    """A number of permits, handed out in order, in all processes on the store. Get it from ``space.semaphore``.
+
+    The number is kept with the line. While the line is in use its number counts, and a call site that says another
+    one is told so; :meth:`resize` changes it for everybody.
+
+    >>> async with sf.open("memory://") as space:
+    ...     async with space.semaphore("vendor-api", permits=3).hold():
+    ...         pass
+    """
+
+    __slots__ = ()
+
+    def __init__(self, lines: Lines, key: Key | str, permits: int, lease: float) -> None:
+        super().__init__(lines, key, Site("semaphore", Rules(check_permits(permits))), lease)
+
+    def hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold ``weight`` permits for the length of an ``async with`` block.
+
+        They are granted together. One that needs many is not passed by those behind it that need fewer.
+
+        Fences of a semaphore grow in each slot, not across slots: compare them only where one slot is meant.
+
+        Args:
+            weight: How many permits.
+            options: As for :meth:`Mutex.hold <standfast.locks.Mutex.hold>`.
+
+        Raises:
+            TooHeavyError: On entering: there are not that many permits, so waiting would never end.
+        """
+        return self._holding(options, weight=check_permits(weight))
+
+    def try_hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
+        """Hold permits like :meth:`hold` if they can be had at once; never wait."""
+        return self._holding(options, weight=check_permits(weight), waits=False)
+
+    async def resize(self, permits: int) -> None:
+        """Set the number of permits for everybody, whatever call sites say, until :meth:`forget_size`.
+
+        Nobody who holds is turned out: with fewer permits there are no new grants until enough have left. With more,
+        those who fit are granted at once.
+
+        Raises:
+            LockKindError: The key is in use as another kind of lock.
+        """
+        await self._resize(Resize(check_permits(permits)))
+
+    async def forget_size(self) -> None:
+        """Let call sites say the number of permits again, beginning with this one."""
+        await self._resize(Resize(self._site.rules.permits, pinned=False))
+
+    async def _resize(self, request: Resize) -> None:
+        answer = (await self._lines.line(self._address).driver.ask(request, self._site)).answer
+        if isinstance(answer, WrongKind):
+            raise LockKindError(str(self.key), answer.kind, self._site.kind)

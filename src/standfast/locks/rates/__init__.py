@@ -1,1 +1,0 @@
-"""Rate limiters: a durable token bucket with a line in front of it."""

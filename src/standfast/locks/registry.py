@@ -1,0 +1,304 @@
+"""The lines of one space, as this process takes part in them: who waits and holds here, and who looks after whom.
+
+A grant is made by whoever lets go. The waiter's process is woken by a hint and reads. Now and then it looks by itself,
+in case a hint was lost, and looks after those in front: one whose presence has lapsed, or whose process has died, is
+dropped by the first who notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from standfast.clock import MICROSECONDS
+from standfast.errors import StandfastError
+from standfast.events import EntriesFell
+from standfast.locks.heartbeat import PRESENCES, Keeper, end_of, remove
+from standfast.locks.inspect import entry_of
+from standfast.locks.line import Rules, Until, advance
+from standfast.locks.line_driver import LocalLine
+from standfast.locks.line_records import Leave, LineKeys, Poke, Site, presences_of
+from standfast.stores.liveness import ForkGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Iterator
+
+    from standfast.clock import Clock, Instant
+    from standfast.events import Hooks
+    from standfast.keys import RecordKey
+    from standfast.locks.heartbeat import Presence
+    from standfast.locks.line import Entry
+    from standfast.locks.line_driver import Sight
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Watch
+
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at a line in which this process waits, if nothing wakes it earlier."""
+
+FIRST_LOOK: Final = 0.1
+"""Seconds that somebody near the front has waited before its first look: most turns come sooner, and need none."""
+
+PROBE_EVERY: Final = 0.05
+"""Seconds between two looks at the lifelines of those in front, where the store can see a process die."""
+
+LOOKS_PER_SECOND: Final = 500
+"""With very many lines to look at, the looks get rarer, so that they never cost more than this."""
+
+REMEMBERED: Final = 1_000
+"""How many lines that are not in use are kept in mind: what was last seen of them saves a round trip."""
+
+BODIES_END_WITHIN: Final = 5.0
+"""Seconds that closing a space waits for the bodies of holds, which it has cancelled, to end."""
+
+MOST_READ: Final = 100
+"""The most records that are read at once."""
+
+_ANY: Final = Site("", Rules())
+
+
+@final
+class Lines:
+    """All lines of one space in which this process takes part."""
+
+    def __init__(self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None) -> None:
+        self.scope, self.clock, self.hooks = scope, clock, hooks
+        self.keeper: Final = Keeper(scope, clock, hooks, heartbeat, self._presence_lost)
+        self._lines: Final[dict[tuple[str, ...], LocalLine]] = {}
+        self._by_head: Final[dict[RecordKey, LocalLine]] = {}
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._listening: asyncio.Task[None] | None = None
+        self._rounds: asyncio.Task[None] | None = None
+        self._starting: asyncio.TimerHandle | None = None
+        self._given_back: Final = asyncio.Event()
+        self.guard: Final = ForkGuard(repr(scope))
+        self.is_closing = False
+        self._entered = self._held = 0
+        self._told: Final[set[tuple[tuple[str, ...], Site]]] = set()
+
+    def line(self, address: tuple[str, ...]) -> LocalLine:
+        """Return this process's part of the line at an address."""
+        found = self._lines.pop(address, None)
+        if found is None:
+            found = LocalLine(self.scope, LineKeys(self.scope, address), self.clock)
+            self._by_head[found.driver.keys.head] = found
+            self._forget_some()
+        self._lines[address] = found  # the latest used comes last
+        return found
+
+    def _forget_some(self) -> None:
+        for address in list(self._lines)[: max(0, len(self._lines) - REMEMBERED)]:
+            if self._lines[address].is_idle:
+                del self._by_head[self._lines.pop(address).driver.keys.head]
+
+    def own(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Run ``work`` to its end, whoever is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def new_entry_id(self) -> str:
+        """Return an id for one acquisition, unlike any other."""
+        self._entered += 1
+        return f"{self.scope.presence_name}:{self._entered}"
+
+    def is_news(self, address: tuple[str, ...], site: Site) -> bool:
+        """Tell, once for each, that a call site disagrees with a line."""
+        if (address, site) in self._told:
+            return False
+        self._told.add((address, site))
+        return True
+
+    async def listen(self) -> None:
+        """Hear wakes from now on."""
+        if self._listening is None:
+            watch = self.scope.watch(self.scope.presence)
+            await watch.__aenter__()
+            if self._listening is None:
+                self._listening = self.own(self._hear(watch))
+
+    async def _hear(self, watch: Watch) -> None:
+        try:
+            while (hint := await watch.wait()) is not None:
+                if hint.complete:
+                    lines = [self._by_head[head] for head in hint.about if head in self._by_head]
+                else:
+                    lines = list(self._lines.values())
+                for line in lines:
+                    if line.waits or line.holds:
+                        await self._safely(line.glance())
+                self._turn_out(entry_of(self.scope, key) for key in hint.about)
+        finally:
+            await watch.__aexit__()
+
+    def _turn_out(self, entries: Iterable[str | None]) -> None:
+        """Tell waiters that an operator took out: far back in a line they would see it only much later."""
+        for entry_id in filter(None, entries):
+            for wait in [line.waits[entry_id] for line in self._lines.values() if entry_id in line.waits]:
+                wait.settle(None)
+
+    async def _safely(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except StandfastError:  # the next look finds out; whoever asks the store itself is told
+            return
+
+    def _presence_lost(self, presence: Presence) -> None:
+        for line in tuple(self._lines.values()):
+            for hold in tuple(line.holds.values()):
+                if hold.presence is presence:
+                    hold.lose("its lease lapsed: this process could not renew it in time")
+            for wait in tuple(line.waits.values()):
+                if wait.presence is presence:
+                    wait.settle(None)
+
+    # --- looking after those in front ----------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """Somebody has begun to wait: look after those in front, unless the turn comes soon."""
+        if self._rounds is None and self._starting is None:
+            self._starting = asyncio.get_running_loop().call_later(FIRST_LOOK, self._start_rounds)
+
+    def _start_rounds(self) -> None:
+        self._starting = None
+        if self._rounds is None and not self.is_closing:
+            rounds = self.own(self._go_round())
+            self._rounds = None if rounds.done() else rounds  # an eager task may be over by now
+
+    async def _go_round(self) -> None:
+        loop = asyncio.get_running_loop()
+        due: dict[LocalLine, float] = {}
+        try:
+            while waiting := [line for line in self._lines.values() if line.waits]:
+                due = {line: due.get(line, line.waiting_since + _first_look(line)) for line in waiting}
+                for line in waiting:
+                    if due[line] <= loop.time() or (line.is_near and self._has_lost_someone(line)):
+                        await self._safely(self.look_after(line))
+                        rest = max(min(line.due_in, LOOK_EVERY), len(waiting) / LOOKS_PER_SECOND)
+                        due[line] = loop.time() + rest
+                await self._rest(min(due.values()) - loop.time(), probe=any(line.is_near for line in waiting))
+        finally:
+            self._rounds = None
+
+    async def _rest(self, seconds: float, *, probe: bool) -> None:
+        most = PROBE_EVERY if probe and self.scope.store.capabilities.sees_process_death else FIRST_LOOK
+        await asyncio.sleep(max(0.001, min(seconds, most)))
+
+    def _has_lost_someone(self, line: LocalLine) -> bool:
+        return any(self.scope.store.is_severed(lifeline) for lifeline in line.lifelines.values())
+
+    async def look_after(self, line: LocalLine) -> bool:
+        """Look at a line, and let those fall whose presence is gone or whose time is over; tell whether any did."""
+        line.due_in = LOOK_EVERY
+        sight = await line.look()
+        names = presences_of(_entries(sight))
+        alive = await self._presences(line, sorted(names))
+        dead = {name for name in names if name not in alive}
+        ends = [*alive.values(), *_ends_of(sight)]
+        line.next_end = min((end for end in ends if end > sight.at), default=None)
+        line.due_in = LOOK_EVERY if line.next_end is None else (line.next_end - sight.at) / MICROSECONDS
+        if not dead and all(end > sight.at for end in ends) and not _is_left_halfway(sight):
+            return False
+        await self._drop(line, dead)
+        return True
+
+    async def _presences(self, line: LocalLine, names: list[str]) -> dict[str, Instant]:
+        """Return the presences that still count, and until when. One whose process has died is ended here."""
+        alive: dict[str, Instant] = {}
+        lifelines: dict[str, str] = {}
+        most = self.scope.at_most(MOST_READ)
+        for start in range(0, len(names), most):
+            keys = {name: line.driver.keys.presence(name) for name in names[start : start + most]}
+            seen = await self.scope.read(*keys.values())
+            for name, key in keys.items():
+                record = seen.get(key)
+                if record is None:
+                    continue
+                presence = PRESENCES.decode(record.value)
+                if self.scope.store.is_severed(presence.lifeline):
+                    await remove(self.scope.store, key)
+                else:
+                    lifelines[name] = presence.lifeline
+                    alive[name] = await end_of(self.scope.store, record, presence, seen.at)
+        line.lifelines = lifelines
+        return alive
+
+    async def _drop(self, line: LocalLine, dead: set[str]) -> None:
+        if dead and self.hooks:
+            fell = EntriesFell(at=self.clock.wall(), key=line.driver.keys.name, presences=tuple(sorted(dead)))
+            self.hooks.emit(fell)
+        line.driver.dead |= dead
+        await line.driver.ask(Poke(), _ANY)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def note_taken(self) -> None:
+        """Note that a hold has begun."""
+        self._held += 1
+
+    def note_given_back(self) -> None:
+        """Note that a hold has come to its end."""
+        self._held -= 1
+        self._given_back.set()
+
+    async def aclose(self) -> None:
+        """Stop: tell those who hold and wait, let them finish, and give up the presences.
+
+        A body that does not end although it was cancelled still does what the lock protects. Its presence is left to
+        lapse by itself.
+        """
+        if self.guard.crossed:
+            return
+        self.is_closing = True
+        for line in tuple(self._lines.values()):
+            for hold in tuple(line.holds.values()):
+                hold.lose("the space was closed")
+            for wait in tuple(line.waits.values()):
+                if not wait.turn.done():  # else it holds, and leaves like everyone who does
+                    line.driver.ask(Leave(wait.entry.id, ticket=wait.ticket), wait.site)
+                wait.settle(None)
+        await self._let_bodies_end()
+        if self._starting is not None:
+            self._starting.cancel()
+        for task in (self._listening, self._rounds):
+            if task is not None:
+                task.cancel()
+        for line in tuple(self._lines.values()):
+            await line.driver.finish()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.keeper.aclose()
+
+    async def _let_bodies_end(self) -> None:
+        try:
+            async with asyncio.timeout(BODIES_END_WITHIN):
+                while self._held:
+                    self._given_back.clear()
+                    await self._given_back.wait()
+        except TimeoutError:
+            return
+
+
+def _first_look(line: LocalLine) -> float:
+    """Return for how many seconds one waits before its first look: far back, those at the front look for all."""
+    return FIRST_LOOK if line.is_near else LOOK_EVERY
+
+
+def _is_left_halfway(sight: Sight) -> bool:
+    """Tell whether the front could move up, because whoever let go did not get as far as letting it."""
+    return sight.line.is_cut_off or advance(sight.line, sight.at) is not sight.line
+
+
+def _ends_of(sight: Sight) -> Iterator[Instant]:
+    """Yield when entries in sight end by themselves."""
+    for holder in sight.line.holders:
+        if holder.ends_at is not None:
+            yield holder.ends_at
+    for entry in _entries(sight):
+        if isinstance(entry.anchor, Until):
+            yield entry.anchor.at
+
+
+def _entries(sight: Sight) -> Iterator[Entry]:
+    yield from (holder.entry for holder in sight.line.holders)
+    yield from (waiter.entry for waiter in sight.line.waiters)

@@ -1,0 +1,143 @@
+"""Events as log lines that are safe to keep.
+
+Nothing that was stored is ever logged. Keys appear as digests unless they are asked for, addresses lose their
+passwords, and whatever could break a line or colour a terminal is escaped.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+import re
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
+
+from msgspec.structs import asdict
+
+from standfast.keys import Key, RecordKey
+from standfast.redaction import mask_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from standfast.events import Event
+
+
+Fact: TypeAlias = str | int | float | bool | list["Fact"] | None
+"""What a log line shows of an event: plain data, nothing else."""
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_BARE: Final = re.compile(r"[\w.:/@#%+*(),-]+", re.ASCII)
+codecs.lookup("unicode_escape")  # it is loaded from a file, and a line may have to be written when none can be opened
+_WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@final
+class LogHook:
+    """A hook that writes each event to a logger, as one line.
+
+    The line is logfmt, ``event=slow-commit store=sqlite:///jobs.db seconds=1.2 riders=8``, or JSON. The facts are
+    also attached to the record as ``record.standfast``, for handlers that take structure.
+
+    Args:
+        logger: Where to write. The logger named ``standfast`` by default.
+        style: ``"logfmt"`` or ``"json"``.
+        show_keys: Show keys as they are. By default only the family's name and a digest of the rest are shown:
+            keys often hold customers' names and numbers.
+        secret: Mixed into the digests, so that whoever reads the log cannot find a key by trying out likely ones.
+            Use the same secret in all processes to follow a key from one log to another.
+    """
+
+    __slots__ = ("_logger", "_secret", "_show_keys", "_style")
+
+    def __init__(
+        self,
+        logger: logging.Logger | None = None,
+        *,
+        style: Literal["logfmt", "json"] = "logfmt",
+        show_keys: bool = False,
+        secret: bytes = b"",
+    ) -> None:
+        self._logger: Final = logger or logging.getLogger("standfast")
+        self._style: Final = style
+        self._show_keys: Final = show_keys
+        self._secret: Final = secret
+
+    def __repr__(self) -> str:
+        return f"<LogHook to {self._logger.name!r}>"
+
+    def __call__(self, event: Event, /) -> None:
+        """Write ``event`` to the log, if its level is wanted there."""
+        level = _LEVELS[event.level]
+        if self._logger.isEnabledFor(level):
+            facts: dict[str, Fact] = {"event": event_name(type(event))}
+            facts |= {name: self._shown(name, value) for name, value in asdict(event).items() if name != "at"}
+            line = as_json(facts) if self._style == "json" else as_logfmt(facts)
+            self._logger.log(level, "%s", line, extra={"standfast": facts})
+
+    def _shown(self, name: str, value: object) -> Fact:
+        # Durable locks name their keys by text.
+        if name == "key" and isinstance(value, str) and not self._show_keys:
+            return key_digest(value, self._secret)
+        return self._fact(value)
+
+    def _fact(self, value: object) -> Fact:
+        """Turn a field into plain data. What is not known to be harmless is shown by its type alone."""
+        if isinstance(value, Key | RecordKey):
+            return str(value) if self._show_keys else key_digest(value, self._secret)
+        if isinstance(value, str):
+            return mask_text(value)
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, tuple | list | frozenset):
+            return [self._fact(item) for item in cast("Iterable[object]", value)]
+        return f"<{type(value).__name__}>"
+
+
+def event_name(kind: type[Event]) -> str:
+    """Return an event's name as the log shows it: ``slow-commit`` for ``SlowCommit``."""
+    return _WORD_START.sub("-", kind.__name__).lower()
+
+
+def key_digest(key: Key | RecordKey | str, secret: bytes = b"") -> str:
+    """Return what the log shows in place of ``key``: its family, which is code, and a digest of the rest.
+
+    Events of durable locks name their keys by text, ``str(key)``; of that there is only a digest.
+
+    >>> from standfast.keys import KeyFamily
+    >>> key_digest(KeyFamily("customer")("Ada"))
+    'customer(#689d7320dac1f96b)'
+    """
+    data = key.encoded if isinstance(key, Key) else key.encode() if isinstance(key, str) else key
+    digest = blake2b(data, digest_size=8, key=secret[:64]).hexdigest()
+    if not isinstance(key, Key):
+        return f"#{digest}"
+    return f"{key.family.name}(#{digest})" if key.parts else str(key)
+
+
+def as_logfmt(facts: dict[str, Fact]) -> str:
+    """Write facts as ``name=value`` pairs on one line of ASCII."""
+    return " ".join(f"{name}={_logfmt_value(value)}" for name, value in facts.items())
+
+
+def as_json(facts: Fact | dict[str, Fact]) -> str:
+    """Write facts as JSON on one line of ASCII."""
+    return json.dumps(facts, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def _logfmt_value(value: Fact) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else as_json(value)
+    return text if _BARE.fullmatch(text) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """Quote text so that it stays one line and one value: controls and everything past ASCII are escaped."""
+    return '"' + text.encode("unicode_escape").decode("ascii").replace('"', '\\"') + '"'

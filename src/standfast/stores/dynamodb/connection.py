@@ -1,0 +1,583 @@
+"""Talking to the service: one client a handle, time limits, pauses, and the time of every answer.
+
+The driver's own retries are off. Whether a request may be sent again depends on what it was, and only the caller knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import re
+import socket
+import ssl
+import threading
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ProxyConnectionError,
+    SSLError,
+)
+from botocore.loaders import Loader
+from msgspec import Struct
+
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK, Instant, monotonic
+from standfast.errors import (
+    OutcomeUnknownError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
+from standfast.stores.url import tls_trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from botocore.awsrequest import AWSPreparedRequest
+    from types_aiobotocore_dynamodb import DynamoDBClient
+
+    from standfast.clock import Clock
+    from standfast.stores.url import Address
+
+    Context = AbstractAsyncContextManager[DynamoDBClient]
+
+
+# --- where the table is, and how it is talked to: read from a URL --------------------------------------------------
+
+SHORTEST_LEASE: Final = 10.0
+"""Several times the second by which two processes may be apart in what they take for the time."""
+
+_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}", re.ASCII)
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}", re.ASCII)
+_HTTPS: Final = 443
+_HTTP: Final = 80
+
+
+class Options(Struct, frozen=True):
+    """How a table is opened. Its ``repr`` shows no secret.
+
+    Attributes:
+        table: The name of the table.
+        name: The store as shown to people.
+        region: The region; empty: as the environment says (``AWS_REGION``, the profile).
+        endpoint: The URL of a server of one's own; empty: the service.
+        access: The access key id; empty: the usual chain of credentials.
+        secret: The secret access key.
+        tls: How connections are encrypted; None: they are not.
+        timeout: How many seconds a request may take.
+        connect_timeout: How many seconds connecting may take.
+        pool: How many connections there are at most.
+        create: Whether the table is created if it is missing.
+        shortest_lease: The shortest lease, in seconds, that locks accept on this store. If it is short, opening the
+            first handle of a process takes a second longer: the time must be known better.
+    """
+
+    table: str
+    name: str = "dynamodb://"
+    region: str = ""
+    endpoint: str = ""
+    access: str = ""
+    secret: str = ""
+    tls: ssl.SSLContext | None = None
+    timeout: float = 5.0
+    connect_timeout: float = 5.0
+    pool: int = 32
+    create: bool = False
+    shortest_lease: float = SHORTEST_LEASE
+
+    def __repr__(self) -> str:
+        return f"Options({self.name})"
+
+
+def options_of(address: Address) -> Options:
+    """Read the options out of a URL, and refuse what makes no sense."""
+    tls = address.tls(default=True)
+    options = Options(
+        table=_table(address),
+        name=address.name,
+        region=_region(address),
+        endpoint=_endpoint(address, tls),
+        access=address.user or "",
+        secret=address.password or "",
+        tls=tls,
+        timeout=address.take_seconds("timeout", 5.0),
+        connect_timeout=address.take_seconds("connect_timeout", 5.0),
+        pool=address.take_count("pool", 32),
+        create=address.take_flag("create", default=False),
+        shortest_lease=address.take_seconds("shortest_lease", SHORTEST_LEASE),
+    )
+    address.finish("region", "tls", "tls_ca", "timeout", "connect_timeout", "pool", "create", "shortest_lease")
+    if bool(options.access) != bool(options.secret):
+        raise address.refuse("give both an access key and its secret, or neither: then the usual chain is asked")
+    return options
+
+
+def _table(address: Address) -> str:
+    table = address.path()
+    if not _TABLE.fullmatch(table):
+        raise address.refuse("name a table: 3 to 255 letters, digits, '_', '-' or '.', as in dynamodb:///standfast")
+    return table
+
+
+def _region(address: Address) -> str:
+    default = "us-east-1" if address.has_host else ""
+    region = address.take_text("region", default)
+    if region and not _REGION.fullmatch(region):
+        raise address.refuse("region is the name of a region, for example eu-central-1")
+    return region
+
+
+def _endpoint(address: Address, tls: ssl.SSLContext | None) -> str:
+    if not address.has_host:
+        return ""
+    host, port = address.host(_HTTPS if tls else _HTTP)
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# --- the time of the service, from the ``Date`` of its answers: known within bounds that every answer narrows ------
+#
+# An answer says the second in which it was made, and it was made between sending and receiving. So the offset of the
+# service's time to this machine's steady clock lies in an interval a second and a round trip wide; the next answer has
+# another such interval, and the truth lies in both. Time is read at the early end: never ahead of the service, and at
+# most a second, a round trip and :data:`SLACK` behind it.
+
+SLACK: Final = 50_000
+"""How many microseconds the clocks of the machines that answer may lie apart."""
+
+DRIFT: Final = 200
+"""How many microseconds this machine's steady clock may go wrong in a second."""
+
+FRESH: Final = 30 * MICROSECONDS
+"""After this long without an answer the service is asked before anything is decided by its time."""
+
+FORGOTTEN: Final = 5 * MICROSECONDS
+"""If time turns out to have been read further ahead than this, it goes back; for less it stands still."""
+
+
+class Bounds(NamedTuple):
+    """What the offset of the service's time to the steady clock is at least and at most, in microseconds."""
+
+    low: int
+    high: int
+    at: int
+    """When this was known, by the steady clock."""
+
+    def drifted(self, at: int) -> Bounds:
+        """Return the bounds as they are at a later moment."""
+        drift = max(0, at - self.at) * DRIFT // MICROSECONDS
+        return Bounds(self.low - drift, self.high + drift, at)
+
+    def and_also(self, other: Bounds) -> Bounds | None:
+        """Return the bounds in which both hold; None if they contradict each other."""
+        both = Bounds(max(self.low, other.low), min(self.high, other.high), other.at)
+        return both if both.low <= both.high else None
+
+
+@final
+class StoreTime:
+    """The time of one service, for all handles of this process."""
+
+    __slots__ = ("_bounds", "_clock", "_doubt", "_last", "_lock")
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._bounds: Bounds | None = None
+        self._doubt: Bounds | None = None
+        self._last = 0
+
+    def elapsed(self) -> Instant:
+        """Return the steady clock, to be told when a request was sent."""
+        return self._clock.elapsed()
+
+    def hear(self, date: str, sent: Instant) -> None:
+        """Take the ``Date`` of an answer to what was sent at ``sent``; what is no date is no news."""
+        second = instant_of(date)
+        if second is None:
+            return
+        received = self._clock.elapsed()
+        heard = Bounds(second - received - SLACK, second + MICROSECONDS - sent + SLACK, received)
+        with self._lock:
+            self._take(heard)
+
+    def _take(self, heard: Bounds) -> None:
+        known = heard if self._bounds is None else self._bounds.drifted(heard.at).and_also(heard)
+        if known is not None:
+            self._bounds, self._doubt = known, None
+            return
+        # One answer that contradicts all before it may come from a machine that is wrong; two that agree do not.
+        believed = None if self._doubt is None else self._doubt.drifted(heard.at).and_also(heard)
+        self._doubt = heard
+        if believed is not None:
+            self._bounds, self._doubt = believed, None
+            if self._last > heard.at + believed.high + FORGOTTEN:
+                self._last = 0
+
+    def now(self) -> Instant | None:
+        """Return the service's time; None if the service must be asked first."""
+        with self._lock:
+            at = self._clock.elapsed()
+            if self._bounds is None or self._doubt is not None or at - self._bounds.at > FRESH:
+                return None
+            self._last = max(self._last, at + self._bounds.drifted(at).low)
+            return Instant(self._last)
+
+    @property
+    def error(self) -> float:
+        """By how many seconds the time may be behind; the time of the service is never earlier."""
+        with self._lock:
+            bounds = self._bounds
+        return float("inf") if bounds is None else (bounds.high - bounds.low) / MICROSECONDS
+
+
+@functools.lru_cache(maxsize=4)
+def instant_of(date: str) -> Instant | None:
+    """Return the instant that a ``Date`` header names; None if it is none."""
+    try:
+        return Instant(int(parsedate_to_datetime(date).timestamp()) * MICROSECONDS)
+    except (ValueError, OverflowError):
+        return None
+
+
+_times: Final[dict[str, StoreTime]] = {}
+
+
+def shared_time(service: str) -> StoreTime:
+    """Return the time of a service, one for all handles of this process: they agree on what has expired."""
+    return _times.setdefault(service, StoreTime())
+
+
+# --- what goes wrong with a request, in the words of this library: one table for all that the driver raises --------
+
+_THROTTLED: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ProvisionedThroughputExceeded",
+        "ThrottlingException",
+        "ThrottlingError",
+        "RequestLimitExceeded",
+        "LimitExceededException",
+    }
+)
+_CONTENDED: Final = frozenset({"TransactionConflictException", "TransactionConflict"})
+_STRANGERS: Final = frozenset(
+    {
+        "UnrecognizedClientException",
+        "InvalidSignatureException",
+        "IncompleteSignatureException",
+        "MissingAuthenticationTokenException",
+        "InvalidClientTokenId",
+        "AuthFailure",
+    }
+)
+_UNDER_WAY: Final = "TransactionInProgressException"
+"""The same request was sent before, by something on the way, and may yet be done."""
+
+_STALE: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"})
+
+_NOT_SENT: Final = (ConnectTimeoutError, ProxyConnectionError, SSLError)
+_NO_CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, NoRegionError)
+
+SERVER_FAULT: Final = 500
+
+
+class TurnedAwayError(Exception):
+    """The service did certainly nothing, for now: try again after a pause. ``problem`` is what to raise in the end."""
+
+    def __init__(self, problem: StoreError) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class ConditionError(Exception):
+    """The condition of a single write did not hold; ``item`` is what is there, None if there is nothing."""
+
+    def __init__(self, item: Mapping[str, Any] | None) -> None:
+        super().__init__(item is not None)
+        self.item = item
+
+
+class CancelledTransactionError(Exception):
+    """A transaction was cancelled, with a reason for each of its items."""
+
+    def __init__(self, reasons: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(len(reasons))
+        self.reasons = reasons
+
+
+def code_of(problem: ClientError) -> str:
+    """Return the code of an error of the service."""
+    return str(problem.response.get("Error", {}).get("Code", ""))
+
+
+def answered(problem: ClientError, store: str, *, writes: bool) -> Exception:
+    """Return what to raise for an error that the service answered with."""
+    response: Mapping[str, Any] = problem.response
+    code, said = code_of(problem), str(response.get("Error", {}).get("Message", ""))
+    if code == "TransactionCanceledException":
+        return _cancelled(response.get("CancellationReasons") or (), store, said)
+    if code == "ConditionalCheckFailedException":
+        return ConditionError(response.get("Item"))
+    if code in _CONTENDED:
+        return _contended(store)
+    if code in _THROTTLED:
+        return _throttled(store, said)
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if status >= SERVER_FAULT or code == _UNDER_WAY:
+        return _faulty(store, f"the service failed: {code} {said}", writes=writes)
+    return _refused(code, said, store, writes=writes)
+
+
+def _cancelled(reasons: Sequence[Mapping[str, Any]], store: str, said: str) -> Exception:
+    codes = {str(reason.get("Code", "None")) for reason in reasons}
+    if codes & _CONTENDED:
+        return _contended(store)
+    if codes & _THROTTLED:
+        return _throttled(store, said)
+    if codes <= {"None", "ConditionalCheckFailed"} and "ConditionalCheckFailed" in codes:
+        return CancelledTransactionError(reasons)
+    return StoreError(store, f"the transaction was refused: {said}")
+
+
+def _contended(store: str) -> TurnedAwayError:
+    return TurnedAwayError(StoreBusyError(store, "other transactions kept the same records busy; nothing was written"))
+
+
+def _throttled(store: str, said: str) -> TurnedAwayError:
+    advice = "raise the capacity of the table, or spread the work over several namespaces"
+    return TurnedAwayError(StoreUnavailableError(store, f"the service throttles requests ({said}); {advice}"))
+
+
+def _faulty(store: str, said: str, *, writes: bool) -> Exception:
+    return OutcomeUnknownError(store, said) if writes else TurnedAwayError(StoreUnavailableError(store, said))
+
+
+def _refused(code: str, said: str, store: str, *, writes: bool) -> StoreError:
+    if code == "AccessDeniedException":
+        error = StoreReadOnlyError if writes else UnsuitableStoreError
+        return error(store, f"a permission is missing: {said}. The how-to has the policy that is needed")
+    if code in _STRANGERS:
+        return UnsuitableStoreError(
+            store, f"the service does not accept the credentials ({code}); check the access key"
+        )
+    if code in _STALE:
+        return StoreUnavailableError(store, f"the credentials have expired, or this machine's clock is wrong: {said}")
+    if code == "ResourceNotFoundException":
+        return StoreGoneError(store, "the table is not there (any more)")
+    return StoreError(store, f"{code}: {said}")
+
+
+def unanswered(problem: BotoCoreError | TimeoutError, store: str, *, writes: bool) -> Exception:
+    """Return what to raise when there was no answer, or none that can be read."""
+    said = f"{type(problem).__name__}: {problem}" if isinstance(problem, BotoCoreError) else "no answer in time"
+    if isinstance(problem, _NO_CREDENTIALS):
+        return UnsuitableStoreError(store, f"no credentials or region are configured for it: {problem}")
+    if isinstance(problem, CredentialRetrievalError) or _is_unreachable(problem):
+        return TurnedAwayError(StoreUnavailableError(store, said))
+    if isinstance(problem, _NOT_SENT):
+        return StoreUnavailableError(store, f"{tls_trouble(said)} ({said})" if tls_trouble(said) else said)
+    if writes:
+        return OutcomeUnknownError(store, said)
+    unavailable = StoreUnavailableError(store, said)
+    is_lost = isinstance(problem, ConnectionClosedError | EndpointConnectionError)
+    return TurnedAwayError(unavailable) if is_lost else unavailable
+
+
+def _is_unreachable(problem: BotoCoreError | TimeoutError) -> bool:
+    """Tell whether there was no connection. The driver says so also of one that was cut after the request was sent."""
+    if not isinstance(problem, EndpointConnectionError):
+        return False
+    cause: object = problem.kwargs.get("error")
+    # By its name: the HTTP client is the driver's own affair, and not a dependency of this package.
+    is_connecting = any(kind.__name__ == "ClientConnectorError" for kind in type(cause).__mro__)
+    return is_connecting or isinstance(cause, socket.gaierror)
+
+
+# --- talking to the service: one client a handle, time limits, pauses, and the time of every answer ----------------
+
+FIRST_PAUSE: Final = 0.025
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two tries of a request that was turned away: at first, and at most; each is a random part of it."""
+
+CLOSED_WITHIN: Final = 5.0
+
+PIECE: Final = 1 << 18
+"""Bodies up to this many bytes are sent in one go."""
+
+USER_AGENT: Final = "standfast"
+"""The driver puts a long one together for every request, which takes a seventh of its time."""
+
+
+@functools.cache
+def _loader() -> Loader:
+    """Return what reads the driver's description of the service: a tenth of a second once, not for every handle."""
+    return Loader(include_default_search_paths=True)
+
+
+@final
+class Patience:
+    """How long one call tries again: for about as long as a request may take."""
+
+    __slots__ = ("_deadline", "_pause", "_random")
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline, self._pause = monotonic() + seconds, FIRST_PAUSE
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+
+    async def pause(self, turned_away: TurnedAwayError) -> None:
+        """Wait before the next try; raise the problem if there is to be none."""
+        seconds = self._random.uniform(0, self._pause)
+        if monotonic() + seconds >= self._deadline:
+            raise turned_away.problem from turned_away
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        await asyncio.sleep(seconds)
+
+
+@final
+class Link:
+    """A client of the service, on one event loop."""
+
+    def __init__(self, options: Options, client: DynamoDBClient, context: Context) -> None:
+        self._options, self._context = options, context
+        self.client: Final = client
+        self.time: Final[StoreTime] = shared_time(str(client.meta.endpoint_url))
+        self._idle: Final = asyncio.Event()
+        self._idle.set()
+        self._under_way = 0
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, options: Options) -> Link:
+        """Make a client; nothing is sent yet."""
+        session = AioSession()
+        session.register_component("data_loader", _loader())
+        try:
+            context = session.create_client("dynamodb", **_arguments(options))
+            client = await context.__aenter__()
+            client.meta.events.register("before-send.dynamodb", _in_pieces)
+            return cls(options, client, context)
+        except (BotoCoreError, ValueError) as problem:  # a region or an endpoint that is none
+            raise _not_configured(problem, options) from problem
+
+    def patience(self) -> Patience:
+        """Return how long a call is tried again."""
+        return Patience(self._options.timeout)
+
+    async def ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Send a request that changes nothing, or nothing that sending it twice changes; try again if turned away."""
+        patience = self.patience()
+        while True:
+            try:
+                return await self.send(operation, request, writes=False)
+            except TurnedAwayError as turned_away:
+                await patience.pause(turned_away)
+
+    async def send(self, operation: str, request: Mapping[str, Any], *, writes: bool) -> Mapping[str, Any]:
+        """Send a request once."""
+        if self._is_closed:
+            raise StoreClosedError(self._options.name, "it was closed")
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            return await self._exchange(operation, request, writes=writes)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _exchange(self, operation: str, request: Mapping[str, Any], *, writes: bool) -> Mapping[str, Any]:
+        store, sent = self._options.name, self.time.elapsed()
+        try:
+            async with asyncio.timeout(self._options.timeout + self._options.connect_timeout):
+                answer: Mapping[str, Any] = await getattr(self.client, operation)(**request)
+        except ClientError as problem:
+            self._hear(problem.response, sent)
+            raise answered(problem, store, writes=writes) from problem
+        except (BotoCoreError, TimeoutError) as problem:
+            raise unanswered(problem, store, writes=writes) from problem
+        self._hear(answer, sent)
+        return answer
+
+    def _hear(self, answer: Mapping[str, Any], sent: Instant) -> None:
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        if date is not None:
+            self.time.hear(date, sent)
+
+    async def aclose(self) -> None:
+        """Close all connections, when what is under way has been answered."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self._context.__aexit__(None, None, None)
+
+
+def _in_pieces(request: AWSPreparedRequest, **_: object) -> None:
+    """Have a large body sent piece by piece, so that others get their turn on the loop."""
+    if isinstance(request.body, bytes) and len(request.body) > PIECE:
+        request.body = BytesIO(request.body)
+
+
+def _encrypting(tls: ssl.SSLContext) -> type[AIOHTTPSession]:
+    """Return the driver's kind of session with a TLS context of ours: by itself it takes none beside its own.
+
+    If it no longer asks for it in this way, it goes by its own context, which checks certificates and names too.
+    """
+
+    class Encrypting(AIOHTTPSession):
+        def _build_verify_context(self) -> ssl.SSLContext:
+            return tls
+
+    return Encrypting
+
+
+def _arguments(options: Options) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "config": AioConfig(
+            connect_timeout=options.connect_timeout,
+            read_timeout=options.timeout,
+            max_pool_connections=options.pool,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            parameter_validation=False,
+            tcp_keepalive=True,
+            user_agent=USER_AGENT,
+            http_session_cls=AIOHTTPSession if options.tls is None else _encrypting(options.tls),
+        ),
+        "region_name": options.region or None,
+        "endpoint_url": options.endpoint or None,
+        "use_ssl": options.tls is not None,
+    }
+    if options.access:
+        arguments |= {"aws_access_key_id": options.access, "aws_secret_access_key": options.secret}
+    return arguments
+
+
+def _not_configured(problem: Exception, options: Options) -> Exception:
+    if isinstance(problem, BotoCoreError):
+        return unanswered(problem, options.name, writes=False)
+    return StoreUnavailableError(options.name, str(problem))

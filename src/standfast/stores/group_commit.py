@@ -1,0 +1,731 @@
+"""A group: the commits and updates that wait for the next transaction, and those under way in one.
+
+Riders leave in the order in which they came. After a transaction is answered the loop runs once before the next one
+leaves, so that all who were waiting for it get on together. Who has been alone for a while leaves at once, and lets the
+loop run once afterwards: whoever comes in that turn gets on the next one, together.
+
+A crowd on its way to a server is parted into halves. While the server works for one half, the tasks of the other go
+on and come back; when the answer is there the other half leaves first, and only then are those who arrived told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import random
+import re
+import types
+from asyncio import get_running_loop
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from weakref import WeakSet
+
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK, monotonic
+from standfast.durations import seconds
+from standfast.errors import (
+    InvalidChangeError,
+    OutcomeUnknownError,
+    StandfastError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+    WrongLoopError,
+)
+from standfast.events import NO_HOOKS, OutcomeSettled, OutcomeUnknown, SlowCommit
+from standfast.ids import new_id
+from standfast.stores.backend import (
+    Applied,
+    Batch,
+    Batching,
+    CommitRider,
+    Deferred,
+    Outcome,
+    Rider,
+    UpdateRider,
+    WorkRider,
+)
+from standfast.stores.liveness import ForkGuard
+from standfast.stores.protocol import Commit, Put
+from standfast.stores.transfer import moving_of
+from standfast.stores.user_transactions import joining_of
+from standfast.stores.validation import check_commit, check_read, check_scan, check_window, is_plain
+from standfast.stores.watch import BackendWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Sequence
+
+    from standfast.clock import Instant
+    from standfast.durations import Duration
+    from standfast.events import Hooks
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Backend
+    from standfast.stores.protocol import (
+        Capabilities,
+        Change,
+        Conflict,
+        Decided,
+        Decision,
+        Snapshot,
+        Verdict,
+        Wake,
+        Watch,
+        Worked,
+    )
+    from standfast.stores.transfer import Movable
+    from standfast.stores.user_transactions import Joining
+
+
+# --- settling: finding out what became of a transaction whose answer was lost --------------------------------------
+#
+# A missing trace proves nothing, because a write that timed out can still land later. So the attempt is *closed*:
+# the resolver claims the attempt's own name in the store. If it wins, the lost transaction can never land; if it
+# loses, the transaction has landed and its verdicts are there. A handle starts nothing new before that is known.
+
+TRIES: Final = 5
+FIRST_PAUSE: Final = 0.01
+REMEMBERED: Final = 1_000
+
+
+@final
+class Settling:
+    """Applies batches and settles those whose outcome is unknown."""
+
+    __slots__ = ("_backend", "_hooks", "_known", "_random", "pending")
+
+    def __init__(self, backend: Backend, hooks: Hooks) -> None:
+        self._backend: Final = backend
+        self._hooks: Final = hooks
+        self._random: Final = random.Random(0)  # noqa: S311 -- jitter, seeded so that a simulation repeats itself
+        self._known: Final[OrderedDict[str, Applied | None]] = OrderedDict()
+        self.pending: str | None = None
+
+    async def apply(
+        self, batch: Batch, anew: Callable[[], Batch], unknown: OutcomeUnknownError | None = None
+    ) -> Applied:
+        """Apply ``batch``; when an outcome is unknown, settle it, and if it never landed, try again ``anew``.
+
+        With ``unknown`` the batch has been tried already and its outcome is not known.
+        """
+        for _ in range(TRIES):
+            if unknown is None:
+                try:
+                    return await self._backend.apply(batch)
+                except OutcomeUnknownError as problem:
+                    unknown = problem
+            self.pending = batch.attempt
+            self._tell_unknown(batch.attempt, unknown)
+            applied = await self._settle_with_patience(batch.attempt, unknown)
+            if applied is not None:
+                return applied
+            batch, unknown = anew(), None
+        raise StoreUnavailableError(
+            self._backend.name, f"the commit was lost {TRIES} times on its way; it was not written"
+        )
+
+    async def settle_pending(self) -> None:
+        """Settle what an earlier batch left open, so that nothing of it can land after what comes now."""
+        if self.pending is None:
+            return
+        try:
+            await self.settle(self.pending)
+        except OutcomeUnknownError as unknown:  # of the earlier batch: what comes now has not been sent
+            raise StoreUnavailableError(
+                self._backend.name, "it is not known yet what became of an earlier commit; nothing new was written"
+            ) from unknown
+
+    async def settle(self, attempt: str) -> Applied | None:
+        """Close ``attempt``; return what it applied, or None if it never landed and never will."""
+        if attempt in self._known:
+            return self._known[attempt]
+        applied = await self._backend.settle(attempt)
+        self._known[attempt] = applied
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        if self.pending == attempt:
+            self.pending = None
+        if self._hooks:
+            written, now = applied is not None, SYSTEM_CLOCK.wall()
+            self._hooks.emit(OutcomeSettled(at=now, store=self._backend.name, attempt=attempt, written=written))
+        return applied
+
+    def _tell_unknown(self, attempt: str, unknown: OutcomeUnknownError) -> None:
+        if self._hooks:
+            now, store = SYSTEM_CLOCK.wall(), self._backend.name
+            self._hooks.emit(OutcomeUnknown(at=now, store=store, attempt=attempt, problem=unknown.problem))
+
+    async def _settle_with_patience(self, attempt: str, unknown: OutcomeUnknownError) -> Applied | None:
+        pause = FIRST_PAUSE
+        for _ in range(TRIES):
+            try:
+                return await self.settle(attempt)
+            except StoreError:
+                await asyncio.sleep(self._random.uniform(pause / 2, pause))
+                pause *= 3
+        raise OutcomeUnknownError(unknown.store, unknown.problem, attempt) from unknown
+
+
+# --- A group: the commits and updates that wait for the next transaction, and those under way in one ---------------
+
+T = TypeVar("T")
+
+MAX_WAITING: Final = 100_000
+"""Beyond this many commits waiting on one handle, more are refused: the store is not keeping up."""
+
+
+ANY_NUMBER: Final = Batching()
+
+USED_TO_BE_ALONE: Final = 3
+"""After this many transactions in a row with one rider each, the next rider waits for no company."""
+
+AT_ONCE_IN_A_ROW: Final = 8
+"""How many riders in a row leave at once before the loop runs."""
+
+A_CROWD: Final = 64
+"""So many riders are parted into halves, where those take turns, if this process takes longer than the server."""
+
+A_PAUSE: Final = 0.1
+"""Who has come back after so many seconds was not at work: there is nothing to be gained from halves."""
+
+SLOW_COMMIT: Final = 0.5
+"""A transaction that takes longer than this many seconds is told to the hooks."""
+
+
+def verdict_of(cancelled: asyncio.CancelledError) -> Verdict | Exception | None:
+    """Return the verdict of a commit or update whose caller was cancelled when it was already under way.
+
+    None means that it was withdrawn: nothing was written. Catch the error where the call was awaited:
+    ``asyncio.gather(..., return_exceptions=True)`` makes a new one that knows nothing.
+    """
+    return getattr(cancelled, "verdict", None)
+
+
+class Seat(Struct, eq=False):
+    """A rider's place in the group, and later its outcome. A struct, because one is made for every commit."""
+
+    rider: Rider
+    answer: asyncio.Future[None] | None = None
+    outcome: Outcome | None = None
+    state: int = 0
+
+    def settle(self, outcome: Outcome) -> None:
+        """Give the rider its outcome."""
+        self.outcome = outcome
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(None)
+
+
+_WAITING, _TAKEN, _WITHDRAWN = range(3)
+
+
+@final
+class Group:
+    """Riders on their way to one backend, on one event loop."""
+
+    def __init__(self, backend: Backend, hooks: Hooks, batching: Batching = ANY_NUMBER) -> None:
+        self._backend: Final = backend
+        self._batching: Final = batching
+        self._hooks, self._has_hooks = hooks, bool(hooks)
+        self._loop: Final = asyncio.get_running_loop()
+        self._name: Final = new_id()
+        self._attempts = 0
+        self._queue: Final[deque[Seat]] = deque()
+        self._owned: Final[set[asyncio.Task[Any]]] = set()
+        self._scheduled = self._is_halved = False
+        self._under_way: list[Seat] | None = None
+        self._left_at = self._arrived_at = self._boarded_at = 0.0
+        self._alone = 0
+        self.settling: Final = Settling(backend, hooks)
+
+    async def ride(self, rider: Rider) -> Outcome:
+        """Take a seat in the next transaction and return what became of it.
+
+        A caller that is cancelled is withdrawn. Too late for that, the cancellation carries the verdict.
+        """
+        seat = self.board(rider)
+        try:
+            await (seat.answer or self.pause())
+        except asyncio.CancelledError as cancelled:
+            await self.leave(seat, cancelled)
+            raise
+        return seat.outcome or RuntimeError("woken without a verdict")
+
+    def board(self, rider: Rider) -> Seat:
+        """Take a seat in the next transaction, or in one that has left already: see :meth:`ride`.
+
+        Await ``seat.answer``, or :meth:`pause` if there is none, and call :meth:`leave` if that is cancelled.
+        """
+        seat = Seat(rider)
+        if self._alone >= USED_TO_BE_ALONE and not (self._queue or self._under_way or self._scheduled):
+            seat.state = _TAKEN
+            self._send([seat])
+            if seat.outcome is not None:
+                self._alone += 1
+                return seat
+        else:
+            self._line_up(seat)
+        seat.answer = asyncio.Future(loop=self._loop)
+        return seat
+
+    @property
+    def wants_pause(self) -> bool:
+        """Whether enough riders have left at once."""
+        return self._alone >= USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW
+
+    async def pause(self) -> None:
+        """Let the loop run once if enough riders have left at once: it may be that they are not alone."""
+        if not self.wants_pause:
+            return
+        self._alone = 0  # whoever comes in that turn of the loop waits for company
+        await _one_turn()
+        if not self._scheduled:
+            self._alone = USED_TO_BE_ALONE
+
+    def _line_up(self, seat: Seat) -> None:
+        if len(self._queue) >= MAX_WAITING:
+            raise StoreBusyError(self._backend.name, f"{MAX_WAITING:,} commits are waiting already")
+        self._queue.append(seat)
+        self._boarded_at = monotonic()
+        if not self._scheduled and not self._under_way:  # as _schedule does; this is called for every commit
+            self._schedule()
+
+    async def leave(self, seat: Seat, cancelled: asyncio.CancelledError) -> None:
+        """Withdraw a rider whose caller was cancelled; too late for that, let the cancellation carry its verdict."""
+        if seat.state == _WAITING:
+            seat.state = _WITHDRAWN
+        else:
+            outcome = await self._despite_cancellation(seat)
+            cancelled.verdict = outcome  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue] -- read by verdict_of
+
+    async def _despite_cancellation(self, seat: Seat) -> Outcome | None:
+        """Wait for the outcome of a rider that is under way; backends answer in bounded time.
+
+        Cancelled again, the first cancellation is raised when this is over; put off by then, it is withdrawn.
+        """
+        while seat.outcome is None:
+            seat.answer = self._loop.create_future()
+            try:
+                await seat.answer
+            except asyncio.CancelledError:
+                if seat.state == _WAITING:
+                    seat.state = _WITHDRAWN
+                    return None
+        return seat.outcome
+
+    def _schedule(self) -> None:
+        # Through the loop, so that every task that is ready in this tick gets on before the transaction leaves.
+        if not self._scheduled and not self._under_way:
+            self._scheduled = True
+            self._loop.call_soon(self._depart)
+
+    def _depart(self) -> None:
+        self._scheduled = False
+        if self._under_way:
+            return
+        waiting, most = len(self._queue), self._batching.max_riders
+        flight, worked = self._arrived_at - self._left_at, monotonic() - self._arrived_at
+        self._is_halved = self._batching.in_halves and waiting >= A_CROWD and flight <= worked < A_PAUSE
+        if seats := self._take(min(most, (waiting + 1) // 2) if self._is_halved else most):
+            self._alone = min(self._alone + 1, USED_TO_BE_ALONE) if len(seats) == 1 else 0
+            self._send(seats)
+
+    def _send(self, seats: list[Seat]) -> None:
+        batch, started = self._batch(seats), monotonic()
+        unknown: OutcomeUnknownError | None = None
+        try:
+            applied = None if self.settling.pending else self._backend.apply_now(batch)
+        except OutcomeUnknownError as problem:
+            applied, unknown = None, problem
+        except Exception as problem:  # noqa: BLE001 -- each rider gets it
+            self._fail(seats, batch, problem)
+            self._again()
+            return
+        except BaseException:  # Ctrl-C, say: the loop gets it, and nobody may be left waiting
+            self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "it was interrupted"))
+            self._again()
+            raise
+        if applied is None:
+            self._under_way, self._left_at = seats, started
+            travel = self.own(self._travel(seats, batch, unknown))
+            travel.add_done_callback(functools.partial(self._ended, seats, batch))
+        else:
+            self._arrive(seats, applied, started)
+            if self._queue:
+                self._schedule()
+
+    def _take(self, most: int) -> list[Seat]:
+        seats: list[Seat] = []
+        queue, size = self._queue, 0
+        if len(queue) == 1 and (alone := queue[0]).state == _WAITING and not _is_given_up(alone):
+            alone.state = _TAKEN
+            return [queue.popleft()]
+        batching, weight, namespace = self._batching, 0, b""
+        while queue and len(seats) < most and size < batching.max_bytes:
+            rider = queue[0].rider
+            weighs = _weight(rider)
+            if not seats:
+                namespace = b"" if batching.spans_namespaces else _namespace(rider)
+            elif (
+                type(rider) is WorkRider
+                or weight + weighs > batching.max_weight
+                or (namespace and _namespace(rider) != namespace)
+            ):
+                break
+            seat = queue.popleft()
+            if seat.state == _WAITING and not _is_given_up(seat):
+                seat.state = _TAKEN
+                seats.append(seat)
+                weight += weighs
+                if type(rider) is WorkRider:
+                    break
+                if type(rider) is CommitRider:
+                    for change in rider.changes:
+                        if type(change) is Put:
+                            size += len(change.value)
+        return seats
+
+    def _batch(self, seats: list[Seat]) -> Batch:
+        self._attempts += 1
+        riders = (seats[0].rider,) if len(seats) == 1 else tuple([seat.rider for seat in seats])
+        return Batch(f"{self._name}.{self._attempts}", riders)
+
+    async def _travel(self, seats: list[Seat], batch: Batch, unknown: OutcomeUnknownError | None) -> None:
+        started = monotonic()
+        try:
+            await self.settling.settle_pending()
+            applied = await self.settling.apply(batch, lambda: self._batch(seats), unknown)
+        except Exception as problem:  # noqa: BLE001 -- each rider gets it
+            self._fail(seats, batch, problem)
+        else:
+            self._over(seats)
+            self._arrive(seats, applied, started)
+        finally:
+            self._over(seats)
+            self._again()
+
+    def _over(self, seats: list[Seat]) -> None:
+        if self._under_way is seats:  # else the other half has left meanwhile
+            self._under_way = None
+
+    def _ended(self, seats: list[Seat], batch: Batch, travel: asyncio.Task[None]) -> None:
+        # Cancelled when the loop is shut down, perhaps before it began: then nobody may be left waiting for it.
+        if travel.cancelled() or travel.exception() is not None:
+            self._over(seats)
+            self._fail(seats, batch, OutcomeUnknownError(self._backend.name, "the event loop was shut down"))
+
+    def _again(self) -> None:
+        if self._queue:
+            self._schedule()
+
+    def _arrive(self, seats: list[Seat], applied: Applied, started: float) -> None:
+        outcomes = applied.outcomes
+        if put_off := [seat for seat, each in zip(seats, outcomes, strict=True) if type(each) is Deferred]:
+            self._ride_again(put_off)
+        self._arrived_at = monotonic()
+        flight, worked = self._arrived_at - self._left_at, self._boarded_at - self._left_at
+        if (
+            self._batching.in_halves
+            and len(self._queue) >= max(A_CROWD, len(seats)) // 2
+            and (self._is_halved or flight <= 2 * worked)
+        ):
+            self._send_the_others()
+        for seat, outcome in zip(seats, outcomes, strict=True):
+            if type(outcome) is Deferred:
+                continue
+            seat.outcome = outcome  # as Seat.settle does, without a call for each of a thousand
+            answer = seat.answer
+            if answer is not None and not answer.done():
+                answer.set_result(None)
+        if applied.changed or applied.wakes:
+            self._backend.ring(applied.changed, applied.wakes)
+        if self._has_hooks and (taken := monotonic() - started) > SLOW_COMMIT:
+            now, store = SYSTEM_CLOCK.wall(), self._backend.name
+            self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
+
+    def _send_the_others(self) -> None:
+        """Let the other half leave: those of this one, who are told next, have something to do meanwhile."""
+        self._is_halved = False  # from now on it shows how long they take
+        if seats := self._take(self._batching.max_riders):
+            self._alone = 0
+            self._send(seats)
+
+    def _ride_again(self, seats: list[Seat]) -> None:
+        for seat in reversed(seats):
+            seat.state = _WAITING
+            self._queue.appendleft(seat)
+
+    def _fail(self, seats: list[Seat], batch: Batch, problem: Exception) -> None:
+        for index, seat in enumerate(seats):
+            if isinstance(problem, OutcomeUnknownError):
+                attempt = f"{problem.attempt or batch.attempt}/{index}"
+                seat.settle(OutcomeUnknownError(problem.store, problem.problem, attempt))
+            else:
+                seat.settle(own_copy(problem))
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``work`` to its end whoever is cancelled meanwhile; :meth:`drain` waits for it."""
+        task = self._loop.create_task(work)
+        self._owned.add(task)
+        task.add_done_callback(self._owned.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Wait until nobody waits and nothing is under way."""
+        while self._queue or self._under_way or self._owned:
+            self._schedule()
+            await asyncio.gather(*self._owned, return_exceptions=True)
+            await asyncio.sleep(0)
+
+
+@types.coroutine
+def _one_turn() -> Generator[None]:
+    """Let everyone else who is ready run once."""
+    yield
+
+
+def _weight(rider: Rider) -> int:
+    if type(rider) is CommitRider:
+        return len(rider.changes)
+    return len(rider.keys) if type(rider) is UpdateRider else 0
+
+
+def _namespace(rider: Rider) -> bytes:
+    if type(rider) is UpdateRider:
+        return rider.keys[0].namespace
+    commit = rider.commit if isinstance(rider, WorkRider) else rider
+    return commit.changes[0].key.namespace if isinstance(commit, CommitRider) else b""
+
+
+def _is_given_up(seat: Seat) -> bool:
+    return seat.answer is not None and seat.answer.cancelled()
+
+
+def own_copy(problem: Exception) -> Exception:
+    """Return a copy for one rider: an exception that is raised in several tasks would collect all their tracebacks."""
+    if not isinstance(problem, StandfastError):
+        return problem
+    copied = copy.copy(problem)
+    copied.__cause__ = problem.__cause__
+    return copied
+
+
+# --- group commit: the store that common code makes of any backend -------------------------------------------------
+#
+# Commits and updates that arrive while a transaction is under way ride in the next one together, each with its own
+# verdict; that is where the speed comes from. What is the same for every server lives here: the rules, the order,
+# withdrawal on cancellation, settling unknown outcomes, and hints after the commit is durable.
+
+_ATTEMPT: Final = re.compile(r"[0-9a-f-]{36}\.[1-9][0-9]{0,14}/[0-9]{1,4}", re.ASCII)
+"""A group's id and a number, as the group names its attempts, and a rider of it."""
+
+
+@final
+class GroupedStore:
+    """A :class:`~standfast.stores.protocol.Store` over a backend. It belongs to the event loop it is made in."""
+
+    def __init__(self, backend: Backend, hooks: Hooks = NO_HOOKS, *, batching: Batching = ANY_NUMBER) -> None:
+        self._backend: Final = backend
+        self._batching: Final = batching
+        self._hooks: Final = hooks
+        self._limits: Final = backend.capabilities
+        self._loop: Final = asyncio.get_running_loop()
+        self._guard: Final = ForkGuard(backend.name)
+        self._group: Final = Group(backend, hooks, batching)
+        self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
+        self._closing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<GroupedStore {self._backend.name}>"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store can do."""
+        return self._limits
+
+    @property
+    def backend(self) -> Backend:
+        """The backend underneath, for what only it offers."""
+        return self._backend
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    async def read(self, *keys: RecordKey) -> Snapshot:
+        """Read records in one snapshot. Expired ones are absent."""
+        self._check_usable()
+        check_read(keys, self._limits)
+        return await self._backend.read(keys)
+
+    async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool = False) -> Snapshot:
+        """Read up to ``limit`` records with ``start <= key < end``, in key order, within one namespace."""
+        self._check_usable()
+        check_scan(start, end, limit)
+        return await self._backend.scan(start, end, limit=limit, reverse=reverse)
+
+    def watch(self, *prefixes: RecordKey) -> Watch:
+        """Subscribe to hints for keys that equal or continue one of ``prefixes``."""
+        self._check_usable()
+        check_read(prefixes, self._limits)
+        watch = BackendWatch(self._backend, prefixes, self._check_usable)
+        self._watches.add(watch)
+        return watch
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+    ) -> Commit | Conflict:
+        """Do all of ``changes`` or none, durably, if every guard holds and ``after <= store time < before``."""
+        if self._closing is not None or get_running_loop() is not self._loop or self._guard.crossed:
+            self._check_usable()
+        if wake or not is_plain(changes, self._limits):
+            check_commit(changes, wake, self._limits)
+        if after is not None or before is not None:
+            check_window(after, before)
+        group = self._group
+        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as Group.ride does
+        try:
+            if seat.answer is not None:
+                await seat.answer
+            elif group.wants_pause:
+                await group.pause()
+        except asyncio.CancelledError as cancelled:
+            await group.leave(seat, cancelled)
+            raise
+        outcome = cast("Outcome", seat.outcome)
+        return outcome if type(outcome) is Commit else cast("Conflict", _verdict(outcome))
+
+    async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
+        """Run the pure function ``decide`` on the records at ``keys`` and commit what it decides."""
+        self._check_usable()
+        check_read(keys, self._limits)
+        return cast("Decided[T]", _verdict(await self._group.ride(UpdateRider(tuple(keys), decide))))
+
+    async def commit_with(
+        self,
+        work: Callable[[Any], T],
+        *changes: Change,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        wake: Sequence[Wake] = (),
+        timeout: Duration = 5.0,
+        and_then: Callable[[T], Sequence[Change]] | None = None,
+    ) -> Worked[T] | Conflict:
+        """Do ``changes`` and the caller's own SQL in one transaction: both happen, or neither.
+
+        ``work`` gets a connection-like object (on SQLite a :class:`~standfast.stores.sqlite.SqlWork`) and runs on the
+        writer's thread, only if every guard holds. Whatever it raises undoes everything and is raised here.
+
+        ``and_then`` is called with the work's answer, on the same thread, and returns further changes, for example
+        a record of the answer. They join ``changes``, under the rules of one commit: if a guard of theirs does not
+        hold, everything is undone, the work included, and the answer is the ``Conflict``. What ``and_then`` raises
+        undoes everything as well, and its time counts as the work's.
+
+        Raises:
+            UnsuitableStoreError: The store has no SQL to share a transaction with.
+            InvalidChangeError: The changes break a rule, alone or together with those of ``and_then``.
+            WorkTimeoutError: The work took longer than ``timeout``; everything was undone.
+        """
+        if not self._limits.commit_with:
+            raise UnsuitableStoreError(self._backend.name, "it cannot share a transaction with your SQL")
+        self._check_usable()
+        check_commit(changes, wake, self._limits)
+        check_window(after, before)
+        commit = CommitRider(changes, after, before, tuple(wake))
+        rider = WorkRider(commit, work, seconds(timeout, what="timeout"), and_then)
+        return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
+
+    async def joining(self) -> Joining:
+        """Return what this store can do over connections of the user's, in transactions of theirs.
+
+        Raises:
+            UnsuitableStoreError: Nothing: it is no PostgreSQL.
+        """
+        self._check_usable()
+        return await joining_of(self._backend, self._backend.name)
+
+    def moving(self) -> Movable:
+        """Return what moves everything in this store to another one.
+
+        Raises:
+            UnsuitableStoreError: Its backend cannot do it.
+        """
+        self._check_usable()
+        return moving_of(self._backend, self._backend.name)
+
+    async def settle(self, attempt: str) -> Verdict | None:
+        """Find out for good what became of an attempt whose outcome was unknown."""
+        self._check_usable()
+        if not _ATTEMPT.fullmatch(attempt):
+            raise InvalidChangeError(f"{attempt!r} does not name an attempt; pass error.attempt")
+        name, _, index = attempt.rpartition("/")
+        applied = await self._group.settling.settle(name)
+        if applied is None:
+            return None
+        if int(index) >= len(applied.outcomes):
+            raise InvalidChangeError(f"{attempt!r} names none of the {len(applied.outcomes)} riders of its attempt")
+        outcome = applied.outcomes[int(index)]
+        return None if isinstance(outcome, Deferred) else _verdict(outcome)
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``work`` to its end whoever is cancelled meanwhile; :meth:`aclose` waits for it."""
+        return self._group.own(work)
+
+    def _check_usable(self) -> None:
+        if self._closing is None and get_running_loop() is self._loop and not self._guard.crossed:
+            return
+        self._check_open()
+        raise WrongLoopError(f"the store {self._backend.name}", "belongs to another event loop")
+
+    def _check_open(self) -> None:
+        self._guard.check()
+        if self._closing is not None:
+            raise StoreClosedError(self._backend.name, "it was closed; open a new one")
+
+    async def another(self) -> GroupedStore:
+        """Open another handle on the same store, on the running loop, which may be another one in another thread."""
+        self._check_open()
+        return GroupedStore(await self._backend.another(), self._hooks, batching=self._batching)
+
+    def lifeline(self) -> str:
+        """Return a text by which others can tell that this process has died; empty if this store cannot see deaths."""
+        return "" if self._is_over() else self._backend.lifeline()
+
+    def is_severed(self, lifeline: str) -> bool:
+        """Tell whether the process that gave ``lifeline`` has certainly died, or closed its last handle."""
+        return not self._is_over() and self._backend.is_severed(lifeline)
+
+    def _is_over(self) -> bool:
+        return self._closing is not None or self._guard.crossed
+
+    async def aclose(self) -> None:
+        """Finish what is under way and let go of everything. Closing twice is fine."""
+        if self._guard.crossed:
+            return
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._group.drain()
+        for watch in tuple(self._watches):
+            watch.stop()
+        await self._backend.aclose()
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    """Return the verdict, or raise what became of it instead."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    if isinstance(outcome, Deferred):
+        raise TypeError("a rider that must ride again has no verdict yet")
+    return outcome

@@ -1,0 +1,285 @@
+"""Proofs of life: what a process may do while others cannot see that it lives.
+
+Where others see a process by its session on a server, a lost session is not a death. It begins a *grace*: whoever
+waits for the process lets it pass, and a process that lives proves that within it, by tying its lifeline again. By its
+own clock it stops a margin earlier; then it is taken for dead, and that lifeline is over for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import os
+import threading
+from typing import TYPE_CHECKING, Final, final
+
+from standfast.clock import MICROSECONDS, SYSTEM_CLOCK
+from standfast.errors import ForkedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.stores.protocol import Store
+
+
+# --- refusing what was opened before a fork: the child shares its files and sockets, and must not use them ---------
+
+_generation = 0
+_before: list[Callable[[], None]] = []
+_in_parent: list[Callable[[], None]] = []
+_in_child: list[Callable[[], None]] = []
+
+
+def _before_fork() -> None:
+    for action in _before:
+        action()
+
+
+def _after_fork_in_parent() -> None:
+    for action in _in_parent:
+        action()
+
+
+def _after_fork_in_child() -> None:
+    global _generation  # noqa: PLW0603 -- a process-wide fact, changed only here
+    _generation += 1
+    with contextlib.ExitStack() as stack:  # all of them, also if one fails
+        for action in reversed(_in_child):
+            stack.callback(action)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def run_around_fork(before: Callable[[], None], in_parent: Callable[[], None]) -> None:
+    """Run ``before`` ahead of every fork from now on, and ``in_parent`` after it where the process goes on."""
+    _before.append(before)
+    _in_parent.append(in_parent)
+
+
+def run_in_forked_child(action: Callable[[], None]) -> None:
+    """Run ``action`` in every child that this process forks from now on."""
+    _in_child.append(action)
+
+
+@final
+class ForkGuard:
+    """Remembers which process it was made in."""
+
+    __slots__ = ("_made_in", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._made_in = _generation
+
+    def check(self) -> None:
+        """Raise if the process has been forked since."""
+        if self._made_in != _generation:
+            raise ForkedError(self._name, "it was opened before this process was forked; open it anew in the child")
+
+    @property
+    def crossed(self) -> bool:
+        """Whether this is a forked child of the process that made the guard."""
+        return self._made_in != _generation
+
+
+# --- proofs of life: what a process may do while others cannot see that it lives -----------------------------------
+
+GRACE: Final = 1.2
+"""For how many seconds a lifeline has to be seen untied before its process counts as dead."""
+
+VALID: Final = 0.9
+"""For how many seconds of those a process that has lost its session counts on being taken for alive."""
+
+SEEN: Final = 1.0
+"""A lifeline that is tied for so many seconds is seen to be tied by all who look. One tied for less may not be."""
+
+LONGEST_GAP: Final = 0.8
+"""With more seconds between two looks, a lifeline may have been tied in between for long enough to count."""
+
+LONGEST_RESTART: Final = 10.0
+"""For how many seconds a server may say of itself that it serves nobody, and thereby put the grace off."""
+
+TIED_WITHIN: Final = 2.0
+"""Seconds after which a presence does without a lifeline that could not be tied."""
+
+
+def now() -> float:
+    """Return seconds that pass for this machine, also while the process is stopped or the machine asleep."""
+    return SYSTEM_CLOCK.elapsed() / MICROSECONDS
+
+
+@final
+class Tie:
+    """The life of one lifeline as its own process sees it: tied, lost and tied again, until it is over for good.
+
+    It reads no clock: every method is told the time, in seconds.
+    """
+
+    __slots__ = ("_excused_at", "_lost_at", "_tied_at", "is_over", "is_tied")
+
+    def __init__(self) -> None:
+        self.is_tied = self.is_over = False
+        self._tied_at = self._excused_at = -math.inf
+        self._lost_at = math.inf
+
+    def tie(self, at: float) -> bool:
+        """Say that it is tied since before ``at``; False if that is too late."""
+        if self.left(at) <= 0:
+            return False
+        self.is_tied, self._tied_at = True, at
+        return True
+
+    def lose(self, at: float) -> None:
+        """Say that the session is lost."""
+        if self.is_tied and (self._lost_at == math.inf or at - self._tied_at >= SEEN):
+            self._lost_at = at  # otherwise others may have seen nothing of it since it was lost before
+        self.is_tied = False
+
+    def excuse(self, at: float) -> None:
+        """Say that the server serves nobody at the moment, so that nobody sees anything either."""
+        self._excused_at = at
+
+    def left(self, at: float) -> float:
+        """Return the seconds for which the process counts on being taken for alive; nothing or less: it is over."""
+        if self.is_over:
+            return -1.0
+        if self.is_tied:
+            return math.inf
+        excused_at = min(self._excused_at, self._lost_at + LONGEST_RESTART)
+        left = max(self._lost_at, excused_at) + VALID - at
+        self.is_over = left <= 0
+        return left
+
+
+@final
+class Suspicion:
+    """What one process has seen of another's lifeline. It reads no clock either."""
+
+    __slots__ = ("_asked_at", "_since", "is_certain")
+
+    def __init__(self) -> None:
+        self._since = math.inf
+        self._asked_at = -math.inf
+        self.is_certain = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is anything to suspect."""
+        return self._since != math.inf
+
+    def look(self, *, is_tied: bool, asked_at: float, answered_at: float) -> None:
+        """Take an answer of the server into account."""
+        if is_tied:
+            self._since = math.inf
+        elif not self.is_there or answered_at - self._asked_at > LONGEST_GAP:
+            self._since = answered_at
+        elif asked_at - self._since >= GRACE:
+            self.is_certain = True  # for good: its process knows by now that it is over
+        self._asked_at = asked_at
+
+    def forget(self) -> None:
+        """Begin anew: after a while without a session there may have been anything."""
+        self._since = math.inf
+
+
+@final
+class Proof:
+    """A tie that the threads of a process share.
+
+    Args:
+        lifeline: The text by which others know it.
+    """
+
+    __slots__ = ("_listeners", "_lock", "_tie", "lifeline")
+
+    def __init__(self, lifeline: str) -> None:
+        self.lifeline: Final = lifeline
+        self._lock: Final = threading.Lock()
+        self._tie: Final = Tie()
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        _proofs[lifeline] = self
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether others can see now that this process lives."""
+        return self._tie.is_tied
+
+    def left(self) -> float:
+        """Return for how many seconds this process counts on being taken for alive; nothing or less: it is over."""
+        if self._tie.is_tied:
+            return math.inf
+        with self._lock:
+            return self._tie.left(now())
+
+    def tie(self) -> bool:
+        """Say that it is tied; False if that came too late, and then it never will be."""
+        with self._lock:
+            is_tied = self._tie.tie(now())
+        self._tell()
+        return is_tied
+
+    def lose(self) -> None:
+        """Say that the session is lost."""
+        with self._lock:
+            self._tie.lose(now())
+        self._tell()
+
+    def excuse(self) -> None:
+        """Say that the server serves nobody at the moment."""
+        with self._lock:
+            self._tie.excuse(now())
+
+    # --- hearing of it -------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` on the running loop when it is tied or lost; return what ends that."""
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed, and nobody there is left
+                loop.call_soon_threadsafe(listener)
+
+        with self._lock:
+            self._listeners = (*self._listeners, tell)
+        return functools.partial(self._forget, tell)
+
+    def _forget(self, listener: Callable[[], None]) -> None:
+        with self._lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    async def until_tied(self, seconds: float = math.inf) -> bool:
+        """Wait until it is tied; False if it is over, or so many seconds have passed."""
+        changed, gives_up_at = asyncio.Event(), now() + seconds
+        end = self.listen(changed.set)
+        try:
+            while not self._tie.is_tied and (left := min(self.left(), gives_up_at - now())) > 0:
+                changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if left == math.inf else left):
+                        await changed.wait()
+        finally:
+            end()
+        return self._tie.is_tied
+
+
+_proofs: Final[dict[str, Proof]] = {}  # they are kept: one for each time that this process was cut off
+
+
+def proof_of(lifeline: str) -> Proof | None:
+    """Return the proof behind a lifeline of this process; None: it needs none."""
+    return _proofs.get(lifeline)
+
+
+async def tied_lifeline(store: Store) -> str:
+    """Return the lifeline of this process when others can see it; empty if that takes too long."""
+    lifeline = store.lifeline()
+    proof = proof_of(lifeline)
+    return lifeline if proof is None or proof.is_tied or await proof.until_tied(TIED_WITHIN) else ""

@@ -1,0 +1,259 @@
+"""Connecting: the driver's client, and commands with a time limit each.
+
+The driver keeps the connections, finds the primary and comes back after a failure. It tries nothing twice here,
+except a read and the commit of a transaction, which the server does once however often it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, final
+
+from pymongo import AsyncMongoClient, errors
+from pymongo.errors import WriteConcernError
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from standfast.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
+from standfast.stores.url import tls_trouble
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from pymongo.asynchronous.client_session import AsyncClientSession
+    from pymongo.asynchronous.collection import AsyncCollection
+
+    from standfast.stores.mongodb import Options
+    from standfast.stores.url import Address
+
+    Document = dict[str, Any]
+
+
+# --- what MongoDB and its driver complain of, translated once, at the edge -----------------------------------------
+
+TROUBLE: Final = (errors.PyMongoError, TimeoutError, OSError)
+"""What a call of the driver raises."""
+
+DUPLICATE_KEY: Final = 11_000
+NAMESPACE_EXISTS: Final = 48
+_SHOWN: Final = 300
+
+_READ_ONLY: Final = (StoreReadOnlyError, "this member is no primary; name the whole replica set, with replicaSet=")
+_PERMISSION: Final = (
+    UnsuitableStoreError,
+    "this user may not do all that is needed; see 'Permissions' in 'Run on MongoDB'",
+)
+_PASSWORD: Final = (
+    UnsuitableStoreError,
+    "the server refuses this user and password; check them, and authSource, the database that the user is kept in",
+)
+_STANDALONE: Final = (
+    UnsuitableStoreError,
+    "this server is no member of a replica set, and so has no transactions; start it with --replSet and initiate it",
+)
+_FULL: Final = (StoreFullError, "the server's disk is full; make room and retry")
+_GOING: Final = (StoreUnavailableError, "the primary is stepping down or shutting down; retry")
+_CODES: Final[Mapping[int, tuple[type[StoreError], str]]] = {
+    11: _PASSWORD,
+    18: _PASSWORD,
+    334: _PASSWORD,
+    8_000: _PASSWORD,
+    13: _PERMISSION,
+    31: _PERMISSION,
+    20: _STANDALONE,
+    40_573: _STANDALONE,  # change streams are for replica sets only
+    14_031: _FULL,
+    10_107: _READ_ONLY,
+    13_435: _READ_ONLY,
+    10_058: _READ_ONLY,
+    189: _GOING,
+    91: _GOING,
+    11_600: _GOING,
+    11_602: _GOING,
+    13_436: _GOING,
+    112: (StoreUnavailableError, "others kept changing the same records; retry"),
+    24: (StoreUnavailableError, "somebody keeps a collection locked; retry"),
+    50: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
+    262: (StoreUnavailableError, "the server took longer than the time limit; see ?timeout="),
+    388: (StoreUnavailableError, "the commit does not fit the server's cache; give it more, or write less at once"),
+    26: (UnsuitableStoreError, "its collections are gone; open it anew with migrate=true"),
+    121: (UnsuitableStoreError, "a validator on Standfast's collections refuses its documents; remove it"),
+}
+
+
+def code_of(problem: BaseException) -> int:
+    """Return the number of what a server answered; 0 if it is not an answer of a server."""
+    code = getattr(problem, "code", None)
+    return code if isinstance(code, int) else 0
+
+
+def is_transient(problem: BaseException) -> bool:
+    """Tell whether a transaction was undone, and may be tried again at once."""
+    return isinstance(problem, errors.PyMongoError) and problem.has_error_label("TransientTransactionError")
+
+
+def commit_is_unknown(problem: BaseException) -> bool:
+    """Tell whether a transaction may have been committed: unless the server says that it was undone."""
+    if not isinstance(problem, errors.PyMongoError):
+        return True
+    return problem.has_error_label("UnknownTransactionCommitResult") or not is_transient(problem)
+
+
+def translate(store: str, problem: BaseException) -> StoreError:
+    """Return the error that says what a failed call means and what to do. Nothing was written."""
+    said = str(problem)[:_SHOWN] or type(problem).__name__
+    code = code_of(problem)
+    if code in _CODES:
+        kind, meaning = _CODES[code]
+        return kind(store, f"{meaning} ({said})")
+    if isinstance(problem, errors.ServerSelectionTimeoutError):
+        why = f"no primary could be reached in time; is the server up? ({said})"
+        return StoreUnavailableError(store, tls_trouble(str(problem)) or why)
+    if isinstance(problem, errors.ConfigurationError):
+        return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
+    if isinstance(problem, TimeoutError):
+        return StoreUnavailableError(store, "the server took longer than the time limit; see ?timeout=")
+    if isinstance(problem, (errors.ConnectionFailure, OSError)):
+        return StoreUnavailableError(store, tls_trouble(str(problem)) or f"the connection failed ({said})")
+    return StoreUnavailableError(store, f"the server refused: {said}")
+
+
+def unknown(store: str, problem: BaseException) -> OutcomeUnknownError:
+    """Return the error for a write that was sent, and may or may not have been done."""
+    said = str(problem)[:_SHOWN] or type(problem).__name__
+    return OutcomeUnknownError(store, f"the answer to a commit was lost ({said})")
+
+
+def may_have_happened(problem: BaseException) -> bool:
+    """Tell whether a single write may have been done although it failed."""
+    if isinstance(problem, (errors.ServerSelectionTimeoutError, errors.WaitQueueTimeoutError)):
+        return False
+    if isinstance(problem, (errors.WTimeoutError, errors.WriteConcernError)):
+        return True
+    return code_of(problem) == 0
+
+
+# --- connecting: the driver's client, and commands with a time limit each ------------------------------------------
+
+SNAPSHOT: Final = ReadConcern("snapshot")
+MAJORITY: Final = WriteConcern("majority", j=True)
+DURABLE: Final = {"w": "majority", "j": True}
+HERE: Final = {"w": 1}
+"""For what is durable as soon as a later commit is: the primary's log is copied in its order."""
+
+ENDED_WITHIN: Final = 1.0
+APP_NAME: Final = "standfast"
+"""By which sessions of handles are told apart from those of other programs."""
+
+
+@final
+class Connection:
+    """One handle's client."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        self.address, self.options = address, options
+        self.name: Final = address.name
+        self.client: Final = _client(address, options)
+        self.database: Final = self.client[options.database]
+        self.records: Final = f"{options.prefix}_records"
+        self.messages: Final = f"{options.prefix}_messages"
+        self.listeners: Final = f"{options.prefix}_listeners"
+        self._ending: Final[set[asyncio.Task[None]]] = set()
+        self.milliseconds: Final = max(1, int(options.timeout * 1000))
+
+    def collection(self, name: str) -> AsyncCollection[Document]:
+        """Return a collection to read from."""
+        return self.database[name]
+
+    async def command(self, command: Document, session: AsyncClientSession | None = None) -> Document:
+        """Send a command, with the driver's errors; those that a reply carries are raised as well."""
+        command["maxTimeMS"] = self.milliseconds
+        return _checked(await self.database.command(command, session=session))
+
+    async def ask(self, command: Document) -> Document:
+        """Send a command that may be sent again, or that nothing depends on."""
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                return await self.command(command)
+        except TROUBLE as problem:
+            raise translate(self.name, problem) from problem
+
+    async def change(self, command: Document) -> Document:
+        """Send a command whose outcome matters."""
+        try:
+            async with asyncio.timeout(self.options.timeout):
+                return await self.command({**command, "writeConcern": DURABLE})
+        except TROUBLE as problem:
+            if may_have_happened(problem):
+                raise unknown(self.name, problem) from problem
+            raise translate(self.name, problem) from problem
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[AsyncClientSession]:
+        """A transaction on one snapshot. What is not committed is undone, a little later: nobody waits for that."""
+        session = self.client.start_session(causal_consistency=False)
+        try:
+            await session.start_transaction(SNAPSHOT, MAJORITY, max_commit_time_ms=self.milliseconds)
+            yield session
+        finally:
+            ending = asyncio.get_running_loop().create_task(_end(session))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+        await self.client.close()
+
+
+async def _end(session: AsyncClientSession) -> None:
+    with contextlib.suppress(*TROUBLE):  # then the server ends it, in its own time
+        async with asyncio.timeout(ENDED_WITHIN):
+            await session.end_session()
+
+
+def _client(address: Address, options: Options) -> AsyncMongoClient[Document]:
+    host = [f"mongodb+srv://{options.hosts[0].rpartition(':')[0]}/"] if options.is_srv else list(options.hosts)
+    try:
+        return AsyncMongoClient(
+            host,
+            username=address.user,
+            password=address.password if address.user else None,
+            tls=options.tls,
+            maxPoolSize=options.pool,
+            connectTimeoutMS=int(options.connect_timeout * 1000),
+            serverSelectionTimeoutMS=int(options.connect_timeout * 1000),
+            waitQueueTimeoutMS=int(options.timeout * 1000),
+            retryWrites=False,
+            serverMonitoringMode="poll",  # one connection less a handle; a failed command has it look at once anyway
+            appname=APP_NAME,
+            **options.driver,
+        )
+    except (errors.PyMongoError, ValueError, TypeError, OSError) as problem:  # OSError: a certificate's file
+        raise address.refuse(f"the driver refuses it: {problem}") from None
+
+
+def _checked(reply: Document) -> Document:
+    for failed in reply.get("writeErrors", ()):
+        raise errors.OperationFailure(failed.get("errmsg", "refused"), failed.get("code"), failed)
+    late = reply.get("writeConcernError")
+    if late is not None:
+        raise WriteConcernError(late.get("errmsg", "not confirmed"), late.get("code"), late)
+    return reply
+
+
+def is_duplicate(problem: BaseException, document: str) -> bool:
+    """Tell whether a write failed because ``document`` is there already."""
+    if not isinstance(problem, errors.OperationFailure) or code_of(problem) != DUPLICATE_KEY:
+        return False
+    details = problem.details or {}
+    return bool(details.get("keyValue", {}).get("_id") == document)

@@ -1,0 +1,515 @@
+"""Writing: an intent as one transaction, tried again for as long as it was certainly undone.
+
+Three round trips, if nobody waits for hints and nothing is deleted: the time, the counter and the guarded versions as
+the snapshot has them; everything that is written; and the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import zlib
+from typing import TYPE_CHECKING, Any, Final, final
+
+from standfast.clock import SYSTEM_CLOCK, Instant, monotonic
+from standfast.errors import AttemptClosedError, StoreBusyError, StoreError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.stores.mongodb.connection import (
+    APP_NAME,
+    DUPLICATE_KEY,
+    DURABLE,
+    TROUBLE,
+    code_of,
+    commit_is_unknown,
+    is_duplicate,
+    is_transient,
+    translate,
+    unknown,
+)
+from standfast.stores.protocol import ABSENT, Record
+from standfast.stores.remote.server import Refused, Written
+from standfast.stores.transfer import OPEN, moved, pages
+from standfast.stores.validation import in_window
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from pymongo.asynchronous.client_session import AsyncClientSession
+
+    from standfast.stores.mongodb.connection import Connection
+    from standfast.stores.mongodb.server import Reading, Versions
+    from standfast.stores.protocol import Snapshot
+    from standfast.stores.remote.server import Intent, Message, Row
+    from standfast.stores.transfer import Scan
+
+    Document = dict[str, Any]
+
+
+# --- transactions whose process has died or stands still: they keep their records from everybody -------------------
+#
+# The server ends them after a minute, unless it is set otherwise. Who is in the way of one for a while ends it sooner:
+# every user may see and end the sessions of its own. Nothing is lost by that: whoever wakes up again is told that its
+# transaction was undone, and tries again.
+
+FIRST_LOOK: Final = 0.5
+LOOK_EVERY: Final = 1.0
+"""How many seconds of losing pass before the first look, and how many lie between two looks."""
+
+STANDS_STILL: Final = 2_000_000
+"""A transaction that has sent nothing for so many microseconds is given up; others send something every few hundred."""
+
+
+@final
+class Abandoned:
+    """Ends what others have left behind, for one handle."""
+
+    __slots__ = ("_connection", "_looked_at")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._looked_at = -LOOK_EVERY
+
+    async def end(self, lost_since: float) -> None:
+        """Look for transactions of this user's that stand still, and end them; not too often, nor too soon."""
+        now = monotonic()
+        if now - lost_since < FIRST_LOOK or now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        with contextlib.suppress(*TROUBLE):  # then the server ends them, in its own time
+            async with asyncio.timeout(self._connection.options.timeout):
+                await self._end_all()
+
+    async def _end_all(self) -> None:
+        admin, limit = self._connection.client.admin, self._connection.milliseconds
+        reply = await admin.command({"aggregate": 1, "pipeline": _standing_still(), "cursor": {}, "maxTimeMS": limit})
+        found = [row["lsid"] for row in reply["cursor"]["firstBatch"]]
+        if found:
+            await admin.command({"killSessions": found, "maxTimeMS": limit})
+
+
+def _standing_still() -> list[Document]:
+    idle = {"type": "idleSession", "appName": APP_NAME, "transaction.timeInactiveMicros": {"$gt": STANDS_STILL}}
+    mine = {"allUsers": False, "idleSessions": True}
+    return [{"$currentOp": mine}, {"$match": idle}, {"$project": {"lsid.id": 1}}]
+
+
+# --- what is stored: the documents, and the conditions on them, as pure functions ----------------------------------
+#
+# MongoDB compares binary data by length first, so a key is stored as text: each of its bytes becomes the character of
+# that number. Text is compared as UTF-8, byte by byte, and UTF-8 sorts like the numbers of its characters.
+
+# What begins with an arrow is no record: its character comes after all that a key can be made of.
+STORE: Final = "\u2192store"
+ATTEMPT: Final = "\u2192attempt "
+AFTER_ATTEMPTS: Final = "\u2192attempt!"
+
+MILLISECOND: Final = 1_000
+NOW: Final = {"$multiply": [{"$toLong": "$$NOW"}, MILLISECOND]}
+"""The server's time in microseconds, constant within a command. Its own clock counts in milliseconds."""
+
+_LATEST: Final = 2**62
+UNEXPIRED: Final = {"$expr": {"$gt": [{"$ifNull": ["$expires_at", _LATEST]}, NOW]}}
+
+LARGEST_COMMAND: Final = 8_000_000
+"""Bytes of values in one command; a command may have 16 MB in all, a transaction any number of commands."""
+
+MOST_STATEMENTS: Final = 1_000
+_OVERHEAD: Final = 200
+
+
+def to_id(key: bytes) -> str:
+    """Return the text that a key is stored as."""
+    return key.decode("latin-1")
+
+
+def from_id(text: str) -> RecordKey:
+    """Return the key that was stored as ``text``."""
+    return RecordKey.from_encoded(text.encode("latin-1"))
+
+
+def attempt_id(handle: str) -> str:
+    """Return where the attempts of a handle are counted."""
+    return ATTEMPT + handle
+
+
+def salt(handle: str) -> int:
+    """Return a number of a handle's own, so that its commits move the sum of all by a step of their own."""
+    return zlib.crc32(handle.encode()) % 1_000_003 + 1
+
+
+def record_of(found: Document) -> Record:
+    """Return the record that a document holds."""
+    expires_at = found.get("expires_at")
+    return Record(
+        from_id(found["_id"]),
+        found["value"],
+        int(found["version"]),  # the driver has a type of its own for large numbers
+        None if expires_at is None else Instant(int(expires_at)),
+    )
+
+
+def is_live(found: Document, at: Instant) -> bool:
+    """Tell whether a document had not expired at ``at``."""
+    expires_at: int | None = found.get("expires_at")
+    return expires_at is None or expires_at > at
+
+
+# --- what an intent comes to ---------------------------------------------------------------------------------------
+
+
+def lost_guards(intent: Intent, rows: Iterable[Document], at: Instant) -> bool:
+    """Tell whether a key is not at the version that it must be at, given the documents that there are."""
+    versions = {row["_id"]: row["version"] for row in rows if row["_id"] != STORE and is_live(row, at)}
+    return any(versions.get(to_id(key), ABSENT) != version for key, version in intent.guards.items())
+
+
+def latest_of(intent: Intent, rows: Iterable[Document], at: Instant) -> Instant | None:
+    """Return when it is too late to commit: the window is over then, or a record that is guarded has expired."""
+    ends = [int(row["expires_at"]) for row in rows if "expires_at" in row and is_live(row, at)]
+    if intent.before is not None:
+        ends.append(intent.before)
+    return Instant(min(ends)) if ends else None
+
+
+def updates_of(intent: Intent, at: Instant, versions: Sequence[int]) -> list[Document]:
+    """Return the statements that write: the attempt, what is put, and a touch for what is only checked.
+
+    Each of them must find its document as it is expected; to create one is to find none, or an expired one.
+    """
+    guards, touched = intent.guards, {*intent.deletes}
+    statements = [_count(intent, at, versions)]
+    for row in intent.puts:
+        touched.add(row.key)
+        statements.append(_put(row, guards[row.key], at, versions[row.draw]))
+    for key, version in guards.items():
+        if version != ABSENT and key not in touched:
+            # A transaction notices only what it writes: without a change, two could each check what the other writes.
+            statements.append({"q": _at_version(key, version, at), "u": {"$bit": {"touched": {"xor": 1}}}})
+    return statements
+
+
+def _count(intent: Intent, at: Instant, versions: Sequence[int]) -> Document:
+    first = versions[0] if versions else 0
+    counted = {"number": intent.number, "at": at, "first": first, "count": len(versions), "salt": salt(intent.handle)}
+    return {
+        "q": {"_id": attempt_id(intent.handle), "number": {"$lt": intent.number}},
+        "u": {"$set": counted},
+        "upsert": True,
+    }
+
+
+def _put(row: Row, expected: int, at: Instant, version: int) -> Document:
+    document: Document = {"version": version, "value": row.value}
+    if row.expires_at is not None:
+        document["expires_at"] = row.expires_at
+    if expected == ABSENT:
+        return {"q": _expired(row.key, at), "u": document, "upsert": True}
+    return {"q": _at_version(row.key, expected, at), "u": document}
+
+
+def _at_version(key: RecordKey, version: int, at: Instant) -> Document:
+    return {"_id": to_id(key), "version": version, "expires_at": {"$not": {"$lte": at}}}
+
+
+def _expired(key: RecordKey, at: Instant) -> Document:
+    return {"_id": to_id(key), "expires_at": {"$lte": at}}
+
+
+def deletes_of(intent: Intent, at: Instant) -> tuple[list[Document], list[Document]]:
+    """Return the statements that delete what is there, and those that remove what has expired, if it is there."""
+    certain: list[Document] = []
+    perhaps: list[Document] = []
+    for key in intent.deletes:
+        version = intent.guards[key]
+        if version == ABSENT:
+            perhaps.append({"q": _expired(key, at), "limit": 1})
+        else:
+            certain.append({"q": _at_version(key, version, at), "limit": 1})
+    return certain, perhaps
+
+
+def in_commands(statements: Iterable[Document]) -> Iterator[list[Document]]:
+    """Split statements into what fits one command each, in their order."""
+    some: list[Document] = []
+    size = 0
+    for statement in statements:
+        cost = _OVERHEAD + len(statement["u"].get("value", b"")) if "u" in statement else _OVERHEAD
+        if some and (size + cost > LARGEST_COMMAND or len(some) == MOST_STATEMENTS):
+            yield some
+            some, size = [], 0
+        some.append(statement)
+        size += cost
+    if some:
+        yield some
+
+
+# --- moving everything in a database -------------------------------------------------------------------------------
+#
+# The document of the store says that it is frozen, and every transaction reads it along with the counter. But one that
+# has begun before would still see the store open. So each handle has a document for its attempts before it begins its
+# first transaction, and every transaction writes to it; whoever freezes writes to all of them afterwards. A transaction
+# that is under way is waited for, if it has written there, or undone by the server, if it is about to; and one whose
+# handle came too late to be found has begun after the store was frozen, and sees it.
+
+ANNOUNCED_FOR: Final = 24 * 3600.0
+"""For how many seconds a handle may be sure that its document is there: it is swept a week after its last attempt."""
+
+PATIENCE: Final = 75.0
+"""For how many seconds transactions under way are waited for: the server ends them after sixty."""
+
+_PAUSE: Final = 0.05
+
+
+@final
+class Announcing:
+    """Sees to it that the document of a handle's attempts is there before its transactions begin."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._since: Final[dict[str, float]] = {}
+
+    async def announce(self, handle: str) -> None:
+        """Make the document if that was not done lately."""
+        now = monotonic()
+        if now - self._since.get(handle, -ANNOUNCED_FOR) < ANNOUNCED_FOR:
+            return
+        made = {"number": {"$ifNull": ["$number", 0]}, "at": NOW, "salt": salt(handle)}
+        statement = {"q": {"_id": attempt_id(handle)}, "u": [{"$set": made}], "upsert": True}
+        await self._connection.ask(
+            {"update": self._connection.records, "updates": [statement], "writeConcern": DURABLE}
+        )
+        self._since[handle] = now
+
+    def forget(self, handle: str) -> None:
+        """Forget a handle whose document is removed."""
+        self._since.pop(handle, None)
+
+
+@final
+class MongoMoving:
+    """Everything in one collection."""
+
+    def __init__(self, connection: Connection, scan: Scan) -> None:
+        self._connection, self._scan = connection, scan
+
+    async def _store(self) -> Document:
+        command = {"find": self._connection.records, "filter": {"_id": STORE}, "readConcern": {"level": "majority"}}
+        found: Document = (await self._connection.ask(command))["cursor"]["firstBatch"][0]
+        return found
+
+    async def _change(self, wanted: Document, change: Document | list[Document], *, multi: bool = False) -> None:
+        statement = {"q": wanted, "u": change, "multi": multi}
+        await self._connection.ask(
+            {"update": self._connection.records, "updates": [statement], "writeConcern": DURABLE}
+        )
+
+    async def frozen(self) -> int:
+        """Return why it is frozen."""
+        return int((await self._store()).get("frozen", OPEN))
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse writes, when those under way have ended."""
+        await self._change({"_id": STORE, "frozen": {"$in": [None, OPEN]}}, {"$set": {"frozen": reason}})
+        until = monotonic() + PATIENCE
+        while not await self._meet_all():
+            if monotonic() > until:
+                problem = "transactions under way did not end; the store is frozen, but they may land; repeat this"
+                raise StoreBusyError(self._connection.name, problem)
+            await asyncio.sleep(_PAUSE)
+
+    async def _meet_all(self) -> bool:
+        """Write to the documents of all attempts; False if one is being written to."""
+        attempts = {"_id": {"$gte": ATTEMPT, "$lt": AFTER_ATTEMPTS}}
+        statement = {"q": attempts, "u": {"$inc": {"met": 1}}, "multi": True}
+        command = {"update": self._connection.records, "updates": [statement], "writeConcern": DURABLE}
+        try:
+            async with asyncio.timeout(self._connection.options.timeout):
+                await self._connection.command(command)
+        except TimeoutError:
+            return False
+        except TROUBLE as problem:
+            if getattr(problem, "timeout", False):  # the server's own: a document was locked for all of the time
+                return False
+            raise translate(self._connection.name, problem) from problem
+        return True
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        await self._change({"_id": STORE}, {"$unset": {"frozen": 1}})
+
+    async def last(self) -> int:
+        """Return the last version that was given out."""
+        return int((await self._store())["last"])
+
+    async def lift(self, version: int) -> None:
+        """Go on above a version; versions that handles have drawn in advance are not used for keys to be created."""
+        await self._change({"_id": STORE}, [{"$set": {"last": {"$max": ["$last", version]}, "drawn_by": ""}}])
+
+    def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all records."""
+        return pages(self._scan)
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records as they are."""
+        for some in in_commands(map(_written, records)):
+            await self._connection.ask({"update": self._connection.records, "updates": some, "writeConcern": DURABLE})
+
+
+def _written(record: Record) -> Document:
+    document: Document = {"version": record.version, "value": record.value}
+    if record.expires_at is not None:
+        document["expires_at"] = record.expires_at
+    return {"q": {"_id": to_id(record.key)}, "u": document, "upsert": True}
+
+
+# --- writing: an intent as one transaction, tried again for as long as it was certainly undone ---------------------
+
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.05
+
+_SEEN: Final = {"last": 1, "frozen": 1, "drawn_by": 1, "generation": 1, "version": 1, "expires_at": 1, "now": NOW}
+
+
+class _LostError(Exception):
+    """A guard did not hold in the transaction, or somebody else was writing: look what is there."""
+
+
+@final
+class Writing:
+    """Writes intents, for one handle."""
+
+    def __init__(self, connection: Connection, reading: Reading, versions: Versions) -> None:
+        self._connection, self._reading, self._versions = connection, reading, versions
+        self.announcing: Final = Announcing(connection)
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._in_doubt: Document | None = None
+        self._abandoned: Final = Abandoned(connection)
+
+    async def write(self, intent: Intent) -> Written | Refused:
+        """Do all of ``intent`` or nothing."""
+        await self.announcing.announce(intent.handle)
+        loop = asyncio.get_running_loop()
+        since = monotonic()
+        until = loop.time() + self._connection.options.timeout
+        pause, losses = FIRST_PAUSE, 0
+        while True:
+            try:
+                return await self._transact(intent, until)
+            except _LostError as lost:
+                losses += 1
+                refused = _refused(intent, await self._reading.read(list(intent.guards)))
+                if refused is not None:
+                    return refused
+                if loop.time() > until:
+                    raise self._busy() from lost.__cause__
+                await self._abandoned.end(since)
+            except StoreUnavailableError as problem:
+                if losses and loop.time() > until:
+                    raise self._busy() from problem
+                raise
+            await asyncio.sleep(self._random.uniform(pause / 2, pause))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _busy(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            self._connection.name,
+            "transactions of others kept these records for too long; one whose process has died is ended by the server "
+            "after its transactionLifetimeLimitSeconds",
+        )
+
+    async def _transact(self, intent: Intent, until: float) -> Written | Refused:
+        async with self._connection.transaction() as session:
+            try:
+                async with asyncio.timeout_at(until):
+                    done = await self._prepare(intent, session)
+            except TROUBLE as problem:
+                raise self._undone(intent, problem) from problem
+            if isinstance(done, Written):
+                await self._commit(session)
+            return done
+
+    def _undone(self, intent: Intent, problem: BaseException) -> Exception:
+        """Return what a failure before the commit means: nothing can have been written."""
+        if is_duplicate(problem, attempt_id(intent.handle)):
+            return AttemptClosedError(self._connection.name, f"attempt {intent.handle}.{intent.number} is closed")
+        if is_transient(problem) or code_of(problem) == DUPLICATE_KEY:
+            return _LostError()
+        return translate(self._connection.name, problem)
+
+    async def _prepare(self, intent: Intent, session: AsyncClientSession) -> Written | Refused:
+        """Do everything but the commit."""
+        sent_at = SYSTEM_CLOCK.elapsed()
+        store, at, latest = await self._look(intent, session)
+        versions = await self._versions.take(intent, store)
+        if versions is None:
+            return Refused(at, {}, stale=True)
+        await self._change(session, intent, at, versions)
+        if intent.messages:
+            await self._connection.command(inserting(self._connection, intent.messages), session)
+        # The server judged when this was begun. By now it is later by no more than what has passed since.
+        if latest is not None and at + (SYSTEM_CLOCK.elapsed() - sent_at) >= latest:
+            await session.abort_transaction()  # before it is tried again, so that it is not in its own way
+            raise _LostError
+        return Written(at, versions, int(store["generation"]))
+
+    async def _look(self, intent: Intent, session: AsyncClientSession) -> tuple[Document, Instant, Instant | None]:
+        """Begin the snapshot: read the time, the counter, and the versions that are guarded."""
+        wanted = [STORE, *map(to_id, intent.guards)]
+        command: Document = {"find": self._connection.records, "filter": {"_id": {"$in": wanted}}, "projection": _SEEN}
+        command["batchSize"] = len(wanted) + 1  # all of them at once
+        rows = (await self._connection.command(command, session))["cursor"]["firstBatch"]
+        store: Document = next(row for row in rows if row["_id"] == STORE)
+        if store.get("frozen"):
+            raise moved(self._connection.name, int(store["frozen"]))
+        at = Instant(int(store["now"]))
+        if not in_window(at, intent.after, intent.before) or lost_guards(intent, rows, at):
+            raise _LostError
+        return store, at, latest_of(intent, rows, at)
+
+    async def _change(self, session: AsyncClientSession, intent: Intent, at: Instant, versions: Sequence[int]) -> None:
+        updates = updates_of(intent, at, versions)
+        certain, perhaps = deletes_of(intent, at)
+        records = self._connection.records
+        found = 0
+        for some in in_commands(updates):
+            found += (await self._connection.command({"update": records, "updates": some}, session))["n"]
+        for some in in_commands(certain):
+            found += (await self._connection.command({"delete": records, "deletes": some}, session))["n"]
+        if found != len(updates) + len(certain):
+            raise _LostError
+        for some in in_commands(perhaps):
+            await self._connection.command({"delete": records, "deletes": some}, session)
+
+    async def _commit(self, session: AsyncClientSession) -> None:
+        try:
+            async with asyncio.timeout(self._connection.options.timeout):
+                await session.commit_transaction()
+        except TROUBLE as problem:
+            if commit_is_unknown(problem):
+                self._in_doubt = dict(session.session_id)
+                raise unknown(self._connection.name, problem) from problem
+            raise _LostError from problem
+
+    async def end_doubtful(self) -> None:
+        """End the transaction whose commit got no answer, if it is still open: it would be in everyone's way."""
+        if self._in_doubt is not None:
+            with contextlib.suppress(StoreError):  # then the server ends it, in its own time
+                await self._connection.ask({"killSessions": [self._in_doubt]})
+                self._in_doubt = None
+
+
+def inserting(connection: Connection, messages: Sequence[Message]) -> Document:
+    """Return the command that sends messages."""
+    documents = [{"topic": message.topic, "data": message.data} for message in messages]
+    return {"insert": connection.messages, "documents": documents}
+
+
+def _refused(intent: Intent, seen: Snapshot) -> Refused | None:
+    """Return what to answer if the guards do not hold, or the window does not; None if they do by now."""
+    lost: dict[RecordKey, Record | None] = {
+        key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version
+    }
+    if lost or not in_window(seen.at, intent.after, intent.before):
+        return Refused(seen.at, lost)
+    return None

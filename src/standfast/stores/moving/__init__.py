@@ -1,1 +1,0 @@
-"""Moving everything that a store keeps: to a file, and from a file into another store."""

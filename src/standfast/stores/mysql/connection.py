@@ -1,0 +1,533 @@
+"""Links: connections with a time limit on everything, opened again with growing pauses, never too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import ssl
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast, final
+
+from asyncmy import errors as driver
+from asyncmy.connection import Connection
+from asyncmy.constants.CLIENT import FOUND_ROWS
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK
+from standfast.errors import (
+    StoreBusyError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
+from standfast.events import StoreNotDurable
+from standfast.stores.url import is_this_machine, tls_trouble
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from standfast.events import Hooks
+    from standfast.stores.url import Address
+
+
+# --- what a URL says about a MySQL or MariaDB server, and the names of the tables there ----------------------------
+
+PORT: Final = 3306
+KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "tls", "tls_ca")
+LONGEST_TIMEOUT: Final = 300.0
+
+_PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
+_UNFIT: Final = re.compile(r"[`\x00-\x1f]")
+
+
+class Names(Struct, frozen=True):
+    """The tables, quoted, as they stand in statements."""
+
+    records: str
+    attempts: str
+    facts: str
+    plain: tuple[str, ...]
+    """The same without quotes."""
+
+    @classmethod
+    def of(cls, prefix: str) -> Self:
+        """Return the names that begin with ``prefix``, which was checked."""
+        plain = (f"{prefix}_records", f"{prefix}_attempts", f"{prefix}_facts")
+        records, attempts, facts = (f"`{name}`" for name in plain)
+        return cls(records, attempts, facts, plain)
+
+
+class Options(Struct, frozen=True):
+    """Where the server is and how to treat it. Its ``repr`` shows no secret."""
+
+    name: str
+    """The URL, without secrets."""
+    host: str
+    port: int
+    user: str
+    password: Callable[[], str]
+    """Asked for every new connection."""
+    database: str
+    prefix: str
+    timeout: float
+    connect_timeout: float
+    pool: int
+    migrate: bool
+    tls: ssl.SSLContext | None
+
+    def __repr__(self) -> str:
+        return f"<Options {self.name}>"
+
+    @property
+    def names(self) -> Names:
+        """The tables."""
+        return Names.of(self.prefix)
+
+
+def read_options(address: Address) -> Options:
+    """Take everything that a URL may say.
+
+    Raises:
+        InvalidUrlError: It says something else, or not enough.
+    """
+    host, port = address.host(PORT)
+    database, user = address.path(), address.user
+    if not user:
+        raise address.refuse("name the user, in front of the host and an @")
+    if not database or "/" in database or _UNFIT.search(database):
+        raise address.refuse("name the database, behind the host: /database")
+    options = Options(
+        name=address.name,
+        host=host,
+        port=port,
+        user=user,
+        password=lambda: address.password or "",
+        database=database,
+        prefix=address.take("prefix", _prefix, "standfast", "a lower-case name of at most 31 letters, digits and _"),
+        timeout=_limited(address, "timeout"),
+        connect_timeout=_limited(address, "connect_timeout"),
+        pool=address.take_count("pool", 4, most=100),
+        migrate=address.take_flag("migrate", default=True),
+        tls=address.tls(default=False),
+    )
+    address.finish(*KNOWN)
+    return options
+
+
+def _limited(address: Address, name: str) -> float:
+    given = address.take_seconds(name, 5.0)
+    if not 0 < given <= LONGEST_TIMEOUT:
+        raise address.refuse(f"{name} is a duration of at most {LONGEST_TIMEOUT:g} s, for example 5s")
+    return given
+
+
+def _prefix(given: str) -> str:
+    if not _PREFIX.fullmatch(given):
+        raise ValueError(given)
+    return given
+
+
+# --- what a server or its driver complains of, in the words of Standfast -------------------------------------------
+
+NULL_REFUSED: Final = 1048
+"""A column that cannot be NULL was to become NULL: how a guarded statement stops a transaction."""
+
+DUPLICATE: Final = 1062
+DEADLOCK: Final = 1213
+LOCK_TIMEOUT: Final = 1205
+NO_TABLE: Final = 1146
+NOT_SENT: Final = frozenset({0, 2006})
+"""What the driver says when it could not even send: the server has not seen it."""
+
+WOULD_SHOW_PASSWORD: Final = 2061
+"""What we say ourselves when logging in would show the password to whoever listens."""
+
+LOST: Final = NOT_SENT | {2013}
+"""What it says when the connection is gone."""
+
+_BUSY: Final = "others hold the same rows; nothing was written"
+_DENIED: Final = "the user may not do this; docs/how-to/run-on-mysql.md lists the privileges that are needed"
+_LOGIN: Final = "the server does not accept this user and password from here"
+_EXPOSED: Final = "it wants the password in the clear, and the connection has no TLS; add ?tls=true to the URL"
+_READ_ONLY: Final = "the server takes no writes: it is a replica or was set read_only; connect to the primary"
+_FULL: Final = "the server has no room left"
+_LIMIT: Final = "the server takes no more connections for now (max_connections, max_user_connections)"
+_AWAY: Final = "the connection was lost"
+
+_KNOWN: Final[Mapping[int, tuple[type[StoreError], str]]] = {
+    DEADLOCK: (StoreBusyError, _BUSY),
+    LOCK_TIMEOUT: (StoreBusyError, _BUSY),
+    DUPLICATE: (StoreBusyError, _BUSY),
+    NULL_REFUSED: (StoreBusyError, _BUSY),
+    **dict.fromkeys((1044, 1142, 1143, 1227, 1370), (UnsuitableStoreError, _DENIED)),
+    **dict.fromkeys((1045, 1130, 1251, 1698, 1820, 1862, 2059, 3118), (UnsuitableStoreError, _LOGIN)),
+    WOULD_SHOW_PASSWORD: (UnsuitableStoreError, _EXPOSED),
+    1049: (UnsuitableStoreError, "there is no such database; create it first"),
+    1665: (UnsuitableStoreError, "binlog_format=STATEMENT cannot record what is written here; set it to ROW"),
+    **dict.fromkeys((1290, 1792, 1836, 3100), (StoreReadOnlyError, _READ_ONLY)),
+    **dict.fromkeys((1021, 1041, 1114, 3675), (StoreFullError, _FULL)),
+    NO_TABLE: (StoreGoneError, "a table is missing; open the store anew to have it made"),
+    **dict.fromkeys((1040, 1203, 1226), (StoreUnavailableError, _LIMIT)),
+    **dict.fromkeys((0, 1053, 1077, 1079, 1317, 1927, 2006, 2013, 2055, 3169), (StoreUnavailableError, _AWAY)),
+    2003: (StoreUnavailableError, "cannot connect"),
+}
+"""Everything that means: it was not done. What is not here may come from a commit that was."""
+
+_UNCERTAIN: Final = frozenset({1053, 1077, 1079, 1317, 1927, 2013, 2055, 3169})
+"""What may be said although a transaction was just committed: the connection ended, or the statement was killed."""
+
+
+def code_of(problem: BaseException) -> int:
+    """Return the number that the server or the driver gave a problem; -1 if it has none."""
+    code = problem.args[0] if isinstance(problem, driver.Error) and problem.args else -1
+    return code if isinstance(code, int) else -1
+
+
+def is_certain(problem: BaseException) -> bool:
+    """Tell whether a transaction that ended with ``problem`` was certainly not committed."""
+    code = code_of(problem)
+    return code in _KNOWN and code not in _UNCERTAIN
+
+
+def translated(problem: BaseException, name: str) -> StoreError:
+    """Return what to raise for a problem of the driver."""
+    code = code_of(problem)
+    if trouble := tls_trouble(_shown(problem)):
+        return StoreUnavailableError(name, f"{trouble} ({_shown(problem)})")
+    if code in _KNOWN:
+        kind, text = _KNOWN[code]
+        return kind(name, f"{text} ({_shown(problem)})")
+    if isinstance(problem, (OSError, TimeoutError, EOFError)):
+        return StoreUnavailableError(name, f"{_AWAY} ({_shown(problem)})")
+    return StoreError(name, _shown(problem))
+
+
+def _shown(problem: BaseException) -> str:
+    if isinstance(problem, TimeoutError) and not problem.args:
+        return "no answer in time"
+    if isinstance(problem, driver.Error):
+        return " ".join(str(each) for each in problem.args)[:300]
+    return f"{type(problem).__name__}: {problem}"[:300]
+
+
+# --- links: connections with a time limit on everything, opened again with growing pauses, never too many of them --
+
+Rows: TypeAlias = "tuple[tuple[Any, ...], ...]"
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 3.0
+"""How long to wait before connecting again, at first and at most, in seconds."""
+
+LONGEST_WAIT: Final = 3
+"""For how many seconds a statement waits for a lock at most, before the whole transaction is tried again."""
+
+CLOSED_WITHIN: Final = 1.0
+
+TROUBLE: Final = (driver.Error, OSError, TimeoutError, EOFError)
+"""What a driver may raise for a connection that fails; ``TimeoutError`` comes from the limits set here."""
+
+_SESSION: Final = (
+    "SET SESSION sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',time_zone='+00:00',"
+    "innodb_lock_wait_timeout={wait},lock_wait_timeout={wait};"
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+)
+"""Strict, so that nothing is cut or replaced silently; read committed, so that every statement sees the latest."""
+
+
+@final
+class Link:
+    """One connection. Whoever has it uses it alone."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- the driver has types in name only
+        self.connection: Final = connection
+
+    async def run(self, statements: str, seconds: float, answers: list[Rows] | None = None) -> list[Rows]:
+        """Run statements in one round trip; return what each of them returned.
+
+        The first that fails ends it: its error is raised, and those after it are not run. By then ``answers`` has
+        what was returned before.
+        """
+        answers = [] if answers is None else answers
+        async with asyncio.timeout(seconds):
+            cursor = self.connection.cursor()
+            await cursor.execute(statements)
+            answers.append(await _rows(cursor))
+            while await cursor.nextset():
+                answers.append(await _rows(cursor))
+        return answers
+
+    async def undo(self, seconds: float) -> None:
+        """Roll back; if there is nothing left to talk to, the server has done so, or will."""
+        try:
+            await self.run("ROLLBACK", seconds)
+        except TROUBLE:
+            self.drop()
+
+    def drop(self) -> None:
+        """Cut the connection; the server undoes what was not committed."""
+        self.connection.close()
+
+    async def aclose(self) -> None:
+        """Say goodbye and close."""
+        with contextlib.suppress(*TROUBLE):
+            async with asyncio.timeout(CLOSED_WITHIN):
+                await self.connection.ensure_closed()
+        self.drop()
+
+
+async def _rows(cursor: Any) -> Rows:  # noqa: ANN401 -- the driver has types in name only
+    return tuple(await cursor.fetchall()) if cursor.description else ()
+
+
+def session_of(options: Options) -> str:
+    """Return the statements that put every setting of a session in place."""
+    wait = min(LONGEST_WAIT, max(1, round(options.timeout * 0.6)))  # the server gives up before the caller does
+    return _SESSION.format(wait=wait)
+
+
+_SHOWS_IT: Final = frozenset({"mysql_clear_password", "dialog", "mysql_old_password"})
+"""Ways to log in that send the password as it is, or as good as that."""
+
+_TAKES_ANY_KEY: Final = "sha256_password"
+"""One that encrypts it with whatever key it is offered."""
+
+_NO_KEY: Final = b"none: a key that comes over a network without TLS may be anybody's"
+
+
+@final
+class _PlainConnection(Connection):
+    """A connection without TLS. The server says how to log in, and whoever is on the way may have said it in its place.
+
+    So the password is never sent as it is; nor, to another machine, encrypted with a key that came from there.
+    """
+
+    async def _get_server_information(self) -> None:
+        await cast("Any", super())._get_server_information()  # noqa: SLF001 -- a step of the driver, overridden here
+        self._check(cast("Any", self)._auth_plugin_name)  # noqa: SLF001 -- what that step found
+
+    async def _process_auth(self, plugin_name: bytes, packet: object) -> object:
+        self._check(plugin_name.decode("ascii", "replace"))
+        return await cast("Any", super())._process_auth(plugin_name, packet)  # noqa: SLF001 -- a step of the driver
+
+    def _check(self, way: str) -> None:
+        if way in _SHOWS_IT or (way == _TAKES_ANY_KEY and not is_this_machine(cast("Any", self)._host)):  # noqa: SLF001 -- the driver's
+            raise driver.OperationalError(WOULD_SHOW_PASSWORD, f"it asked for {way}")
+
+
+async def connect(options: Options) -> Link:
+    """Open a connection with every setting in place. Raises what the driver raises."""
+    is_exposed = options.tls is None and not is_this_machine(options.host)
+    async with asyncio.timeout(options.connect_timeout):
+        kind = cast("Any", Connection if options.tls else _PlainConnection)  # the driver has types in name only
+        connection = kind(
+            host=options.host,
+            port=options.port,
+            user=options.user,
+            password=options.password().encode(),  # the driver would take text for Latin-1
+            database=options.database,
+            ssl=options.tls,
+            autocommit=True,
+            client_flag=FOUND_ROWS,
+            program_name="standfast",
+            server_public_key=_NO_KEY if is_exposed else None,
+        )
+        try:
+            await connection.connect()
+        except (ValueError, RuntimeError) as problem:
+            if not is_exposed:
+                raise
+            said = "it asked for the password, encrypted with a key of its own"  # the driver could not use ours
+            raise driver.OperationalError(WOULD_SHOW_PASSWORD, said) from problem
+        link = Link(connection)
+        try:
+            await link.run(session_of(options), options.connect_timeout)
+        except BaseException:
+            link.drop()
+            raise
+    return link
+
+
+@final
+class Links:
+    """The connections of one handle: at most so many at a time, and none in a hurry after it failed."""
+
+    def __init__(self, options: Options, most: int) -> None:
+        self._options: Final = options
+        self._free: Final = asyncio.Semaphore(most)
+        self._idle: Final[list[Link]] = []
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
+        self._pause = 0.0
+        self._not_before = 0.0
+        self._is_closed = False
+
+    @contextlib.asynccontextmanager
+    async def borrow(self) -> AsyncGenerator[Link]:
+        """Lend a link. One that comes back with an exception is cut: nobody knows what it has in its pipe."""
+        async with self._free:
+            link = self._idle.pop() if self._idle else await self._open()
+            try:
+                yield link
+            except BaseException:
+                link.drop()
+                raise
+            if self._is_closed or not link.connection.connected:
+                link.drop()
+            else:
+                self._idle.append(link)
+
+    async def _open(self) -> Link:
+        if self._is_closed:
+            raise StoreClosedError(self._options.name, "it was closed; open a new one")
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+        try:
+            link = await connect(self._options)
+        except TROUBLE as problem:
+            self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
+            self._not_before = loop.time() + self._random.uniform(self._pause / 2, self._pause)
+            raise translated(problem, self._options.name) from problem
+        self._pause = 0.0
+        return link
+
+    async def ask(self, statements: str, seconds: float | None = None) -> Sequence[Rows]:
+        """Run statements that may well be run twice, and once more if the connection turns out to be dead.
+
+        Raises:
+            StoreError: They failed.
+        """
+        seconds = self._options.timeout if seconds is None else seconds
+        try:
+            return await self._ask(statements, seconds)
+        except TROUBLE as problem:
+            if code_of(problem) not in LOST:
+                raise translated(problem, self._options.name) from problem
+        self.forget_idle()  # the server went away, and all of them with it
+        try:
+            return await self._ask(statements, seconds)
+        except TROUBLE as problem:
+            raise translated(problem, self._options.name) from problem
+
+    async def _ask(self, statements: str, seconds: float) -> Sequence[Rows]:
+        async with self.borrow() as link:
+            return await link.run(statements, seconds)
+
+    def forget_idle(self) -> None:
+        """Cut the links that nobody has."""
+        while self._idle:
+            self._idle.pop().drop()
+
+    async def aclose(self) -> None:
+        """Close the links that nobody has; those that are lent are cut when they come back."""
+        self._is_closed = True
+        while self._idle:
+            await self._idle.pop().aclose()
+        await asyncio.sleep(0)  # those that were cut close their sockets on the next turn of the loop
+
+
+# --- settings of a server that break or weaken what a store promises -----------------------------------------------
+
+SMALLEST_PACKET: Final = 4_000_000
+"""The smallest ``max_allowed_packet`` into which every statement fits."""
+
+_ASKED: Final = (
+    "binlog_format",
+    "group_replication_single_primary_mode",
+    "innodb_flush_log_at_trx_commit",
+    "innodb_read_only",
+    "log_bin",
+    "max_allowed_packet",
+    "read_only",
+    "sync_binlog",
+    "version",
+    "wsrep_on",
+)
+_OLDEST: Final = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+
+
+class NotDurableWarning(UserWarning):
+    """The server is set to answer before a commit is on its disk: a crash of its machine can undo what was answered.
+
+    Set ``innodb_flush_log_at_trx_commit=1`` and, with a binary log, ``sync_binlog=1``.
+    """
+
+
+async def settings_of(link: Link, options: Options) -> Mapping[str, str]:
+    """Ask for the settings that matter."""
+    named = ",".join(f"'{name}'" for name in _ASKED)
+    try:
+        [rows] = await link.run(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})", options.timeout)
+    except TROUBLE as problem:
+        raise translated(problem, options.name) from problem
+    return {str(name).lower(): str(value) for name, value in rows}
+
+
+def check(settings: Mapping[str, str], name: str) -> None:
+    """Refuse a server that cannot keep the promises.
+
+    Raises:
+        UnsuitableStoreError: It is too old, or is set up in a way in which commits are not what they seem.
+        StoreReadOnlyError: It takes no writes.
+    """
+    problem = _flaw(settings)
+    if problem:
+        raise UnsuitableStoreError(name, problem)
+    if _is_on(settings, "read_only") or _is_on(settings, "innodb_read_only"):
+        raise StoreReadOnlyError(name, "the server is a replica or was set read_only; connect to the primary")
+
+
+def weakness_of(settings: Mapping[str, str]) -> str:
+    """Return which settings let the server answer before a commit is on its disk; empty if none does."""
+    weak = [each for each in ("innodb_flush_log_at_trx_commit", "sync_binlog") if _is_weak(settings, each)]
+    return " and ".join(f"{each}={settings[each]}" for each in weak)
+
+
+def tell_weakness(weakness: str, name: str, hooks: Hooks) -> None:
+    """Warn of a server that keeps what was committed only while its machine runs."""
+    problem = f"{weakness} on the server; only 1 keeps what was committed when its machine crashes"
+    if hooks:
+        hooks.emit(StoreNotDurable(at=SYSTEM_CLOCK.wall(), store=name, problem=problem))
+    warnings.warn(NotDurableWarning(f"{name}: {problem}"), stacklevel=2)
+
+
+def packet_of(settings: Mapping[str, str]) -> int:
+    """Return how many bytes the server takes at once."""
+    return int(settings.get("max_allowed_packet", "0"))
+
+
+def _flaw(settings: Mapping[str, str]) -> str:
+    said = settings.get("version", "")
+    brand = "MariaDB" if "mariadb" in said.lower() else "MySQL"
+    if _version(said) < _OLDEST[brand]:
+        needed = ".".join(map(str, _OLDEST[brand]))
+        return f"it is {brand} {said}; {needed} is the oldest that can be used"
+    if packet_of(settings) < SMALLEST_PACKET:
+        return f"max_allowed_packet is {packet_of(settings):,} bytes; at least {SMALLEST_PACKET:,} are needed"
+    if _is_on(settings, "log_bin") and settings.get("binlog_format", "ROW").upper() == "STATEMENT":
+        return "binlog_format=STATEMENT cannot record what is written here; set it to ROW"
+    if _is_on(settings, "wsrep_on") or settings.get("group_replication_single_primary_mode", "ON").upper() == "OFF":
+        return "it is a cluster with several primaries, where a lock on a row holds on one of them only"
+    return ""
+
+
+def _version(said: str) -> tuple[int, ...]:
+    numbers = said.split("-", maxsplit=1)[0].split(".")
+    return tuple(int(number) for number in numbers[:2] if number.isdigit())
+
+
+def _is_weak(settings: Mapping[str, str], name: str) -> bool:
+    if name == "sync_binlog" and not _is_on(settings, "log_bin"):
+        return False
+    return settings.get(name, "1") != "1"
+
+
+def _is_on(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "OFF").upper() in {"ON", "1"}

@@ -1,0 +1,363 @@
+"""Hearing: the watches of one handle, told by the handle, by the server, and by a slow check for what got lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+
+from standfast.errors import StandfastError, StoreError
+from standfast.ids import new_id
+from standfast.keys import RecordKey
+from standfast.stores.protocol import Wake
+from standfast.stores.remote.server import Audience, Message
+from standfast.stores.watch import Bells
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from standfast.stores.backend import Applied, Ear
+    from standfast.stores.remote.server import Server
+
+
+# --- topics: which hints travel over the network, so that a commit that nobody waits for sends none ----------------
+#
+# A handle that has watches tells the server which *topics* it listens to: prefixes of keys. A committer knows all
+# topics that anyone listens to, and sends to just those that cover a key it changed or woke. Every answer to a write
+# carries the generation of the list; when it has moved on, the committer fetches the list and sends what it had left
+# out.
+
+SIBLINGS: Final = 3
+"""With this many topics below one key, a handle listens to that key instead: one awaited run after another."""
+
+_SHORTEST: Final = 3
+"""A topic is not widened beyond the kind of a record: namespace, tenant, kind."""
+
+MOST_HINTS: Final = 100
+LONGEST_MESSAGE: Final = 5_500
+"""A message with more hints, or more bytes, says only: look at everything. As text it fits into 8,000 characters."""
+
+
+@final
+class Interests:
+    """What one handle listens to: what its watches want, widened a little, so that it changes seldom."""
+
+    __slots__ = ("_topics", "_wanted")
+
+    def __init__(self) -> None:
+        self._wanted: Final[Counter[RecordKey]] = Counter()
+        self._topics: Final[set[RecordKey]] = set()
+
+    @property
+    def topics(self) -> frozenset[bytes]:
+        """The topics to listen to."""
+        return frozenset(self._topics)
+
+    def want(self, prefixes: Iterable[RecordKey]) -> bool:
+        """Want hints about ``prefixes``; tell whether that needs another topic."""
+        prefixes = tuple(prefixes)
+        self._wanted.update(prefixes)
+        added = [prefix for prefix in prefixes if not self._is_covered(prefix)]
+        self._topics.update(map(self._widened, added))
+        return bool(added)
+
+    def _is_covered(self, prefix: RecordKey) -> bool:
+        return any(prefix.startswith(topic) for topic in self._topics)
+
+    def _widened(self, prefix: RecordKey) -> RecordKey:
+        parts = prefix.parts
+        if len(parts) <= _SHORTEST:
+            return prefix
+        parent = RecordKey(*parts[:-1])
+        siblings = sum(1 for topic in self._topics if topic != parent and topic.startswith(parent))
+        return parent if siblings >= SIBLINGS else prefix
+
+    def let_go(self, prefixes: Iterable[RecordKey]) -> None:
+        """Want hints about ``prefixes`` once less; topics stay until :meth:`tidy`."""
+        self._wanted.subtract(prefixes)
+
+    def tidy(self) -> bool:
+        """Drop the topics that nobody wants any more; tell whether there were any."""
+        for each in [each for each, count in self._wanted.items() if count <= 0]:
+            del self._wanted[each]
+        unwanted = {topic for topic in self._topics if not any(each.startswith(topic) for each in self._wanted)}
+        narrow = {each for each in self._topics if any(each != wide and each.startswith(wide) for wide in self._topics)}
+        self._topics.difference_update(unwanted | narrow)
+        return bool(unwanted | narrow)
+
+
+@final
+class Addressing:
+    """Which topics anyone listens to, as a committer knows it."""
+
+    __slots__ = ("_lengths", "generation", "topics")
+
+    def __init__(self) -> None:
+        self.generation = -1
+        self.topics: frozenset[bytes] = frozenset()
+        self._lengths: tuple[int, ...] = ()
+
+    def learn(self, audience: Audience) -> frozenset[bytes]:
+        """Take a newer list; return the topics that were not on the old one."""
+        added = audience.topics - self.topics
+        self.generation, self.topics = audience.generation, audience.topics
+        self._lengths = tuple(sorted({len(topic) for topic in audience.topics}))
+        return added
+
+    def messages(
+        self, changed: Sequence[RecordKey], wakes: Sequence[Wake], origin: str, among: frozenset[bytes] | None = None
+    ) -> tuple[Message, ...]:
+        """Return what to send for a commit, to the topics that cover it (and are ``among`` these)."""
+        if not self._lengths:
+            return ()
+        found: dict[bytes, list[Wake]] = {}
+        for key in changed:
+            self._address(Wake(key), found)
+        for wake in wakes:
+            self._address(wake, found)
+        return tuple(
+            [
+                Message(topic, encode_message(origin, hints))
+                for topic, hints in found.items()
+                if among is None or topic in among
+            ]
+        )
+
+    def _address(self, wake: Wake, found: dict[bytes, list[Wake]]) -> None:
+        for length in self._lengths:
+            if length > len(wake.to):
+                return
+            topic = bytes(wake.to[:length])
+            if topic in self.topics:
+                found.setdefault(topic, []).append(wake)
+
+
+def encode_message(origin: str, hints: Sequence[Wake]) -> bytes:
+    """Return hints as bytes, with who sent them; without the hints if they are too many to be told apart."""
+    if len(hints) <= MOST_HINTS:
+        encoded = msgspec.msgpack.encode(
+            (origin, [(bytes(hint.to), hint.about and bytes(hint.about)) for hint in hints])
+        )
+        if len(encoded) <= LONGEST_MESSAGE:
+            return encoded
+    return msgspec.msgpack.encode((origin, None))
+
+
+_decoder: Final = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes | None]] | None])
+
+
+def decode_message(data: bytes) -> tuple[str, tuple[Wake, ...] | None]:
+    """Return who sent a message, and its hints; None: look at everything. So does what cannot be read."""
+    try:
+        origin, raw = _decoder.decode(data)
+        return origin, None if raw is None else tuple([_hint(*each) for each in raw])
+    except (msgspec.DecodeError, StandfastError, ValueError):
+        return "", None
+
+
+def _hint(to: bytes, about: bytes | None) -> Wake:
+    return Wake(RecordKey.from_encoded(to), None if about is None else RecordKey.from_encoded(about))
+
+
+# --- hearing: the watches of one handle, told by the handle, by the server, and by a slow check for what got lost --
+
+REFRESH: Final = 15.0
+"""How often, in seconds, a handle says again what it listens to; a server forgets it after a few times that."""
+
+SUBSCRIBED_WITHIN: Final = 2.0
+"""How long, in seconds, a watch waits until it is heard of; after that it opens all the same, and looks for itself."""
+
+SLOW_CHECK: Final = 1.0
+"""How many seconds a lost hint can go unnoticed."""
+
+FIRST_POLL: Final = 0.015
+POLL_GROWS: Final = 1.3
+"""Where nothing is pushed: how soon to look after something was found, and how that grows while nothing is.
+
+From one change to the longest pause that is some sixteen looks in four seconds.
+"""
+
+FIRST_PAUSE: Final = 0.05
+"""How long to wait, in seconds, before the server is told again what is listened to; it grows."""
+
+
+@final
+class Hearing:
+    """Who listens on one handle, and where it hears from."""
+
+    def __init__(self, server: Server) -> None:
+        self._server: Final = server
+        self._origin: Final = new_id()
+        self._pushes: Final = server.capabilities.wakes == "push"
+        self._loop: Final = asyncio.get_running_loop()
+        self._bells: Final = Bells()
+        self._interests: Final = Interests()
+        self._addressing: Final = Addressing()
+        self._addressed: tuple[int, frozenset[bytes]] = (self._addressing.generation, frozenset())
+        self._ears: Final[dict[object, Ear]] = {}
+        self._told: frozenset[bytes] = frozenset()
+        self._changed: Final = asyncio.Event()
+        self._settled: Final = asyncio.Event()
+        self._settled.set()
+        self._seen: int | None = None
+        self._poll = FIRST_POLL
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_checking = False
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._subscribing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        if self._pushes:
+            server.listen(self)
+
+    # --- listening ---------------------------------------------------------------------------------------------
+
+    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+        """Tell ``ear`` of hints at or below ``prefixes`` until the returned function is called."""
+        token = object()
+        forget = self._bells.listen(prefixes, ear)
+        self._ears[token] = ear
+        if self._pushes and self._interests.want(prefixes):
+            self._settled.clear()
+            self._changed.set()
+            if self._subscribing is None:
+                self._subscribing = self._loop.create_task(self._subscribe())
+        if self._timer is None:
+            self._poll = FIRST_POLL
+            if not self._is_checking:  # it goes on by itself
+                self._plan_check()
+        return functools.partial(self._forget, token, prefixes, forget)
+
+    def _forget(self, token: object, prefixes: tuple[RecordKey, ...], forget: Callable[[], None]) -> None:
+        forget()
+        if self._ears.pop(token, None) is not None and self._pushes:
+            self._interests.let_go(prefixes)
+        if not self._ears:
+            self._seen = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def until_subscribed(self) -> None:
+        """Return when the server knows what is listened to, or soon in any case."""
+        if self._settled.is_set():
+            return
+        try:
+            async with asyncio.timeout(SUBSCRIBED_WITHIN):
+                await self._settled.wait()
+        except TimeoutError:
+            return
+
+    async def _subscribe(self) -> None:
+        """Keep the server informed for as long as the handle is open."""
+        pause = FIRST_PAUSE
+        while not self._is_closed:
+            topics = self._interests.topics
+            self._changed.clear()
+            try:
+                await self._server.subscribe(topics - self._told, self._told - topics, topics)
+            except StoreError:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, REFRESH)
+                continue
+            pause, self._told = FIRST_PAUSE, topics
+            if not self._changed.is_set():
+                self._settled.set()
+            try:
+                async with asyncio.timeout(REFRESH):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._interests.tidy()
+
+    # --- what is heard -----------------------------------------------------------------------------------------
+
+    def take(self, data: bytes) -> None:
+        """Take a message that the server pushed."""
+        origin, hints = decode_message(data)
+        if hints is None:
+            self.take_loss()
+        elif origin != self._origin:  # whoever is on this handle has been told already
+            self._bells.ring((), hints)
+
+    def take_loss(self) -> None:
+        """Let everyone look at everything."""
+        for ear in tuple(self._ears.values()):
+            ear.hear(None)
+
+    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        """Tell the watches of this handle."""
+        if self._bells.by_prefix:
+            self._bells.ring(changed, wakes)
+        self._poll = FIRST_POLL
+
+    # --- what is sent ------------------------------------------------------------------------------------------
+
+    def address(self, changed: Sequence[RecordKey], wakes: Sequence[Wake]) -> tuple[Message, ...]:
+        """Return the messages that a commit is to send."""
+        self._addressed = (self._addressing.generation, self._addressing.topics)
+        return self._addressing.messages(changed, wakes, self._origin) if self._pushes else ()
+
+    def note_generation(self, generation: int, applied: Applied) -> None:
+        """Fetch the list of topics if it has moved on, and send what a commit has left out for not knowing it.
+
+        What the commit knew counts, not what is known by now: an earlier one may have fetched the list meanwhile.
+        """
+        known_generation, known = self._addressed
+        if self._pushes and generation != known_generation and not self._is_closed:
+            self._own(self._catch_up(generation, applied, known))
+
+    async def _catch_up(self, generation: int, applied: Applied, known: frozenset[bytes]) -> None:
+        addressing = self._addressing
+        with contextlib.suppress(StoreError):  # then the slow check finds it
+            if generation != addressing.generation:
+                addressing.learn(await self._server.audience())
+            missed = addressing.messages(applied.changed, applied.wakes, self._origin, addressing.topics - known)
+            if missed:
+                await self._server.send(missed)
+
+    # --- the slow check ----------------------------------------------------------------------------------------
+
+    def _plan_check(self) -> None:
+        seconds = SLOW_CHECK if self._pushes else self._poll
+        self._timer = self._loop.call_later(seconds, self._begin_check)
+
+    def _begin_check(self) -> None:
+        self._timer, self._is_checking = None, True
+        self._own(self._check())
+
+    async def _check(self) -> None:
+        try:
+            mark = await self._server.mark()
+        except StoreError:  # whoever reads next is told properly; here it only means: do look
+            mark = -1
+        finally:
+            self._is_checking = False
+        if mark != self._seen:  # the first time, too: nobody knows what was written before it was listened to
+            self._poll = FIRST_POLL
+            self.take_loss()
+        else:
+            self._poll = min(self._poll * POLL_GROWS, SLOW_CHECK)
+        self._seen = mark if self._ears else None
+        if self._ears and not self._is_closed:
+            self._plan_check()
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Stop listening and sending."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = {*self._tasks, *([self._subscribing] if self._subscribing is not None else [])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

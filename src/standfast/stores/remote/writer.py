@@ -1,0 +1,370 @@
+"""Guarding: one batch after another, each planned on beliefs and written under guards until the beliefs are true."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import structs
+
+from standfast.clock import SYSTEM_CLOCK, Instant
+from standfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
+from standfast.stores.backend import Applied, UpdateRider, WorkRider
+from standfast.stores.protocol import Delete, Worked
+from standfast.stores.remote.planner import DEFERRED, plan, plan_apart, wants_reserve
+from standfast.stores.remote.server import Intent, Refused
+from standfast.stores.validation import in_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from standfast.keys import RecordKey
+    from standfast.stores.backend import Batch, Outcome, Rider
+    from standfast.stores.protocol import Capabilities, Record, Wake
+    from standfast.stores.remote.planner import Plan
+    from standfast.stores.remote.server import Landed, Message, Server
+
+    Address = Callable[[Sequence[RecordKey], Sequence[Wake]], tuple[Message, ...]]
+
+
+# --- what a handle believes of the records and of the time on its server -------------------------------------------
+#
+# Beliefs save a round trip and are never trusted: whatever is decided on them is guarded by them, in the server's own
+# transaction. *Fresh* ones came from the server since the batch at hand was begun, and need no guard to be an answer.
+
+REMEMBERED: Final = 4_000
+"""How many keys a handle remembers the records of."""
+
+LARGEST_REMEMBERED: Final = 8_000
+"""Larger values are read again instead of being kept."""
+
+TIME_IS_GOOD_FOR: Final = 30_000_000
+"""For how many microseconds the time of a server is extrapolated from its last answer."""
+
+CLOCK_WAS_SET_BACK: Final = 1_000_000
+"""An answer that is so many microseconds behind was not slow: the server's clock was set back."""
+
+
+@final
+class Beliefs:
+    """Records as they were last seen, and the server's time."""
+
+    __slots__ = ("_heard_at", "_records", "_said_at")
+
+    def __init__(self) -> None:
+        self._records: Final[OrderedDict[RecordKey, Record | None]] = OrderedDict()
+        self._said_at = Instant(0)
+        self._heard_at = Instant(0)
+
+    def hear_time(self, at: Instant) -> None:
+        """Take the time that an answer carried, unless it was on its way for longer than another one."""
+        believed = self.now()
+        if believed is not None and 0 < believed - at < CLOCK_WAS_SET_BACK:
+            return
+        self._said_at, self._heard_at = at, SYSTEM_CLOCK.elapsed()
+
+    def now(self) -> Instant | None:
+        """Return what the server's time is at least, if its clock goes on as it did; None if it is not known.
+
+        An answer was on its way for a while, so this is a little behind: nothing is decided ahead of time.
+        """
+        passed = SYSTEM_CLOCK.elapsed() - self._heard_at
+        return Instant(self._said_at + passed) if self._said_at and passed < TIME_IS_GOOD_FOR else None
+
+    def get(self, key: RecordKey) -> Record | None:
+        """Return the record at ``key`` as it was last seen; None if it was absent or never seen."""
+        return self._records.get(key)
+
+    def learn(self, records: Mapping[RecordKey, Record | None]) -> None:
+        """Remember what was seen."""
+        kept = self._records
+        for key, record in records.items():
+            if record is None or len(record.value) <= LARGEST_REMEMBERED:
+                kept[key] = record
+                kept.move_to_end(key)
+            else:
+                kept.pop(key, None)
+        while len(kept) > REMEMBERED:
+            kept.popitem(last=False)
+
+    def forget(self, keys: Iterable[RecordKey]) -> None:
+        """Forget what may have changed."""
+        for key in keys:
+            self._records.pop(key, None)
+
+
+# --- guarding: one batch after another, each planned on beliefs and written under guards until the beliefs are true
+# ---
+
+TOGETHER: Final = 3
+"""After losing this many races a batch sends its first rider alone: the fewer keys, the fewer to race for."""
+
+LOSSES: Final = 60
+"""After losing this many races in a row a rider is told that its keys are too busy."""
+
+UNKNOWN_GENERATION: Final = -2
+"""Unlike any: the list of topics is fetched, and what was left out is sent."""
+
+PAUSE: Final = 0.0005
+LONGEST_PAUSE: Final = 0.05
+
+
+@final
+class Guarding:
+    """Applies batches to one server, for one handle."""
+
+    def __init__(self, server: Server, limits: Capabilities, address: Address) -> None:
+        self._server, self._limits, self._address = server, limits, address
+        self.beliefs: Final = Beliefs()
+        self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
+        self._sent: tuple[str, Plan, int, bytes] | None = None
+        self._known: tuple[str, Applied] | None = None
+        self._closed: str | None = None
+        self._handles: Final[set[str]] = set()
+        self._doubtful: Final[set[str]] = set()
+
+    # --- applying ----------------------------------------------------------------------------------------------
+
+    async def apply(self, batch: Batch) -> tuple[Applied, int]:
+        """Apply a batch; also return which generation of topics the server has."""
+        if self._closed == batch.attempt:
+            raise AttemptClosedError(self._server.name, f"attempt {batch.attempt} was settled as never written")
+        try:
+            return await self._apply(batch)
+        except (OutcomeUnknownError, asyncio.CancelledError):
+            self._doubtful.add(split(batch.attempt)[0])
+            raise
+
+    async def _apply(self, batch: Batch) -> tuple[Applied, int]:
+        if isinstance(batch.riders[0], WorkRider):
+            return await self._work(batch, batch.riders[0])
+        race = _Race(batch.riders)
+        race.at = self.beliefs.now()
+        apart = plan_apart(batch.riders, self.beliefs, race.at, self._limits)
+        if apart is None or apart.believed:
+            race.find_updated()
+        if apart is None and (count := wants_reserve(batch.riders)):
+            namespace = next(iter(race.updated)).namespace
+            race.reserved = await self._server.reserve(count, namespace)
+        while True:
+            try:
+                done = await self._try(batch, race, apart)
+                apart = None
+                if done is None:
+                    await self._pause(race)
+            except (InvalidChangeError, StoreBusyError) as problem:
+                if len(race.riders) == len(batch.riders):
+                    raise
+                done = _padded(Applied((problem,)), len(batch.riders)), 0  # it was tried alone; the others ride again
+            if done is not None:
+                return done
+
+    async def _try(self, batch: Batch, race: _Race, apart: Plan | None) -> tuple[Applied, int] | None:
+        plan_ = apart or await self._folded(race)
+        if plan_.unknown:
+            await self._look(race, sorted(plan_.unknown))
+            return None
+        if not plan_.writes:
+            return await self._only_look(batch, race, plan_)
+        return await self._write(batch, race, plan_)
+
+    async def _folded(self, race: _Race) -> Plan:
+        if race.at is None:
+            await self._look(race, _some_keys(race.riders))
+        at = race.at or Instant(0)
+        return plan(race.riders, at, self.beliefs, race.fresh, self._limits, race.reserved, race.shown)
+
+    async def _look(self, race: _Race, keys: Sequence[RecordKey]) -> None:
+        seen = await self._server.read(keys)
+        self.beliefs.hear_time(seen.at)
+        race.learn({key: seen.get(key) for key in keys}, keys, seen.at)
+
+    async def _only_look(self, batch: Batch, race: _Race, plan_: Plan) -> tuple[Applied, int] | None:
+        """Answer a batch that writes nothing: what it rests on is compared with what is there."""
+        at = race.at
+        if plan_.guards:
+            keys = list(plan_.guards)
+            seen = await self._server.read(keys)
+            self.beliefs.hear_time(seen.at)
+            if any(seen.version(key) != version for key, version in plan_.guards.items()) or not in_window(
+                seen.at, plan_.after, plan_.before
+            ):
+                race.lose({key: seen.get(key) for key in keys}, keys, seen.at)
+                return None
+            at = seen.at
+        assert at is not None  # noqa: S101 -- for the type checker: a plan was made at some time
+        if plan_.wakes:
+            await self._server.send(self._address((), plan_.wakes))
+        return self._answer(batch, plan_.applied(at, plan_.exact)), 0
+
+    async def _write(self, batch: Batch, race: _Race, plan_: Plan) -> tuple[Applied, int] | None:
+        if len(race.riders) > 1 and sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes:
+            race.riders = race.riders[: len(race.riders) // 2]  # what updates write is known only now; the others wait
+            return None
+        handle, number = split(batch.attempt)
+        intent = Intent(
+            handle,
+            number,
+            plan_.guards,
+            plan_.puts,
+            plan_.deletes,
+            plan_.draws,
+            plan_.exact,
+            plan_.after,
+            plan_.before,
+            self._address(plan_.changed, plan_.wakes),
+        )
+        self._sent = (batch.attempt, plan_, len(batch.riders), intent.namespace)
+        self._handles.add(handle)
+        try:
+            answer = await self._server.write(intent)
+        except OutcomeUnknownError:
+            self.beliefs.forget(plan_.changed)
+            raise
+        except InvalidChangeError:  # it is too large for the server: by itself, each may fit
+            if len(race.riders) == 1:
+                raise
+            race.riders = race.riders[:1]
+            return None
+        self.beliefs.hear_time(answer.at)
+        if isinstance(answer, Refused):
+            self.beliefs.learn(answer.current)
+            if answer.stale:  # the guards may not have been looked at
+                race.lose(answer.current, answer.current, answer.at)
+                race.reserved = ()
+            else:
+                race.lose({**plan_.confirmed, **answer.current}, plan_.guards, answer.at)
+            return None
+        if race.updated:
+            records = plan_.records(answer.versions)
+            self.beliefs.learn({key: record for key, record in records.items() if key in race.updated})
+        return self._answer(batch, plan_.applied(answer.at, answer.versions)), answer.generation
+
+    def _answer(self, batch: Batch, applied: Applied) -> Applied:
+        applied = _padded(applied, len(batch.riders))
+        if applied.changed:
+            self._known = (batch.attempt, applied)
+        return applied
+
+    async def _pause(self, race: _Race) -> None:
+        if race.losses > LOSSES:
+            raise StoreBusyError(self._server.name, f"others changed the same records {LOSSES} times in a row")
+        if race.losses > TOGETHER:
+            longest = min(LONGEST_PAUSE, PAUSE * 2 ** (race.losses - TOGETHER))
+            await asyncio.sleep(self._random.uniform(0, longest))
+            race.at = None  # look again: what the server showed is old by now, and would lose again
+
+    async def _work(self, batch: Batch, rider: WorkRider) -> tuple[Applied, int]:
+        handle, number = split(batch.attempt)
+        self._handles.add(handle)
+        outcome = await self._server.work(rider, handle, number, lambda outcome: self._keep(batch, rider, outcome))
+        applied = self._worked(batch, rider, outcome)
+        if not isinstance(outcome, Worked):
+            return applied, 0
+        messages = self._address(applied.changed, applied.wakes)
+        if messages:
+            with contextlib.suppress(StoreError):  # then the slow check finds it
+                await self._server.send(messages)
+        return applied, UNKNOWN_GENERATION
+
+    def _keep(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> None:
+        self._worked(batch, rider, outcome)
+
+    def _worked(self, batch: Batch, rider: WorkRider, outcome: Outcome) -> Applied:
+        self.beliefs.forget(change.key for change in rider.commit.changes)
+        applied = Applied((outcome,), ())
+        if isinstance(outcome, Worked):
+            deleted = (change.key for change in rider.commit.changes if isinstance(change, Delete))
+            changed = (*outcome.versions, *deleted)
+            self.beliefs.forget(changed)
+            applied = Applied((outcome,), changed, rider.commit.wake)
+        self._known = (batch.attempt, applied)
+        return applied
+
+    # --- settling ----------------------------------------------------------------------------------------------
+
+    async def settle(self, attempt: str) -> Applied | None:
+        """Close an attempt: what it applied, or None for good."""
+        if self._closed == attempt:
+            return None
+        handle, number = split(attempt)
+        sent = self._sent if self._sent is not None and self._sent[0] == attempt else None
+        landed = await self._server.close_attempt(handle, number, sent[3] if sent else b"")
+        if landed is None:
+            self._closed = attempt
+            return None
+        return self._told(attempt, sent[1:3] if sent else None, landed)
+
+    def _told(self, attempt: str, sent: tuple[Plan, int] | None, landed: Landed) -> Applied:
+        if self._known is not None and self._known[0] == attempt:
+            return self._known[1]
+        if sent is None:
+            raise StoreError(
+                self._server.name, f"attempt {attempt} was made by another handle; settle it where it was made"
+            )
+        applied = _padded(sent[0].applied(landed.at, landed.versions), sent[1])
+        self._known = (attempt, applied)
+        return applied
+
+    async def retire(self) -> None:
+        """Remove the traces of this handle's attempts.
+
+        Not if any was in doubt. One that was written must not look as if it was not, to whoever settles it later; and
+        one that was closed must stay so, as it may still be on its way. Upkeep removes those after a week.
+        """
+        for handle in self._handles - self._doubtful:
+            await self._server.forget(handle)
+
+
+@final
+class _Race:
+    """How far a batch has come: what the server has shown since it began, and how often others were faster."""
+
+    __slots__ = ("at", "fresh", "losses", "reserved", "riders", "shown", "updated")
+
+    def __init__(self, riders: tuple[Rider, ...]) -> None:
+        self.riders = riders
+        self.updated: frozenset[RecordKey] = frozenset()
+        self.at: Instant | None = None
+        self.fresh: dict[RecordKey, Record | None] = {}
+        self.shown: frozenset[RecordKey] = frozenset()
+        self.reserved: tuple[int, ...] = ()
+        self.losses = 0
+
+    def find_updated(self) -> None:
+        self.updated = frozenset([key for rider in self.riders if type(rider) is UpdateRider for key in rider.keys])
+
+    def learn(self, records: dict[RecordKey, Record | None], shown: Iterable[RecordKey], at: Instant) -> None:
+        self.fresh.update(records)
+        self.shown, self.at = frozenset(shown), at
+
+    def lose(self, records: dict[RecordKey, Record | None], shown: Iterable[RecordKey], at: Instant) -> None:
+        self.learn(records, shown, at)
+        self.losses += 1
+        if self.losses >= TOGETHER:
+            self.riders = self.riders[:1]
+
+
+def _padded(applied: Applied, length: int) -> Applied:
+    """Put off the riders that were left out when the batch had lost too often."""
+    missing = length - len(applied.outcomes)
+    return structs.replace(applied, outcomes=applied.outcomes + (DEFERRED,) * missing) if missing else applied
+
+
+def _some_keys(riders: Sequence[Rider]) -> list[RecordKey]:
+    """Return the keys of the first rider: they are read along with the time."""
+    rider = riders[0]
+    if isinstance(rider, UpdateRider):
+        return list(rider.keys)
+    if isinstance(rider, WorkRider):
+        return [change.key for change in rider.commit.changes]
+    return [change.key for change in rider.changes]
+
+
+def split(attempt: str) -> tuple[str, int]:
+    """Return the handle and the number that an attempt is made of."""
+    handle, _, number = attempt.rpartition(".")
+    return handle, int(number)

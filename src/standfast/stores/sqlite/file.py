@@ -1,0 +1,708 @@
+"""The database file: where it may lie, who may read it, and whether it is still the one that was opened."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import grp
+import os
+import pwd
+import re
+import shlex
+import stat
+import sys
+import threading
+import urllib.parse
+import warnings
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, final
+
+import apsw
+
+from standfast.clock import SYSTEM_CLOCK
+from standfast.errors import (
+    ForeignHandleError,
+    FormatTooNewError,
+    InvalidUrlError,
+    NetworkFilesystemError,
+    StandfastError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreFullError,
+    StoreGoneError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UnsuitableStoreError,
+)
+from standfast.stores.liveness import run_in_forked_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+    from standfast.stores.sqlite import Options
+    from standfast.stores.sqlite.locks import SharedFile
+
+
+# --- the driver as this store uses it, with types that a strict checker can follow ---------------------------------
+
+
+class Rows(Protocol):
+    """What a statement returns."""
+
+    @property
+    def get(self) -> Any:  # noqa: ANN401 -- whatever the one column of the one row holds
+        """The only value of the only row, or None."""
+        ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+
+
+class Connection(Protocol):
+    """The part of ``apsw.Connection`` that is used here."""
+
+    authorizer: Callable[[int, str | None, str | None, str | None, str | None], int] | None
+
+    @property
+    def in_transaction(self) -> bool: ...  # noqa: D102 -- as in apsw
+    def execute(self, statements: str, bindings: Sequence[Any] | None = None, /) -> Rows: ...  # noqa: D102 -- as in apsw
+    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> Rows: ...  # noqa: D102 -- as in apsw
+    def pragma(self, name: str, value: int | str | None = None, /) -> Any: ...  # noqa: ANN401, D102 -- as in apsw
+    def readonly(self, name: str, /) -> bool: ...  # noqa: D102 -- as in apsw
+    def changes(self) -> int: ...  # noqa: D102 -- as in apsw
+    def set_busy_timeout(self, milliseconds: int, /) -> None: ...  # noqa: D102 -- as in apsw
+    def set_wal_hook(self, hook: Callable[[Any, str, int], int] | None, /) -> None: ...  # noqa: D102 -- as in apsw
+    def set_progress_handler(self, handler: Callable[[], bool] | None, steps: int = 100, /) -> None: ...  # noqa: D102 -- as in apsw
+    def wal_checkpoint(self, dbname: str | None = None, mode: int = 0) -> tuple[int, int]: ...  # noqa: D102 -- as in apsw
+    def config(self, option: int, value: int, /) -> int: ...  # noqa: D102 -- as in apsw
+    def file_control(self, dbname: str, option: int, pointer: int, /) -> bool: ...  # noqa: D102 -- as in apsw
+    def close(self) -> None: ...  # noqa: D102 -- as in apsw
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def open_connection(path: str) -> Connection:
+    """Open an existing database for reading and writing, refusing symbolic links."""
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+    return cast("Connection", apsw.Connection(path, flags=flags))
+
+
+@contextlib.contextmanager
+def transaction(connection: Connection) -> Generator[None]:
+    """Commit what is done inside, or undo it.
+
+    Unlike the driver's own, it shows the error that made SQLite undo everything by itself, not that nothing was left
+    to be undone.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+# --- which file system a folder lies on, as Linux tells it ---------------------------------------------------------
+
+_FIELDS: Final = 5
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+
+def filesystem_of(folder: str, mounts: str = "/proc/self/mountinfo") -> str | None:
+    """Return the type of the file system that ``folder`` lies on, where the platform tells.
+
+    The folder's device finds the mount. Where it is not in the table, as with some subvolumes and overlays, the
+    deepest mount point above the folder does.
+    """
+    if sys.platform != "linux":
+        return None
+    device = os.stat(folder).st_dev  # noqa: PTH116 -- plain text throughout this package
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    deepest, found = -1, None
+    for number, point, kind in _table(mounts):
+        if number == wanted:
+            return kind
+        if _lies_below(folder, point) and len(point) >= deepest:  # of two on the same point the later one is on top
+            deepest, found = len(point), kind
+    return found
+
+
+def is_mounted_alone(path: str, mounts: str = "/proc/self/mountinfo") -> bool:
+    """Tell whether a single file is a mount of its own, as when a container is given one file of its host."""
+    return sys.platform == "linux" and any(point == path for _, point, _ in _table(mounts))
+
+
+def _table(mounts: str) -> list[tuple[str, str, str]]:
+    """Return device, mount point and type of every mount that can be understood."""
+    try:
+        with open(mounts, encoding="utf-8", errors="surrogateescape", newline="\n") as table:  # noqa: PTH123 -- see above
+            lines = [
+                (before.split(" "), after.split()) for before, _, after in (line.partition(" - ") for line in table)
+            ]
+    except OSError:
+        return []
+    return [
+        (fields[2], _unescaped(fields[4]), kind[0])
+        for fields, kind in lines
+        if len(fields) >= _FIELDS and len(kind) > 0
+    ]
+
+
+def _unescaped(point: str) -> str:
+    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), point)
+
+
+def _lies_below(folder: str, point: str) -> bool:
+    return folder == point or folder.startswith(point.rstrip("/") + "/")
+
+
+# --- the database file: where it may lie, who may read it, and whether it is still the one that was opened ---------
+
+NETWORK_FILESYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "davfs"}
+    | {"virtiofs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.davfs2"}
+)  # fmt: skip
+
+
+SIDE_FILES: Final = ("-wal", "-shm")
+"""What SQLite keeps beside a database: the log, and the index that its locks are in."""
+
+ALIVE: Final = "-alive"
+"""The file whose locked bytes tell which processes live."""
+
+BESIDE: Final = (*SIDE_FILES, ALIVE, "-turn", "-wakes")
+"""All that lies beside a database."""
+
+FRESH: Final = 50_000
+"""Microseconds: a folder that changed this recently may change again within one tick of its clock."""
+
+
+_creating = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _creating  # noqa: PLW0603 -- a thread that does not exist in a forked child may hold the old one
+    _creating = threading.Lock()
+
+
+run_in_forked_child(_renew_lock)
+
+
+def prepare(path: str, options: Options) -> str:
+    """Return the real path of a database that may be opened, creating an empty private file if there is none.
+
+    Raises if the last part is a symbolic link or not a file, if its folder is missing and not to be made, if it lies on
+    a network file system, or if other users can change it.
+    """
+    try:
+        folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- a Path would drop what must be refused
+    except OSError as problem:
+        raise refusal(path, "the working folder is gone", problem) from problem
+    if not name:
+        raise InvalidUrlError(path, "it names a folder; add a file name, for example sqlite:///standfast.db")
+    if options.folder == "create":
+        _make_folder(folder, path)
+    elif not os.path.isdir(folder):  # noqa: PTH112 -- plain text throughout this module
+        _refuse_folder(folder, path)
+    real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 -- see above
+    if options.network != "allow":
+        _refuse_network(real)
+    _create(real)
+    if is_mounted_alone(real):  # its log would lie beside it here, and another log beside it over there
+        raise InvalidUrlError(path, "the file is mounted by itself; mount its folder, so that all see the same log")
+    if options.others != "allow":
+        refuse_others(real)
+    return real
+
+
+def refuse_others(path: str) -> None:
+    """Refuse a database that other users can change: the file, what lies beside it, or its folder.
+
+    Raises:
+        UnsuitableStoreError: They can; the message has the command that mends it.
+    """
+    folder = os.path.dirname(path)  # noqa: PTH120 -- plain text throughout this module
+    for each in (folder, path, *(path + ending for ending in BESIDE)):
+        try:
+            found = os.lstat(each)
+        except FileNotFoundError:
+            continue
+        except OSError as problem:
+            raise refusal(path, f"{each} cannot be looked at", problem) from problem
+        if stat.S_ISLNK(found.st_mode):
+            continue  # whoever opens it refuses it
+        if command := _mending(each, found, is_folder=each == folder):
+            raise UnsuitableStoreError(
+                path,
+                f"other users can change {each}; run: {command} (or add ?others=allow, if you trust all of them)",
+            )
+
+
+def _mending(path: str, found: os.stat_result, *, is_folder: bool) -> str:
+    """Return the command that takes a file or folder from other users; empty if they have none of it."""
+    own = os.geteuid()
+    if found.st_uid != own and not (is_folder and found.st_uid == 0):  # root can do anything anyway
+        return f"chown {own} {shlex.quote(path)}"
+    is_sticky = is_folder and found.st_mode & stat.S_ISVTX  # everybody makes files there, and changes none of others
+    if found.st_mode & stat.S_IWOTH and not is_sticky:
+        return f"chmod go-w {shlex.quote(path)}"
+    if found.st_mode & stat.S_IWGRP and not is_sticky and not _is_alone_in(found.st_gid):
+        return f"chmod g-w {shlex.quote(path)}"
+    return ""
+
+
+def _is_alone_in(group: int) -> bool:
+    """Return True if a group is the user's own: many systems give each user one of the same name, to share nothing."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+
+
+def _refuse_folder(folder: str, path: str) -> None:
+    """Say that there is no such folder: more often a mistake in its name than a new one."""
+    if os.path.lexists(folder):
+        raise InvalidUrlError(path, f"{folder} is not a folder; name another one")
+    problem = f"there is no folder {folder}; check the name, make the folder, or add ?folder=create to the URL"
+    raise InvalidUrlError(path, problem)
+
+
+def _make_folder(folder: str, path: str) -> None:
+    """Make what is missing of the folder, each part of it for its owner alone."""
+    missing: list[str] = []
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):  # noqa: PTH112, PTH120 -- plain text throughout this module
+        missing.append(folder)
+        folder = os.path.dirname(folder)  # noqa: PTH120 -- see above
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, 0o700)  # noqa: PTH102 -- see above
+        except FileExistsError:
+            if not os.path.isdir(each):  # noqa: PTH112 -- see above
+                raise InvalidUrlError(path, f"{each} is not a folder; name another one") from None
+        except OSError as problem:
+            raise refusal(path, "its folder cannot be made", problem) from problem
+
+
+def _create(path: str) -> None:
+    """Create the file for its owner alone; SQLite gives its side files the same mode."""
+    # Never opened when it is there: closing a descriptor of a database in use would drop its locks. For the same
+    # reason no thread gets past here while another one creates.
+    with _creating:
+        if not os.path.lexists(path):
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:  # another process was quicker
+                pass
+            except OSError as problem:
+                raise refusal(path, "it cannot be created", problem) from problem
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
+        raise InvalidUrlError(path, f"it is {kind}; name the database file itself")
+    if found.st_nlink > 1:  # each name would have a log of its own, and the two would overwrite each other
+        raise InvalidUrlError(path, "the file has a second name (a hard link); remove one, or make a copy")
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open something of our own beside the database, following no symbolic link."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        raise refusal(path, "it cannot be opened", problem) from problem
+
+
+def refusal(path: str, what: str, problem: OSError) -> StandfastError:
+    """Return our error for what the operating system said."""
+    if problem.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StoreReadOnlyError(path, f"{what}: {problem.strerror}; fix the permissions of the file and its folder")
+    if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFullError(path, f"{what}: {problem.strerror}; free some space and retry")
+    if problem.errno in {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}:
+        return InvalidUrlError(path, f"{what}: {problem.strerror}")
+    return StoreUnavailableError(path, f"{what}: {problem.strerror}")
+
+
+def _refuse_network(path: str) -> None:
+    kind = filesystem_of(os.path.dirname(path))  # noqa: PTH120 -- plain text throughout this module
+    if kind in NETWORK_FILESYSTEMS:
+        raise NetworkFilesystemError(
+            path, f"it lies on a network file system ({kind}), where locks fail; use a local disk or ?network=allow"
+        )
+
+
+@final
+class Identity:
+    """Which file was opened, so that a deleted or replaced one is noticed before anything is written to nowhere.
+
+    It looks at the folder first: whatever happens to a name in it changes its time, and asking for the times of the
+    log itself before each commit would make every one of them sync the log's inode too.
+    """
+
+    __slots__ = ("_database", "_folder", "_looked_at", "_path", "_side_files")
+
+    def __init__(self, path: str) -> None:
+        self._path: Final = path
+        self._folder: Final = os.path.dirname(path)  # noqa: PTH120 -- plain text throughout this module
+        self._database: Final = _identify(path)
+        self._side_files: dict[str, tuple[int, int] | None] | None = None
+        self._looked_at = 0
+
+    @property
+    def database(self) -> tuple[int, int]:
+        """Device and inode of the database file."""
+        if self._database is None:
+            raise StoreGoneError(self._path, "the file was deleted")
+        return self._database
+
+    def is_current(self) -> bool:
+        """Tell whether the file at the path is still the one that was opened."""
+        return _identify(self._path) == self._database
+
+    def note_side_files(self) -> None:
+        """Remember which log and index belong to the file, once it has been opened and has them."""
+        if self._side_files is None:
+            self._side_files = {ending: _identify(self._path + ending) for ending in SIDE_FILES}
+
+    def check(self) -> None:
+        """Raise if the database file, its log or its index is not the one that was opened."""
+        try:
+            changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 -- called for every commit; a Path costs more than the call
+        except OSError as problem:
+            raise StoreGoneError(self._path, f"its folder cannot be looked at: {problem.strerror}") from problem
+        if changed_at != self._looked_at:
+            self._look()
+            is_fresh = SYSTEM_CLOCK.wall() - changed_at // 1000 < FRESH
+            self._looked_at = 0 if is_fresh else changed_at
+
+    def _look(self) -> None:
+        if not self.is_current():
+            raise StoreGoneError(self._path, "the file was deleted, moved or replaced; put it back or open it anew")
+        for ending, expected in (self._side_files or {}).items():
+            if _identify(self._path + ending) != expected:
+                raise StoreGoneError(
+                    self._path, f"its {ending} file was deleted or replaced; stop all processes and open it anew"
+                )
+
+
+def _identify(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 -- plain text throughout this module
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise StoreUnavailableError(path, f"it cannot be looked at: {problem.strerror}") from problem
+    return found.st_dev, found.st_ino
+
+
+# --- keeping other libraries off the file --------------------------------------------------------------------------
+#
+# POSIX drops all of a process's locks on a file when *any* descriptor of it is closed in that process. A second SQLite
+# library that opens and closes our file (the standard ``sqlite3`` module carries its own), or a plain ``open()``, would
+# make us lose acknowledged commits without a trace. Two nets: ``sqlite3.connect`` and ``open`` on our files are refused
+# as they happen, and unknown descriptors are looked for when a store is opened and from time to time.
+
+_BESIDE: Final = (*SIDE_FILES, ALIVE)
+"""What lies beside a database and carries locks that must not fall."""
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+
+_guarded: dict[str, tuple[int, int]] = {}
+_lock = threading.Lock()
+_hooked = False
+_this_thread = threading.local()
+
+
+def descriptors_of(identity: tuple[int, int]) -> frozenset[int]:
+    """Return the descriptors that this process has open on a file; empty where the platform does not tell."""
+    try:
+        numbers = os.listdir(_DESCRIPTORS)  # noqa: PTH208 -- numbers, not paths
+    except OSError:
+        return frozenset()
+    return frozenset(number for number in map(int, numbers) if _file_behind(number) == identity)
+
+
+def _file_behind(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+@final
+class Guard:
+    """Watches one database file for as long as this process has it open."""
+
+    __slots__ = ("_identity", "_ours", "_path", "seen")
+
+    def __init__(self, path: str, identity: tuple[int, int]) -> None:
+        self._path, self._identity = path, identity
+        self._ours: frozenset[int] = frozenset()
+        self.seen: ForeignHandleError | None = None
+        self.check()
+        _refuse_from_now_on(path, identity)
+
+    def present(self) -> frozenset[int]:
+        """Return the descriptors that are open on the file now, to tell which ones an opening adds."""
+        return descriptors_of(self._identity)
+
+    def opened(self, before: frozenset[int]) -> None:
+        """Count as our own what has been opened since ``before``."""
+        self._ours |= self.present() - before
+
+    def closed(self) -> None:
+        """Forget those of our own that are closed: their numbers will be given to others."""
+        self._ours &= self.present()
+
+    def check(self) -> None:
+        """Raise if a descriptor is open on the file that is not ours, or ever was."""
+        strange = descriptors_of(self._identity) - self._ours
+        if strange:
+            # Remembered for good: the locks are gone as soon as that descriptor is closed.
+            self.seen = ForeignHandleError(
+                self._path,
+                f"another library in this process has it open (descriptor {min(strange)}), which breaks its locks; "
+                "close both, give your data a file of its own, and open the store anew",
+            )
+        self.raise_if_seen()
+
+    def raise_if_seen(self) -> None:
+        """Raise if :meth:`check` has ever found a strange descriptor."""
+        if self.seen is not None:
+            raise self.seen
+
+    def close(self) -> None:
+        """Stop refusing: this process no longer has the file open."""
+        with _lock:
+            _guarded.pop(self._path, None)
+
+
+def _refuse_from_now_on(path: str, identity: tuple[int, int]) -> None:
+    global _hooked  # noqa: PLW0603 -- an audit hook can be added once and never removed
+    with _lock:
+        _guarded[path] = identity
+        if not _hooked:
+            sys.addaudithook(_audit)
+            _hooked = True
+
+
+run_in_forked_child(_guarded.clear)  # a child has none of the locks, so it cannot lose them
+
+
+@contextlib.contextmanager
+def opening_our_own() -> Generator[None]:
+    """Let this thread open a side file: one that carries no locks, or one that is closed last of all."""
+    _this_thread.opens_our_own = True
+    try:
+        yield
+    finally:
+        _this_thread.opens_our_own = False
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    # Called for every audited event of the process: the first line is all that most of them cost.
+    if event not in {"open", "sqlite3.connect"} or not _guarded or getattr(_this_thread, "opens_our_own", False):
+        return
+    name = _as_path(arguments[0], uri=event == "sqlite3.connect")
+    path = None if name is None else _guarded_path(name)
+    if path is not None:
+        raise ForeignHandleError(
+            path, f"{event} would break its locks in this process; give your data a file of its own"
+        )
+
+
+def _guarded_path(name: str) -> str | None:
+    """Return the path of the database that ``name`` leads to, by whatever links, or that it is a side file of."""
+    try:
+        found = os.stat(name)  # noqa: PTH116 -- called for every file that this process opens
+    except (OSError, ValueError):
+        return None
+    identity = found.st_dev, found.st_ino
+    for path, guarded in tuple(_guarded.items()):
+        if identity == guarded:
+            return path
+        # By name, not by inode: looking at the log's own would make the next commit sync more than its data.
+        if name.endswith(_BESIDE) and os.path.realpath(name) in {path + ending for ending in _BESIDE}:
+            return path
+    return None
+
+
+def _as_path(given: object, *, uri: bool) -> str | None:
+    if not isinstance(given, str | bytes | os.PathLike):  # a descriptor number, say
+        return None
+    given = os.fsdecode(cast("str", given))
+    if not uri or not given.startswith("file:"):
+        return given
+    address = given.removeprefix("file:").partition("#")[0].partition("?")[0]
+    if address.startswith("//"):  # an authority, which may be empty or localhost
+        address = "/" + address[2:].partition("/")[2]
+    return urllib.parse.unquote(address)
+
+
+# --- connections as this store needs them, and the schema they find ------------------------------------------------
+
+APPLICATION_ID: Final = 0x53464153
+"""Marks a database as Standfast's own: "SFAS"."""
+
+FORMAT: Final = 1
+"""The newest schema that this version reads and writes."""
+
+SAFE_SQLITE: Final = (3, 51, 3)
+"""Older libraries can corrupt a database in WAL mode when a checkpoint meets a writer at the wrong moment."""
+
+_PREGROWN_LOG: Final = 8 * 1024 * 1024
+_ZEROS: Final = bytes(64 * 1024)
+_LONGEST_KEPT_LOG: Final = 16 * 1024 * 1024
+
+
+class OldSqliteWarning(RuntimeWarning):
+    """The SQLite library in use can damage a database that several processes write to.
+
+    Install an ``apsw`` that brings SQLite 3.51.3 or newer; one that was built against the system's library may not.
+    Until then let only one process use the file.
+    """
+
+
+def library_is_safe(version: str = apsw.sqlite_lib_version()) -> bool:
+    """Tell whether the SQLite in use is past the known WAL corruption."""
+    return tuple(int(part) for part in version.split(".")[:3]) >= SAFE_SQLITE
+
+
+def warn_of_old_library(version: str = apsw.sqlite_lib_version()) -> None:
+    """Give an :class:`OldSqliteWarning` if the SQLite in use is one to be warned of."""
+    if not library_is_safe(version):
+        message = f"SQLite {version} can damage a file that several processes write to; install apsw 3.51.3 or newer"
+        warnings.warn(OldSqliteWarning(message), stacklevel=3)
+
+
+def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
+    """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
+    with file.lock:
+        file.guard.check()
+        before = file.guard.present()
+        connection = open_connection(file.path)
+        try:
+            connection.set_busy_timeout(round(busy_seconds * 1000))
+            _refuse_read_only(file.path, connection)
+            _is_ready(file.path, connection)  # refuses what is not ours before anything of it is changed
+            _use_log(file, connection, busy_seconds)
+            _configure(connection)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            file.guard.opened(before)
+        file.connections.append(connection)
+    return connection
+
+
+def _refuse_read_only(path: str, connection: Connection) -> None:
+    # SQLite is content with less than it was asked for, and fails when it has something to write.
+    if connection.readonly("main"):
+        raise StoreReadOnlyError(path, "it cannot be written to; fix the permissions of the file")
+    for ending in SIDE_FILES:
+        if os.path.exists(path + ending) and not os.access(path + ending, os.W_OK):  # noqa: PTH110 -- plain text, like all paths here
+            raise StoreReadOnlyError(path, f"its {ending} file cannot be written to; fix the permissions of that file")
+
+
+def _use_log(file: SharedFile, connection: Connection, busy_seconds: float) -> None:
+    # Asked before it is set: setting it while others have the file open takes locks, and only one of them may.
+    if connection.pragma("journal_mode") == "wal":
+        return
+    if not file.turn.take_within(busy_seconds):
+        raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
+    try:
+        connection.pragma("journal_mode", "wal")
+    finally:
+        file.turn.give()
+
+
+def _configure(connection: Connection) -> None:
+    connection.pragma("synchronous", "full")
+    if sys.platform == "darwin":
+        connection.pragma("fullfsync", 1)
+    connection.pragma("wal_autocheckpoint", 0)
+    connection.pragma("journal_size_limit", _LONGEST_KEPT_LOG)
+    connection.pragma("trusted_schema", 0)
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    keep = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+
+
+def disconnect(file: SharedFile, connection: Connection) -> None:
+    """Close a connection and forget its descriptors."""
+    with file.lock:
+        connection.close()
+        file.connections.remove(connection)
+        file.guard.closed()
+
+
+def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: float) -> None:
+    """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
+    with file.new_section():
+        is_ready = _is_ready(file.path, connection)
+    if is_ready and _log_is_grown(file.path):
+        return
+    if not file.turn.take_within(busy_seconds):
+        raise StoreBusyError(file.path, f"process {file.turn.holder()} kept the write turn for {busy_seconds:g} s")
+    try:
+        if not _is_ready(file.path, connection):
+            _create_schema(connection)
+        if not _log_is_grown(file.path):
+            _grow_log(file.path, connection)
+    finally:
+        file.turn.give()
+
+
+def _is_ready(path: str, connection: Connection) -> bool:
+    with connection:  # one snapshot: another process may be creating the schema right now
+        application, version = connection.pragma("application_id"), connection.pragma("user_version")
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if application == APPLICATION_ID and version > FORMAT:
+        raise FormatTooNewError(path, version, FORMAT)
+    if application == APPLICATION_ID and version == FORMAT:
+        return True
+    if application or version or tables:
+        raise StoreCorruptError(path, "it is a database of another program; name a file of Standfast's own")
+    return False
+
+
+def _create_schema(connection: Connection) -> None:
+    script = resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text()
+    with transaction(connection):
+        connection.execute(script)
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", FORMAT)
+
+
+def _log_is_grown(path: str) -> bool:
+    # Whoever closes the file as the last one empties the log, or removes it.
+    try:
+        return os.stat(f"{path}-wal").st_size >= _PREGROWN_LOG  # noqa: PTH116 -- plain text, like all paths here
+    except OSError:
+        return False
+
+
+def _grow_log(path: str, connection: Connection) -> None:
+    """Give the write-ahead log its size at once: a log that grows with each commit syncs at half the speed.
+
+    Nobody writes to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.
+    """
+    with contextlib.suppress(apsw.BusyError, OSError), transaction(connection), opening_our_own():
+        descriptor = os.open(f"{path}-wal", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        before = size = os.fstat(descriptor).st_size
+        try:
+            while size < _PREGROWN_LOG:
+                size += os.pwrite(descriptor, _ZEROS, size)
+            os.fsync(descriptor)
+        except OSError:  # what room there is is needed for records
+            os.ftruncate(descriptor, before)
+        finally:
+            os.close(descriptor)

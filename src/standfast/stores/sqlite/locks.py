@@ -1,0 +1,578 @@
+"""Lifelines: a locked byte that falls with its process, so that others see a death at once.
+
+Each process that is asked for its lifeline locks one byte, far out and chosen at random, of an empty file beside the
+database. The kernel gives it back when the process dies, whatever it dies of; a stopped or a busy process keeps it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import struct
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK, monotonic
+from standfast.errors import ForkedError, StoreClosedError, StoreGoneError
+from standfast.stores.liveness import run_around_fork, run_in_forked_child
+from standfast.stores.sqlite.file import (
+    ALIVE,
+    NETWORK_FILESYSTEMS,
+    Guard,
+    Identity,
+    filesystem_of,
+    open_private,
+    opening_our_own,
+)
+from standfast.stores.watch import Bells
+
+if TYPE_CHECKING:
+    from standfast.stores.sqlite.file import Connection
+
+
+# --- record locks on a file, behind one face for every platform ----------------------------------------------------
+#
+# POSIX record locks fall when their process dies, are not inherited by forked children, and tell who holds them;
+# they do not exclude two users inside one process, which :mod:`~standfast.stores.sqlite.locks` takes care of. The
+# Windows half is written for but untested.
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(descriptor: int, offset: int) -> bool:
+        """Lock one byte; False if another process has it."""
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def lock(descriptor: int, offset: int) -> None:
+        """Lock one byte, waiting for whoever has it."""
+        while not try_lock(descriptor, offset):  # LK_LOCK gives up after ten seconds, so wait in short steps
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+            except OSError:
+                continue
+            return
+
+    def unlock(descriptor: int, offset: int) -> None:
+        """Give one byte back."""
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+    def try_lock_through(descriptor: int, gate: int) -> bool:
+        """Lock the byte after ``gate``, if neither of the two is locked; False if another process has one."""
+        if not try_lock(descriptor, gate):
+            return False
+        try:
+            return try_lock(descriptor, gate + 1)
+        finally:
+            unlock(descriptor, gate)
+
+    def lock_holder(descriptor: int, offset: int, *, to_the_end: bool = False) -> int | None:
+        """Return the process that holds a byte, where the platform tells: never on Windows."""
+        del descriptor, offset, to_the_end
+
+else:
+    import fcntl
+    import time
+
+    _DEADLOCK_PAUSE: Final = 0.001
+    _EXCLUSIVE_NOW: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+    def try_lock(descriptor: int, offset: int) -> bool:
+        """Lock one byte; False if another process has it."""
+        try:
+            fcntl.lockf(descriptor, _EXCLUSIVE_NOW, 1, offset)
+        except BlockingIOError:
+            return False
+        except PermissionError:  # what some systems answer instead of EAGAIN
+            return False
+        return True
+
+    def lock(descriptor: int, offset: int) -> None:
+        """Lock one byte, waiting for whoever has it."""
+        while True:
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, offset)
+            except OSError as problem:
+                # The kernel looks for deadlocks between processes, not threads, so two threads with two stores
+                # can look like one. There is none: the turn is the last lock that anyone takes.
+                if problem.errno != errno.EDEADLK:
+                    raise
+                time.sleep(_DEADLOCK_PAUSE)
+            else:
+                return
+
+    def unlock(descriptor: int, offset: int) -> None:
+        """Give one byte back."""
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, offset)
+
+    def try_lock_through(descriptor: int, gate: int) -> bool:
+        """Lock the byte after ``gate``, if neither of the two is locked; False if another process has one.
+
+        Both are asked for in one call, which takes all or nothing, and the gate is let go at once.
+        """
+        try:
+            fcntl.lockf(descriptor, _EXCLUSIVE_NOW, 2, gate)
+        except (BlockingIOError, PermissionError):
+            return False
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, gate)
+        except BaseException:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN, 2, gate)
+            raise
+        return True
+
+    def lock_holder(descriptor: int, offset: int, *, to_the_end: bool = False) -> int | None:
+        """Return the other process that holds a byte, or any from there on; None if nobody or unknown."""
+        if sys.platform != "linux":
+            return None
+        layout = "@hhqqi"
+        asked = struct.pack(layout, fcntl.F_WRLCK, os.SEEK_SET, offset, not to_the_end, 0).ljust(
+            struct.calcsize("@hhqqiq"), b"\0"
+        )
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+        kind, _, _, _, holder = struct.unpack_from(layout, answer)
+        return None if kind == fcntl.F_UNLCK else holder
+
+
+# --- lifelines: a locked byte that falls with its process, so that others see a death at once ----------------------
+
+SUPPORTED: Final = sys.platform == "linux" and sys.maxsize > 2**32
+"""Whether this platform tells who has a lock, in a layout that we know."""
+
+_OFFSET_BITS: Final = 62
+_TRIES: Final = 8
+
+_LIFELINE: Final = re.compile(
+    r"1:([0-9A-Za-z-]{1,64}):([0-9]{1,20}):([0-9]{1,20}):([0-9]{1,19}):([0-9]{1,10})", re.ASCII
+)
+"""Format, boot, device and inode of the file, the byte, and the process for people to read."""
+
+
+class _Lifeline(Struct, frozen=True):
+    boot: str
+    device: int
+    inode: int
+    offset: int
+    process: int
+
+    @classmethod
+    def read(cls, text: str) -> _Lifeline | None:
+        """Read what :meth:`write` wrote; None if it is anything else."""
+        found = _LIFELINE.fullmatch(text)
+        if found is None:
+            return None
+        line = cls(found[1], *map(int, found.groups()[1:]))
+        return line if line.offset < 2**_OFFSET_BITS else None
+
+    def write(self) -> str:
+        return f"1:{self.boot}:{self.device}:{self.inode}:{self.offset}:{self.process}"
+
+
+@final
+class AliveFile:
+    """The file in which the processes that use one database have their bytes, as this process has it open.
+
+    Get it with :func:`come_alive`. It stays open until its last user leaves: closing *any* descriptor of the file
+    would give this process's byte back.
+    """
+
+    __slots__ = ("_descriptors", "_lock", "_offset", "_path", "identity", "sees_deaths", "users")
+
+    def __init__(self, path: str, descriptor: int, identity: tuple[int, int]) -> None:
+        self._path: Final = path
+        self._descriptors: Final = [descriptor]
+        self._lock: Final = threading.Lock()
+        self._offset: int | None = None
+        self.identity: Final = identity
+        self.sees_deaths: Final = SUPPORTED and _is_local(path)
+        self.users = 0
+
+    def lifeline(self) -> str:
+        """Return this process's lifeline, tying it if it is not tied; empty where none can be had."""
+        with self._lock:
+            if not self.sees_deaths or not self._descriptors or not self._tie():
+                return ""
+            boot, process = SYSTEM_CLOCK.boot(), os.getpid()
+            return _Lifeline(boot, *self.identity, offset=self._offset or 0, process=process).write()
+
+    def _tie(self) -> bool:
+        # Locked anew each time, which costs a microsecond: should anyone have closed a descriptor of the file behind
+        # our back, the byte is ours again before the next one asks.
+        for _ in range(_TRIES):
+            if self._offset is None:
+                self._offset = _draw()
+            try:
+                if try_lock(self._descriptors[0], self._offset):
+                    return True
+            except OSError:  # no locks left, say: then there is no lifeline
+                return False
+            self._offset = None
+        return False
+
+    def is_severed(self, text: str) -> bool:
+        """Tell whether nobody has the byte of a lifeline any more; False if that is not certain."""
+        line = _Lifeline.read(text)
+        with self._lock:
+            if line is None or not self.sees_deaths or not self._descriptors or not self._is_here(line):
+                return False
+            try:
+                return line.offset != self._offset and lock_holder(self._descriptors[0], line.offset) is None
+            except OSError:
+                return False
+
+    def is_alone(self) -> bool:
+        """Return True if certainly no other process has the file open; each ties its lifeline before it reads."""
+        with self._lock:
+            if not self.sees_deaths or not self._descriptors or not self._tie():
+                return False
+            try:
+                return lock_holder(self._descriptors[0], 0, to_the_end=True) is None
+            except OSError:
+                return False
+
+    def _is_here(self, line: _Lifeline) -> bool:
+        """Tell whether a lifeline is tied to this file, and the file is the one that everybody finds."""
+        device, inode = self.identity
+        # A device may get another number when the machine boots; a file keeps its inode.
+        is_same_device = line.device == device or line.boot != SYSTEM_CLOCK.boot()
+        if line.inode != inode or not is_same_device:
+            return False
+        try:
+            found = os.lstat(self._path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self.identity
+
+    def add(self, descriptor: int) -> None:
+        """Keep one more descriptor of the file open for as long as the others."""
+        self._descriptors.append(descriptor)
+
+    def close(self) -> None:
+        """Close the file, and sever the lifeline."""
+        with self._lock:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close what a forked child has inherited; its parent's lifeline is not touched by that."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _draw() -> int:
+    return int.from_bytes(os.urandom(8)) >> (64 - _OFFSET_BITS)
+
+
+def _is_local(path: str) -> bool:
+    # The locks of a network file system, and the boots of other machines, prove nothing here.
+    return filesystem_of(os.path.dirname(path)) not in NETWORK_FILESYSTEMS  # noqa: PTH120 -- plain text, like all paths here
+
+
+_liveness_files: dict[tuple[int, int], AliveFile] = {}
+
+
+def come_alive(path: str) -> AliveFile:
+    """Open the file at ``path``, creating it if there is none. Not to be called by two threads at once."""
+    with opening_our_own():
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+    found = os.fstat(descriptor)
+    identity = found.st_dev, found.st_ino
+    file = _liveness_files.get(identity)
+    if file is None:
+        file = _liveness_files[identity] = AliveFile(path, descriptor, identity)
+    else:  # a database that was replaced is opened anew while the old one is still open
+        file.add(descriptor)
+    file.users += 1
+    return file
+
+
+def leave(file: AliveFile) -> None:
+    """Let go of it; the last user closes it. Not to be called by two threads at once."""
+    file.users -= 1
+    if file.users == 0:
+        if _liveness_files.get(file.identity) is file:
+            del _liveness_files[file.identity]
+        file.close()
+
+
+def _liveness_in_child() -> None:
+    for file in _liveness_files.values():
+        file.abandon()
+    _liveness_files.clear()
+
+
+run_in_forked_child(_liveness_in_child)
+
+
+# --- A fair turn to write, between processes and between the handles of one process --------------------------------
+#
+# SQLite's own busy handler lets a process that has just committed take the lock again before anyone else. Here two
+# file locks make a turnstile: whoever wants the turn first takes *next*, then *active*, then lets *next* go. One that
+# has just finished finds *next* taken by the one who waits, and so gets behind it.
+
+_NEXT: Final = 0
+_ACTIVE: Final = 1
+_STEP: Final = 0.002
+
+
+@final
+class Turn:
+    """The right to write to one database. All handles of this process on it share one ``Turn``.
+
+    They must: a record lock falls when *any* descriptor of its file is closed in the process. ``here`` is what one
+    of them holds while it has the turn or waits for it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        self.here: Final = threading.Lock()
+
+    def try_take(self) -> bool:
+        """Take the turn if nobody has it and nobody waits for it."""
+        if not self.here.acquire(blocking=False):
+            return False
+        taken = False
+        try:
+            taken = try_lock_through(self._descriptor, _NEXT)
+        finally:
+            if not taken:
+                self.here.release()
+        return taken
+
+    def take_within(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for the turn, in small steps; False if it did not come."""
+        deadline = monotonic() + seconds
+        while not self.try_take():
+            if monotonic() >= deadline:
+                return False
+            time.sleep(_STEP)
+        return True
+
+    def take(self) -> None:
+        """Wait for the turn, for as long as it takes; call it from a thread that may wait."""
+        self.here.acquire()
+        try:
+            lock(self._descriptor, _NEXT)
+            try:
+                lock(self._descriptor, _ACTIVE)
+            finally:
+                unlock(self._descriptor, _NEXT)
+        except BaseException:
+            self.here.release()
+            raise
+
+    def give(self) -> None:
+        """Give the turn back."""
+        try:
+            unlock(self._descriptor, _ACTIVE)
+        finally:
+            self.here.release()
+
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *exc: object) -> None:
+        self.give()
+
+    def holder(self) -> int | None:
+        """Return the process that has the turn, where the platform tells; None if nobody or this one."""
+        return lock_holder(self._descriptor, _ACTIVE)
+
+    def close(self) -> None:
+        """Close the lock file."""
+        os.close(self._descriptor)
+
+
+# --- what all handles of one process on the same database share: the turn to write, the lifeline, the guard and the
+# bells ---
+#
+# A fork needs care. SQLite keeps its own account of the locks a process holds, and a child inherits the account but not
+# the locks. So every fork waits for a moment at which no thread is inside SQLite, and the child then closes what it
+# inherited: it starts with a clean account and can open the same file itself.
+
+LOOK_EVERY: Final = 0.002
+"""How many seconds a process may go on to commit and read after its file was deleted or replaced."""
+
+STILL_WITHIN: Final = 2.0
+"""How many seconds a fork waits for the threads of this process to finish what they do in SQLite."""
+
+
+@final
+class SharedFile:
+    """One database file in this process. Get it with :func:`share`, give it back with :func:`unshare`.
+
+    ``wall_ahead`` is how far the time of day was ahead of the time since boot when this process last let the store
+    follow it. It says so once for each step of the clock, so that processes whose clocks differ do not fight.
+    """
+
+    __slots__ = (
+        "_held",
+        "_look_at",
+        "_sections",
+        "alive",
+        "bells",
+        "connections",
+        "guard",
+        "identity",
+        "lock",
+        "path",
+        "stands_still",
+        "turn",
+        "users",
+        "wall_ahead",
+    )
+
+    def __init__(self, path: str) -> None:
+        self.path: Final = path
+        self.identity: Final = Identity(path)
+        self.turn: Final = Turn(f"{path}-turn")
+        try:
+            self.alive: Final = come_alive(path + ALIVE)
+        except BaseException:
+            self.turn.close()
+            raise
+        try:
+            self.guard: Final = Guard(path, self.identity.database)
+        except BaseException:
+            self.close()
+            raise
+        self.bells: Final = Bells()
+        self.lock: Final = threading.Lock()
+        self.connections: Final[list[Connection]] = []
+        self.users = 0
+        self.wall_ahead: int | None = None
+        self._look_at = 0.0
+        self._sections: Final[weakref.WeakSet[threading.Lock]] = weakref.WeakSet()
+        self._held: Final[list[threading.Lock]] = []
+        self.stands_still = False
+
+    def is_alone(self) -> bool:
+        """Return True if certainly nothing but one handle of this process has the file open."""
+        with self.lock:
+            return self.users == 1 and self.alive.is_alone()
+
+    def check(self) -> None:
+        """Raise if a stranger has the file open, or if it has been another one for longer than ``LOOK_EVERY``."""
+        if self.guard.seen is not None:
+            raise self.guard.seen
+        now = monotonic()
+        if now >= self._look_at:
+            self.identity.check()
+            self._look_at = now + LOOK_EVERY
+
+    def close(self) -> None:
+        """Close the lock files."""
+        self.turn.close()
+        leave(self.alive)
+
+    def new_section(self) -> threading.Lock:
+        """Return a lock to hold inside SQLite where the turn is not held: a fork waits for it."""
+        section = threading.Lock()
+        with self.lock:  # none is made while a fork stands still: it would be missed
+            self._sections.add(section)
+        return section
+
+    def stand_still(self, deadline: float) -> None:
+        """Wait until no thread uses the file, and keep it so."""
+        is_still = [self._hold(each, deadline) for each in (self.turn.here, self.lock)]
+        is_still += [self._hold(each, deadline) for each in tuple(self._sections)]
+        self.stands_still = all(is_still)
+
+    def _hold(self, lock: threading.Lock, deadline: float) -> bool:
+        if not lock.acquire(timeout=max(0.0, deadline - monotonic())):
+            return False
+        self._held.append(lock)
+        return True
+
+    def go_on(self) -> None:
+        """Let the threads use the file again."""
+        while self._held:
+            self._held.pop().release()
+
+    def let_go(self) -> bool:
+        """Close what was inherited, in a forked child; False if a thread was using it, and then it stays open."""
+        if not self.stands_still or any(connection.in_transaction for connection in self.connections):
+            for connection in self.connections:  # closing one in the midst of something would undo it for the parent
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            return False
+        for connection in self.connections:
+            connection.close()
+        self.turn.close()
+        return True
+
+
+_files: dict[str, SharedFile] = {}
+_left_open: set[tuple[int, int]] = set()
+_lock = threading.Lock()
+
+
+def share(path: str) -> SharedFile:
+    """Return this process's shared part of the database at ``path``."""
+    with _lock:
+        file = _files.get(path)
+        if file is None or not file.identity.is_current():
+            if Identity(path).database in _left_open:
+                raise ForkedError(path, "a thread used it at the moment of the fork; open it in a process of its own")
+            file = _files[path] = SharedFile(path)
+        file.users += 1
+        return file
+
+
+def share_again(file: SharedFile) -> SharedFile:
+    """Count one more user of what this process has open, for another handle on the very same file."""
+    with _lock:
+        if not file.users:
+            raise StoreClosedError(file.path, "it was closed; open a new one")
+        if not file.identity.is_current():
+            raise StoreGoneError(file.path, "the file was deleted, moved or replaced; put it back or open it anew")
+        file.users += 1
+        return file
+
+
+def unshare(file: SharedFile) -> None:
+    """Let go of it; the last user closes it."""
+    with _lock:
+        file.users -= 1
+        if file.users == 0:
+            if _files.get(file.path) is file:
+                del _files[file.path]
+                file.guard.close()
+            file.close()
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+    deadline = monotonic() + STILL_WITHIN
+    for file in _files.values():
+        file.stand_still(deadline)
+
+
+def _in_parent() -> None:
+    for file in _files.values():
+        file.go_on()
+    _lock.release()
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 -- a child starts anew
+    _lock = threading.Lock()
+    for file in _files.values():
+        if not file.let_go():
+            _left_open.add(file.identity.database)
+    _files.clear()
+
+
+run_around_fork(_before_fork, _in_parent)
+run_in_forked_child(_in_child)

@@ -1,0 +1,507 @@
+"""The file that a store is exported to: a line of JSON a record, between one that begins and one that ends it.
+
+The last line has the number of records and the SHA-256 of every byte before it. So a file that was cut short or changed
+is known before anything is written anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, final, runtime_checkable
+
+import msgspec
+from msgspec import Struct
+
+from standfast.clock import SYSTEM_CLOCK, Instant
+from standfast.errors import (
+    InvalidExportError,
+    InvalidKeyError,
+    StoreBusyError,
+    StoreError,
+    StoreMovedError,
+    StoreNotEmptyError,
+    UnsuitableStoreError,
+)
+from standfast.keys import MAX_KEY_BYTES, RecordKey
+from standfast.stores.protocol import MAX_VERSION, Conflict, Delete, Put, Record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from standfast.stores.group_commit import GroupedStore
+    from standfast.stores.protocol import Snapshot
+
+
+# --- the file that a store is exported to: a line of JSON a record, between one that begins and one that ends it ---
+
+FORMAT: Final = 1
+LONGEST_LINE: Final = 64_000_000
+
+
+class Header(Struct, frozen=True, tag="standfast export", tag_field="line"):
+    """The first line: what this is, which backend it came from, and when, in microseconds."""
+
+    format: int
+    backend: str
+    at: int
+
+
+class Entry(Struct, frozen=True, tag="record", tag_field="line", omit_defaults=True):
+    """A record; key and value are written in base64."""
+
+    key: bytes
+    version: int
+    value: bytes
+    expires_at: int | None = None
+
+
+class Footer(Struct, frozen=True, tag="end", tag_field="line"):
+    """The last line. ``highest`` is the last version of the store, ``largest`` the size of the largest value."""
+
+    records: int
+    highest: int
+    largest: int
+    sha256: str
+
+
+Line = Header | Entry | Footer
+
+_encode: Final = msgspec.json.Encoder().encode
+_decoder: Final = msgspec.json.Decoder(Line)
+
+
+@final
+class Writer:
+    """Writes an export to a file, or to anything that takes bytes."""
+
+    def __init__(self, sink: BinaryIO, header: Header) -> None:
+        self._sink, self._digest = sink, hashlib.sha256()
+        self.records = self.highest = self.largest = 0
+        self._write(header)
+
+    def _write(self, line: Line) -> None:
+        data = _encode(line) + b"\n"
+        self._digest.update(data)
+        self._sink.write(data)
+
+    def add(self, record: Record) -> None:
+        """Write a record."""
+        self._write(Entry(bytes(record.key), record.version, record.value, record.expires_at))
+        self.records += 1
+        self.highest = max(self.highest, record.version)
+        self.largest = max(self.largest, len(record.value))
+
+    def end(self, last: int) -> Footer:
+        """Write the last line; ``last`` is the last version of the store."""
+        footer = Footer(self.records, max(self.highest, last), self.largest, self._digest.hexdigest())
+        self._write(footer)
+        self._sink.flush()
+        return footer
+
+
+def survey(source: BinaryIO, name: str) -> tuple[Header, Footer]:
+    """Read a whole export and return its first and its last line; refuse anything that is not whole.
+
+    Raises:
+        InvalidExportError: It was cut short, or changed, or is of a newer format.
+    """
+    digest, seen = hashlib.sha256(), _Seen()
+    header = footer = None
+    for raw, line in _lines(source, name):
+        if footer is not None:
+            raise InvalidExportError(name, "something follows its last line")
+        if (header is None) != isinstance(line, Header):
+            raise InvalidExportError(name, "it does not begin as an export does")
+        if isinstance(line, Header):
+            header = _known(line, name)
+        elif isinstance(line, Footer):
+            footer = line
+            continue
+        else:
+            seen.take(line, name)
+        digest.update(raw)
+    if header is None or footer is None:
+        raise InvalidExportError(name, "its end is missing: the export or the copying of the file was cut short")
+    if not seen.highest <= footer.highest <= MAX_VERSION:
+        raise InvalidExportError(name, "it was changed: a record has a higher version than its last line says")
+    if footer != Footer(seen.records, footer.highest, seen.largest, digest.hexdigest()):
+        raise InvalidExportError(name, "it was changed: its records do not add up to what its last line says")
+    return header, footer
+
+
+def _known(header: Header, name: str) -> Header:
+    if header.format > FORMAT:
+        raise InvalidExportError(name, f"it has format {header.format}, this version of Standfast knows {FORMAT}")
+    return header
+
+
+@final
+class _Seen:
+    """What was counted so far."""
+
+    def __init__(self) -> None:
+        self.records = self.highest = self.largest = 0
+
+    def take(self, entry: Entry, name: str) -> None:
+        try:
+            is_key = 0 < len(entry.key) <= MAX_KEY_BYTES and bool(RecordKey.from_encoded(entry.key).parts)
+        except InvalidKeyError:
+            is_key = False
+        if not is_key or not 0 < entry.version <= MAX_VERSION:
+            raise InvalidExportError(name, f"its record number {self.records + 1} is none")
+        self.records += 1
+        self.highest = max(self.highest, entry.version)
+        self.largest = max(self.largest, len(entry.value))
+
+
+def records(source: BinaryIO, name: str) -> Iterator[Record]:
+    """Return the records of an export that was surveyed, one after the other."""
+    for _, line in _lines(source, name):
+        if isinstance(line, Entry):
+            expires_at = None if line.expires_at is None else Instant(line.expires_at)
+            yield Record(RecordKey.from_encoded(line.key), line.value, line.version, expires_at)
+
+
+def _lines(source: BinaryIO, name: str) -> Iterator[tuple[bytes, Line]]:
+    number = 0
+    while raw := source.readline(LONGEST_LINE):
+        number += 1
+        try:
+            yield raw, _decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InvalidExportError(name, f"its line {number} is not one of an export") from None
+
+
+# --- records that stand for a living process, and not for anything that is kept ------------------------------------
+
+PRESENCE: Final = "presence"
+"""Says that a process is there. What it holds falls when it is not."""
+
+WORKER: Final = "worker"
+"""Guards what a process does with its runs. It stays when the process is gone, so that others find those runs."""
+
+_KIND: Final = 2
+
+
+def kind_of(key: RecordKey) -> str:
+    """Return what kind of record lies at a key: its part after the namespace and the tenant. Empty if it has none."""
+    try:
+        parts = key.parts
+    except InvalidKeyError:
+        return ""
+    return parts[_KIND] if len(parts) > _KIND else ""
+
+
+# --- fencing a restored store off from the processes that used it before the backup was made -----------------------
+
+TRIES: Final = 20
+
+
+class Fenced(Struct, frozen=True):
+    """How many processes were taken for gone, and how many workers among them."""
+
+    presences: int
+    workers: int
+    above: int
+    """Every version from now on is higher."""
+
+
+async def fence_store(store: GroupedStore) -> Fenced:
+    """Take every process that the store knows of for gone.
+
+    Whoever held something does not any more: the next one who asks gets it, with a higher fence. Runs go on in the
+    hands of workers that start from now on; those that had them cannot write to them any more.
+    """
+    movable = store.moving()
+    presences = workers = highest = 0
+    async for page in movable.dump():
+        highest = max(highest, *(record.version for record in page))
+        for record in page:
+            kind = kind_of(record.key)
+            presences += kind == PRESENCE and await _fence(store, record, is_kept=False)
+            workers += kind == WORKER and await _fence(store, record, is_kept=True)
+    await movable.lift(highest)
+    return Fenced(presences, workers, highest)
+
+
+async def _fence(store: GroupedStore, record: Record, *, is_kept: bool) -> bool:
+    """Remove a record, or give it another version; tell whether it was still there."""
+    current: Record | None = record
+    for _ in range(TRIES):
+        if current is None:
+            return False
+        put = Put(current.key, current.value, current.version, current.expires_at)
+        answer = await store.commit(put if is_kept else Delete(current.key, current.version))
+        if not isinstance(answer, Conflict):
+            return True
+        current = answer.current.get(record.key)
+    raise StoreBusyError(store.backend.name, f"{record.key} was changed {TRIES} times meanwhile; stop its process")
+
+
+# --- what a backend must be able to do, so that everything in it can be moved to another store ---------------------
+#
+# A store that is being moved is *frozen*: from the moment that :meth:`Movable.freeze` returns, no write of anybody
+# lands, and each is refused with :class:`~standfast.errors.StoreMovedError`. Reads go on. What freezes a store is kept
+# in the store, so it holds for processes that start later, and after a restart.
+
+OPEN: Final = 0
+"""A store that is not frozen."""
+
+EXPORTED: Final = 1
+"""Why a store is frozen: what it kept is in a file. Every higher number stands for the file that is imported."""
+
+PAGE: Final = 200
+"""How many records are read or written at a time."""
+
+
+class Movable(Protocol):
+    """A store underneath its namespaces: all records, as they are."""
+
+    async def frozen(self) -> int:
+        """Return why the store is frozen, or :data:`OPEN`."""
+        ...
+
+    async def freeze(self, reason: int) -> None:
+        """Refuse every write from now on, by any handle of any process, until :meth:`thaw`.
+
+        A write that was answered before this returns is there for :meth:`dump`; one that was not never lands. A store
+        that is frozen already stays so, for the reason that it has.
+        """
+        ...
+
+    async def thaw(self) -> None:
+        """Take writes again."""
+        ...
+
+    async def last(self) -> int:
+        """Return a number that no version is above which was ever given out, to records that are gone included."""
+        ...
+
+    async def lift(self, version: int) -> None:
+        """Let every key that is written from now on get a version above ``version``."""
+        ...
+
+    def dump(self) -> AsyncIterator[Sequence[Record]]:
+        """Return all live records of all namespaces, each once, a page at a time. The order is the backend's."""
+        ...
+
+    async def put(self, records: Sequence[Record]) -> None:
+        """Write records with the versions that they have, also into a frozen store, over what is there.
+
+        Whether it is all or nothing is left open, and so is what becomes of hints: it is written again if it failed.
+        """
+        ...
+
+
+@runtime_checkable
+class Moves(Protocol):
+    """A store, or what one is made of, that can be moved."""
+
+    def moving(self) -> Movable:
+        """Return what moves it."""
+        ...
+
+
+def moving_of(holder: object, name: str) -> Movable:
+    """Return what moves a store; refuse one that cannot be moved."""
+    if isinstance(holder, Moves):
+        return holder.moving()
+    raise UnsuitableStoreError(name, "its backend cannot be exported, imported or fenced")
+
+
+def moved(name: str, reason: int = EXPORTED) -> StoreMovedError:
+    """Return the error for a write to a frozen store."""
+    if reason == EXPORTED:
+        problem = "it was exported, and takes no more writes; open the store that it was moved to"
+    else:
+        problem = "an import into it is not finished; repeat the import"
+    return StoreMovedError(name, problem)
+
+
+# --- exporting: everything that a store keeps, once nobody can write to it any more --------------------------------
+
+
+def untold(_records: int) -> None:
+    """Tell nobody how far it is."""
+
+
+async def export_store(
+    store: GroupedStore,
+    sink: AbstractContextManager[BinaryIO],
+    tell: Callable[[int], object] = untold,
+    *,
+    namespaces: Collection[str] = (),
+) -> Footer:
+    """Freeze a store and write everything in it to ``sink``, except who is there: processes do not move.
+
+    It stays frozen. If this fails it takes writes again, unless it was frozen before; a killed export leaves it frozen,
+    to be exported once more or thawed.
+
+    Args:
+        store: The store, with all of its tenants. It is frozen as a whole, whatever is exported.
+        sink: Opens what takes the bytes, in the form of :mod:`standfast.stores.transfer`, and closes it.
+        tell: Called with the number of records so far, now and then.
+        namespaces: Those to export; all if none is named.
+
+    Raises:
+        StoreMovedError: An import into it is not finished.
+        StoreError: There is nothing in one of the namespaces.
+    """
+    movable, backend = store.moving(), store.capabilities.backend
+    before = await movable.frozen()
+    if before not in {OPEN, EXPORTED}:
+        raise moved(store.backend.name, before)
+    try:
+        with sink as file:
+            await movable.freeze(EXPORTED)
+            writer = Writer(file, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
+            _refuse_empty(store, await _write_all(movable, writer, tell, namespaces))
+            footer = writer.end(await movable.last())
+    except BaseException:
+        if before == OPEN:
+            await movable.thaw()
+        raise
+    return footer
+
+
+def _refuse_empty(store: GroupedStore, missing: set[str]) -> None:
+    if missing:
+        raise StoreError(store.backend.name, f"there is nothing in the namespace {min(missing)!r}")
+
+
+async def _write_all(
+    movable: Movable, writer: Writer, tell: Callable[[int], object], namespaces: Collection[str]
+) -> set[str]:
+    """Write the records of some namespaces, of all if none is named; return those in which there is nothing."""
+    wanted, seen = {bytes(RecordKey(name)): name for name in namespaces}, set[str]()
+    async for page in movable.dump():
+        for record in page:
+            name = wanted.get(record.key.namespace)
+            if kind_of(record.key) != PRESENCE and (name is not None or not wanted):
+                writer.add(record)
+                seen.add(name or "")
+        tell(writer.records)
+    return set(namespaces) - seen
+
+
+# --- importing: everything in a file, with the versions that it had, into an empty store ---------------------------
+
+_DIGITS: Final = 12
+
+
+def untold_of(_records: int, _all: int) -> None:
+    """Tell nobody how far it is."""
+
+
+async def import_store(
+    store: GroupedStore, source: BinaryIO, name: str, tell: Callable[[int, int], object] = untold_of
+) -> Footer:
+    """Write all records of an export into an empty store, and let it take writes above all of their versions.
+
+    Until that is done the store is frozen for everyone else. An import that broke off is repeated with the same file.
+
+    Args:
+        store: The store. It must be empty.
+        source: The file. It is read twice: nothing is written before all of it was found to be whole.
+        name: The file as shown to people.
+        tell: Called with the number of records so far, and of all, now and then.
+
+    Raises:
+        InvalidExportError: The file is not a whole export.
+        StoreNotEmptyError: There are records in the store already.
+        UnsuitableStoreError: A value is too large for the store.
+        StoreMovedError: The store itself was exported, or another file was not imported to its end.
+    """
+    _, footer = survey(source, name)
+    _check_limits(store, footer)
+    movable = store.moving()
+    is_repeated = await _claim(store, movable, 1 + EXPORTED + int(footer.sha256[:_DIGITS], 16))
+    source.seek(0)
+    done = 0
+    for page in _pages(records(source, name)):
+        if is_repeated:
+            await _check_same(store, page)
+        await movable.put(page)
+        done += len(page)
+        tell(done, footer.records)
+    await movable.lift(footer.highest)
+    await movable.thaw()
+    return footer
+
+
+def _check_limits(store: GroupedStore, footer: Footer) -> None:
+    most = store.capabilities.max_value_bytes
+    if footer.largest > most:
+        problem = f"the file has a value of {footer.largest:,} bytes, and {most:,} fit here; nothing was written"
+        raise UnsuitableStoreError(store.backend.name, problem)
+
+
+async def _claim(store: GroupedStore, movable: Movable, reason: int) -> bool:
+    """Freeze the store for this file; tell whether it was already, by an import that broke off."""
+    found = await movable.frozen()
+    if found == reason:
+        return True
+    if found == EXPORTED:
+        raise moved(store.backend.name)
+    if found != OPEN:
+        raise StoreMovedError(store.backend.name, "the import of another file into it is not finished; repeat that one")
+    await _check_empty(store, movable)
+    await movable.freeze(reason)
+    try:
+        await _check_empty(store, movable)  # somebody may have been about to write
+    except StoreNotEmptyError:
+        await movable.thaw()
+        raise
+    return False
+
+
+async def _check_empty(store: GroupedStore, movable: Movable) -> None:
+    async for page in movable.dump():
+        raise StoreNotEmptyError(
+            store.backend.name, f"it holds records, {page[0].key} for one; import into an empty store"
+        )
+
+
+async def _check_same(store: GroupedStore, page: Sequence[Record]) -> None:
+    """See that nothing is written over but what this very import has written."""
+    for _, group in itertools.groupby(page, lambda record: record.key.namespace):
+        for some in _pages(group, store.capabilities.max_changes):
+            seen = await store.read(*(record.key for record in some))
+            for record in some:
+                there = seen.get(record.key)
+                if there is not None and there != record:
+                    problem = f"it holds another record at {record.key} than the file; import into an empty store"
+                    raise StoreNotEmptyError(store.backend.name, problem)
+
+
+def _pages(all_records: Iterator[Record], size: int = PAGE) -> Iterator[list[Record]]:
+    while page := list(itertools.islice(all_records, size)):
+        yield page
+
+
+# --- reading everything where a backend keeps all namespaces in one order ------------------------------------------
+
+FIRST: Final = RecordKey.from_encoded(b"")
+LAST: Final = RecordKey.from_encoded(b"\xff")
+"""After every key: a namespace is text in UTF-8, which has no such byte."""
+
+
+class Scan(Protocol):
+    """A scan as backends have it, which is not bounded by a namespace."""
+
+    def __call__(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Awaitable[Snapshot]:
+        """Read a page."""
+        ...
+
+
+async def pages(scan: Scan, start: RecordKey = FIRST, end: RecordKey = LAST) -> AsyncIterator[Sequence[Record]]:
+    """Return all live records of a range, a page at a time."""
+    while True:
+        seen = await scan(start, end, limit=PAGE, reverse=False)
+        if seen.records:
+            yield list(seen.records.values())
+        if seen.more is None:
+            return
+        start = seen.more

@@ -1,0 +1,189 @@
+"""The rules of the store contract, checked once for every backend before anything is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.clock import Instant
+from standfast.errors import InvalidChangeError, NotAKeyError
+from standfast.keys import MAX_KEY_BYTES, RecordKey
+from standfast.stores.protocol import ABSENT, MAX_VERSION, Capabilities, Change, Check, Decision, Delete, Put, Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from standfast.stores.protocol import Snapshot
+
+
+MAX_SCAN: Final = 1_000
+"""The most records one page of a scan may hold."""
+
+_GUARD_AND_PUT: Final = 2
+
+MAX_INSTANT: Final = Instant(MAX_VERSION)
+"""The last instant, in the year 2255: like versions, instants stay exact in JSON, Lua and JavaScript."""
+
+
+def check_key(key: RecordKey) -> None:
+    """Refuse anything but a record key of a size that every store takes."""
+    if type(key) is not RecordKey:
+        raise NotAKeyError(type(key).__name__, "RecordKey (made by space.key(...))")
+    if not key or len(key) > MAX_KEY_BYTES:
+        raise InvalidChangeError(f"a record key has 1 to {MAX_KEY_BYTES:,} bytes, this one has {len(key):,}")
+
+
+def check_commit(changes: Sequence[Change], wake: Sequence[Wake], limits: Capabilities) -> None:
+    """Refuse a commit that breaks a rule: too many changes, a key twice, two namespaces, a bad change."""
+    for change in changes:
+        if not is_plain_put(change, limits):
+            _check_change(change, limits)
+    if len(changes) == 1 and not wake:
+        return
+    if not changes:
+        raise InvalidChangeError("a commit needs at least one change")
+    if len(changes) > limits.max_changes:
+        raise InvalidChangeError(f"a commit has at most {limits.max_changes} changes, this one has {len(changes)}")
+    if len({change.key for change in changes}) != len(changes):
+        raise InvalidChangeError("each key may appear once in a commit")
+    _check_wakes(wake)
+    check_one_namespace([*(change.key for change in changes), *(each.to for each in wake)])
+
+
+def is_plain(changes: tuple[Change, ...], limits: Capabilities) -> bool:
+    """Tell whether a commit is one plain put, perhaps behind one guard, and so needs no closer look.
+
+    Most commits are: they are asked this first, in as few steps as possible.
+    """
+    if len(changes) == 1:
+        return is_plain_put(changes[0], limits)
+    if len(changes) != _GUARD_AND_PUT:
+        return False
+    guard, put = changes
+    return (
+        type(guard) is Check
+        and type(guard.key) is RecordKey
+        and 0 < len(guard.key) <= MAX_KEY_BYTES
+        and type(guard.expected) is int
+        and ABSENT < guard.expected <= MAX_VERSION
+        and is_plain_put(put, limits)
+        and guard.key != put.key
+        and put.key.startswith(guard.key.namespace)
+    )
+
+
+def is_plain_put(change: Change, limits: Capabilities) -> bool:
+    """Tell, in one expression on the hottest path, whether a change needs no closer look."""
+    return (
+        type(change) is Put
+        and type(change.key) is RecordKey
+        and 0 < len(change.key) <= MAX_KEY_BYTES
+        and type(change.value) is bytes
+        and len(change.value) <= limits.max_value_bytes
+        and type(change.expected) is int
+        and ABSENT <= change.expected <= MAX_VERSION
+        and change.expires_at is None
+    )
+
+
+def check_window(after: Instant | None, before: Instant | None) -> None:
+    """Refuse a time window that is not made of instants or that no instant can be in."""
+    if after is None and before is None:
+        return
+    for edge in (after, before):
+        if edge is not None and not _is_instant(edge):
+            raise InvalidChangeError(f"a time window is made of instants (microseconds), got {edge!r}")
+    if after is not None and before is not None and after >= before:
+        raise InvalidChangeError("the time window is empty: after must be earlier than before")
+
+
+def _is_instant(value: Instant) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INSTANT
+
+
+def _check_wakes(wakes: Sequence[Wake]) -> None:
+    for wake in wakes:
+        if type(wake) is not Wake:
+            raise InvalidChangeError(f"a wake is a Wake, got {type(wake).__name__}")
+        check_key(wake.to)
+        if wake.about is not None:
+            check_key(wake.about)
+
+
+def check_one_namespace(keys: Iterable[RecordKey]) -> None:
+    """Refuse keys of two namespaces: a store may keep those on different servers."""
+    keys = iter(keys)
+    first = next(keys, None)
+    if first is None:
+        return
+    namespace = first.namespace
+    for key in keys:
+        if not key.startswith(namespace):
+            raise InvalidChangeError(f"{first} and {key} lie in different namespaces; use one commit for each")
+
+
+def _check_change(change: Change, limits: Capabilities) -> None:
+    if type(change) not in (Put, Delete, Check):
+        raise InvalidChangeError(f"a change is a Put, Delete or Check, got {type(change).__name__}")
+    check_key(change.key)
+    if type(change.expected) is not int or not ABSENT <= change.expected <= MAX_VERSION:
+        raise InvalidChangeError(f"expected is a version of {change.key}, got {change.expected!r}")
+    if isinstance(change, Put):
+        _check_value(change, limits)
+    elif change.expected == ABSENT:
+        raise InvalidChangeError(
+            f"{type(change).__name__} of {change.key} expects absence, which cannot be guarded; put a marker instead"
+        )
+
+
+def _check_value(put: Put, limits: Capabilities) -> None:
+    if type(put.value) is not bytes:
+        raise InvalidChangeError(f"the value of {put.key} must be bytes, got {type(put.value).__name__}")
+    if len(put.value) > limits.max_value_bytes:
+        raise InvalidChangeError(
+            f"the value of {put.key} has {len(put.value):,} bytes, at most {limits.max_value_bytes:,} are allowed"
+        )
+    if put.expires_at is not None and not _is_instant(put.expires_at):
+        raise InvalidChangeError(f"expires_at of {put.key} must be an instant (microseconds), got {put.expires_at!r}")
+
+
+def check_read(keys: Sequence[RecordKey], limits: Capabilities) -> None:
+    """Refuse a read or update of no keys, too many keys, or keys of two namespaces."""
+    if not keys or len(keys) > limits.max_changes:
+        raise InvalidChangeError(f"name 1 to {limits.max_changes} keys at a time, got {len(keys)}")
+    for key in keys:
+        check_key(key)
+    check_one_namespace(keys)
+
+
+def check_scan(start: RecordKey, end: RecordKey, limit: int) -> None:
+    """Refuse a scan without a sensible limit or across namespaces."""
+    if type(start) is not RecordKey or type(end) is not RecordKey:
+        raise NotAKeyError(f"{type(start).__name__}, {type(end).__name__}", "RecordKey (see RecordKey.within)")
+    if type(limit) is not int or not 1 <= limit <= MAX_SCAN:
+        raise InvalidChangeError(f"a scan takes a limit from 1 to {MAX_SCAN:,}, got {limit!r}")
+    if not start or not end.startswith(start.namespace):
+        raise InvalidChangeError(f"a scan stays inside one namespace; {start} and {end} do not")
+
+
+def check_decision(decision: Decision[Any], seen: Snapshot, given: Sequence[RecordKey], limits: Capabilities) -> None:
+    """Refuse a decision that reaches beyond the keys it was given, or expects other versions than it saw."""
+    if type(decision) is not Decision:
+        raise InvalidChangeError(f"decide must return a Decision, got {type(decision).__name__}")
+    if not decision.changes:
+        _check_wakes(decision.wake)
+        check_one_namespace([*given, *(each.to for each in decision.wake)])
+        return
+    check_commit(decision.changes, decision.wake, limits)
+    for change in decision.changes:
+        if change.key not in given:
+            raise InvalidChangeError(f"decide changed {change.key}, which it was not given")
+        if change.expected != seen.version(change.key):
+            raise InvalidChangeError(f"decide expects version {change.expected} of {change.key}, which it did not see")
+    check_window(decision.after, decision.before)
+    if not in_window(seen.at, decision.after, decision.before):
+        raise InvalidChangeError("decide chose a time window that its own snapshot does not lie in")
+
+
+def in_window(at: Instant, after: Instant | None, before: Instant | None) -> bool:
+    """Tell whether ``after <= at < before``."""
+    return (after is None or after <= at) and (before is None or at < before)

@@ -1,1 +1,0 @@
-"""What brings requests in over a network. Transports only translate: everything is decided by the dispatcher."""

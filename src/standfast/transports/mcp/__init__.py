@@ -1,1 +1,0 @@
-"""Actions as tools of language models, over the Model Context Protocol."""

@@ -1,0 +1,305 @@
+"""The application: flows over HTTP, and whatever else brings requests in, behind one door."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
+
+from standfast.errors import EngineNotOpenError, InvalidFlowError, MissingExtraError
+from standfast.flows.dispatcher import Dispatcher
+from standfast.flows.flow import Flows
+from standfast.flows.records import name_of
+from standfast.web import limits as given
+from standfast.web.chat import checked_chats
+from standfast.web.limits import AppLimits, Rooms
+from standfast.web.tools import Toolbox
+from standfast.web.webhooks import Webhook
+from standfast.workflows.engine import Engine
+from standfast.workflows.schedules.spec import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+    from types import ModuleType
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from standfast.durations import Duration
+    from standfast.events import Hook
+    from standfast.flows.flow import Action, Flow
+    from standfast.flows.request import Arrival, Principal
+    from standfast.space import Space
+    from standfast.web.auth import Authenticate, OwnToken
+    from standfast.web.call import Handle, Simple
+    from standfast.web.chat import Chat
+    from standfast.web.mcp import ToolEndpoint
+    from standfast.web.tools import Toolable
+    from standfast.workflows.engine import Runnable
+
+
+GRACE: Final = 10.0
+"""Seconds that requests under way have to end when the application closes."""
+
+
+@final
+class App:
+    """An ASGI application that serves flows. ``standfast serve module:app`` runs it, and so does any ASGI server.
+
+        app = sf.App("sqlite:///standfast.db", flows=[chat], authenticate=sf.BearerTokens({...}))
+
+    Without ``authenticate``, it answers to callers that have its :attr:`token`; ``standfast serve`` shows it on the
+    terminal.
+
+    Args:
+        store: Which store, as in :func:`standfast.open`; or an engine that is not open yet, for more options.
+        flows: What it serves.
+        workflows: What actions start, besides; only with a store.
+        webhooks: Deliveries that it takes.
+        chats: The flows that people talk to.
+        tools: Flows and actions that language models may use, over the Model Context Protocol at ``/mcp``.
+        tool_sessions: Give clients of older versions of that protocol a session, which lives in the process that opened
+            it. False: none has one, and any process takes any message, as with its newest version.
+        schedules: Of its actions, see :meth:`Action.schedule <standfast.flows.flow.Action.schedule>`; and of
+            workflows, as in :class:`~standfast.Engine`, only with a store.
+        authenticate: Says who asks: a function of the request, such as :class:`~standfast.BearerTokens` or
+            :class:`~standfast.OAuthTokens`. It is asked before anything else is read, for every address but those of
+            webhooks, which are signed, ``/health``, and what clients of OAuth are told. Without it, callers need the
+            :attr:`token`.
+        arbiter: ``"shared"``: any number of processes share the lines in the store. ``"local"``: one process serves
+            and decides in memory, without asking the store; a second one refuses to start.
+        hosts: The names that it is served under; requests for others are refused. By default any.
+        origins: Pages besides its own that may use it from a browser, such as ``"https://example.com"``.
+        limits: How much it takes on.
+        name: What it is called, in its description and as the sole server of its store.
+        version: Which version of it this is, in its description.
+        namespace: As in :func:`standfast.open`; only with a store.
+        hooks: Told what happens; only with a store.
+        grace: How long requests under way have to end when it closes.
+
+    Raises:
+        InvalidFlowError: The declaration cannot work; the error names the place and the reason.
+    """
+
+    def __init__(  # noqa: PLR0913 -- keyword options
+        self,
+        store: str | Engine,
+        *,
+        flows: Iterable[Flow],
+        workflows: Iterable[Runnable] = (),
+        webhooks: Iterable[Webhook] = (),
+        chats: Iterable[Chat] = (),
+        tools: Iterable[Toolable] = (),
+        tool_sessions: bool = True,
+        schedules: Iterable[Schedule] = (),
+        authenticate: Authenticate | None = None,
+        arbiter: Literal["shared", "local"] = "shared",
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        limits: AppLimits | None = None,
+        name: str = "app",
+        version: str = "1",
+        namespace: str = "default",
+        hooks: Iterable[Hook] = (),
+        grace: Duration = GRACE,
+    ) -> None:
+        self.flows: Final = Flows(flows)
+        of_actions, of_workflows = _sorted_out(schedules, self.flows)
+        self._engine: Final = (
+            Engine(store, workflows=workflows, schedules=of_workflows, namespace=namespace, hooks=hooks)
+            if isinstance(store, str)
+            else _alone(store, workflows=workflows, schedules=of_workflows, hooks=hooks, namespace=namespace)
+        )
+        self.name, self.grace = name, given.time("grace", grace)
+        self.limits: Final = given.one("limits", limits, AppLimits, "sf.AppLimits(...)") or AppLimits()
+        self.rooms: Final = Rooms(self.limits)
+        self._dispatcher: Final = Dispatcher(
+            self._engine, self.flows, arbiter=arbiter, schedules=of_actions, name=name, tenants=self.limits.tenants
+        )
+        self.is_guarded: Final = given.function("authenticate", authenticate, "sf.BearerTokens(...)") is not None
+        self.closing: Final = asyncio.Event()
+        self._is_open = False
+        building = _building()
+        who: Authenticate = building.auth.OwnToken() if authenticate is None else authenticate
+        self._authenticate: Final = who
+        known = _checked(webhooks, self.flows)
+        self.toolbox: Final = Toolbox(tools, self.flows)
+        self._tools: Final[ToolEndpoint | None] = (
+            building.tools_of(self, self.toolbox, has_sessions=tool_sessions) if self.toolbox else None
+        )
+        talks = checked_chats(chats, self.flows)
+        self.pages: Final = tuple(f"/chat/{each.flow}/" for each in talks if each.page)
+        self.routes: Final = building.routes_of(self, known, talks, self._tools, version, who)
+        allowed = {"hosts": given.texts("hosts", hosts), "origins": given.texts("origins", origins)}
+        self._door: Final[ASGIApp] = building.behind_the_door(self, self.routes, known, authenticate=who, **allowed)
+
+    def __repr__(self) -> str:
+        return f"<App {self.name!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, WebSocket or lifespan, as ASGI says."""
+        await self._door(scope, receive, send)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store, and begin to serve. A server does so by itself; see also :func:`lifespan`."""
+        self.closing.clear()
+        await self._dispatcher.open()
+        self._is_open = True
+        if self._tools is not None:
+            await self._tools.open()
+
+    async def aclose(self) -> None:
+        """Let requests under way end, and close the store. It can be opened again."""
+        self.drain()
+        self._is_open = False
+        if self._tools is not None:
+            await self._tools.aclose()
+        await self._dispatcher.aclose(grace=self.grace)
+
+    def drain(self) -> None:
+        """Let streams end, and tell load balancers to send no more: what a server does first when it is to stop."""
+        self.closing.set()
+
+    async def let_end(self) -> None:
+        """Let the requests end whose callers wait. Those that take longer than the grace are told to stop.
+
+        A server calls it before it cuts off those whom it serves: so they are told how their requests ended.
+        """
+        await self._dispatcher.let_end(grace=self.grace)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _host: object = None) -> AsyncGenerator[None]:
+        """Open it, and close it in the end: what a server does around everything else."""
+        async with self:
+            yield
+
+    # --- what endpoints ask it for -------------------------------------------------------------------------------
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Where every request goes; refused while the application is not open."""
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher
+
+    def dispatch(self, arrival: Arrival, *, here: bool = False) -> Coroutine[Any, Any, Handle]:
+        """Take a request on."""
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher.dispatch(arrival, here=here)
+
+    def begin(self, action: Action[..., Any], arrival: Arrival) -> Simple | None:
+        """Take a request on that whoever asks runs itself; None: it is to be dispatched."""
+        if not self._is_open:
+            raise EngineNotOpenError
+        return self._dispatcher.begin(action, arrival)
+
+    async def find(self, principal: Principal, request_id: str) -> Handle:
+        """Return a request by its id."""
+        return await self.dispatcher.find(principal, request_id)
+
+    @property
+    def space(self) -> Space:
+        """The space that it serves from; refused while it is not open."""
+        return self.dispatcher.engine.space
+
+    @property
+    def token(self) -> str:
+        """What callers send as ``Authorization: Bearer`` if there is no ``authenticate``; nothing if there is.
+
+        It is made anew with every application, and can be set before it serves: to one that several processes share.
+        Whoever has it is an operator.
+        """
+        return "" if self.is_guarded else cast("OwnToken", self._authenticate).token
+
+    @token.setter
+    def token(self, token: str) -> None:
+        if self.is_guarded:
+            raise InvalidFlowError("App", "it has authentication, so it takes no token of its own")
+        cast("OwnToken", self._authenticate).token = token
+
+    async def serve_tools(self, principal: Principal) -> None:
+        """Serve its tools over stdin and stdout, to whoever has started this process: what ``standfast mcp`` does.
+
+        Args:
+            principal: For whom tools are called; there are no credentials.
+        """
+        building = _building()
+        await building.tools_over_stdio(self, self.toolbox, principal)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it takes requests: it is open, and not about to close."""
+        return self._is_open and not self.closing.is_set()
+
+
+def lifespan(*apps: App) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
+    """Return the ``lifespan`` of a FastAPI or Starlette application that applications of ours are mounted in.
+
+    Those do not open what is mounted in them:
+
+        api = FastAPI(lifespan=sf.lifespan(app))
+        api.mount("/flows", app)
+    """
+
+    @contextlib.asynccontextmanager
+    async def run(_host: object) -> AsyncGenerator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            for app in apps:
+                await stack.enter_async_context(app)
+            yield
+
+    return run
+
+
+def _alone(engine: Engine, *, namespace: str, **given: Iterable[object]) -> Engine:
+    """Refuse what has to be said to the engine itself."""
+    named = [name for name, value in given.items() if tuple(value)]
+    if named or namespace != "default":
+        problem = f"{', '.join(named) or 'namespace'} cannot be given beside an engine; give it to the engine"
+        raise InvalidFlowError("App", problem)
+    return engine
+
+
+def _sorted_out(schedules: Iterable[Schedule], flows: Flows) -> tuple[list[Schedule], list[Schedule]]:
+    """Return the schedules of actions, and those of workflows."""
+    names = {name_of(action) for action in flows.actions}
+    known = given.several("schedules", schedules, Schedule, "action.schedule(...)")
+    return [each for each in known if each.workflow in names], [each for each in known if each.workflow not in names]
+
+
+def _checked(webhooks: Iterable[Webhook], flows: Flows) -> tuple[Webhook, ...]:
+    """Refuse two webhooks with one address, and webhooks whose deliveries would go nowhere."""
+    known = given.several("webhooks", webhooks, Webhook, "sf.Webhook(...)")
+    seen: set[str] = set()
+    for each in known:
+        if each.name in seen:
+            raise InvalidFlowError(each.where, "there are two with this name")
+        seen.add(each.name)
+        for action in each.actions:
+            if action not in flows.actions:
+                raise InvalidFlowError(each.where, f"{action.where} is of no flow that the app was given")
+    return known
+
+
+def _building() -> ModuleType:
+    """Return what needs the libraries of the web, which are an extra."""
+    try:
+        from standfast.web import routes as building  # noqa: PLC0415 -- sf.App can be named without them
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] != "starlette":
+            raise
+        raise MissingExtraError("serving flows", "standfast[serve]") from problem
+    return building

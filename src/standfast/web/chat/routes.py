@@ -1,0 +1,331 @@
+"""Where a chat is served: ``/chat/{flow}`` and what lies below it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from http import HTTPStatus
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from msgspec import Struct
+from starlette.requests import HTTPConnection
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from standfast.errors import FlowError, ForbiddenError, IdempotencyInFlightError, StandfastError, UnsupportedBodyError
+from standfast.flows.request import Arrival
+from standfast.flows.tenants import Owners, checked_session, new_session
+from standfast.ids import new_id
+from standfast.web.auth import PRINCIPAL, who_asks
+from standfast.web.call import SESSION, Handle, content_type, is_json, read_body
+from standfast.web.chat import TEXT, Guests
+from standfast.web.chat.feed import Conversation, Entry, Feed, Seen, accepted_body, checked_message, read_message
+from standfast.web.chat.socket import ROOM, Talk
+from standfast.web.problems import as_json, problem_of, problem_response
+from standfast.web.sse import EventStream, closed
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from typing import Any
+
+    from starlette.datastructures import Headers
+    from starlette.requests import Request
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as Asked
+    from starlette.websockets import WebSocket
+
+    from standfast.flows.request import Principal
+    from standfast.scope import Scope
+    from standfast.web.call import Dispatching
+    from standfast.web.chat import Chat
+    from standfast.web.chat.feed import Say
+    from standfast.web.limits import AppLimits, Places, Rooms, Who
+
+    Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+# --- A message: kept by one action at once, then answered by another one in its turn -------------------------------
+
+
+class Posted(Struct, frozen=True):
+    """A message that was taken.
+
+    Attributes:
+        message: Its id.
+        handle: The request that answers it.
+    """
+
+    message: str
+    handle: Handle
+
+
+@final
+class Party:
+    """Somebody in a conversation.
+
+    Args:
+        chat: What was declared.
+        dispatching: Where requests go.
+        scope: Where the conversation lies.
+        principal: Who it is.
+        session: The session; it was checked that it is theirs.
+    """
+
+    def __init__(self, chat: Chat, dispatching: Dispatching, scope: Scope, principal: Principal, session: str) -> None:
+        self.chat, self.dispatching, self.principal, self.session = chat, dispatching, principal, session
+        self._owners: Final = Owners(scope)
+        self.conversation: Final = Conversation(scope, principal.tenant, chat.flow, session, chat.limits.keep)
+
+    async def check(self) -> None:
+        """Refuse somebody who is not the owner of the session.
+
+        Raises:
+            ForbiddenError: It has got another owner since it was checked, when nobody had it.
+        """
+        await self._owners.check(self.principal, self.session)
+
+    async def post(self, said: Say) -> Posted:
+        """Take a message. It is kept when this returns, and answered in any case: also if this process dies.
+
+        Sent again with the same id, it is the same message.
+
+        Raises:
+            FlowError: It was refused. If it was kept and only the answer was refused, the conversation says so.
+        """
+        message = said.id or new_id()
+        if self.chat.append is not None:
+            kept = await self._dispatch(self.chat.append, said, {TEXT: said.text}, attended=True)
+            await kept.packed()
+        try:
+            inputs = {TEXT: said.text} if self.chat.says_text else {}
+            handle = await self._dispatch(self.chat.respond, said, inputs, attended=False)
+        except FlowError as problem:
+            if self.chat.append is not None:
+                await self.conversation.add(Entry(said.text, message, problem=problem_of(problem)))
+            raise
+        await self.conversation.add(Entry(said.text, message, handle.id))
+        return Posted(message, handle)
+
+    async def _dispatch(self, action: str, said: Say, inputs: Mapping[str, Any], *, attended: bool) -> Handle:
+        arrival = Arrival(
+            flow=self.chat.flow,
+            action=action,
+            inputs=inputs,
+            principal=self.principal,
+            session=self.session,
+            transport="chat",
+            metadata={"chat": {"message": said.id}} if said.id else {},
+            idempotency_key=_key(self.session, action, said.id),
+            attended=attended,
+            on_disconnect="continue",
+        )
+        try:
+            return await self.dispatching.dispatch(arrival)
+        except IdempotencyInFlightError as same:
+            return await self.dispatching.find(self.principal, same.request_id)
+
+    async def cancel(self, request_id: str) -> None:
+        """Stop an answer of this conversation.
+
+        Raises:
+            RequestNotFoundError: There is none with that id.
+        """
+        handle = await self.dispatching.find(self.principal, request_id)
+        if (await handle.info()).session == self.session:
+            await handle.cancel("the reader does not want it any more")
+
+
+def _key(session: str, action: str, message: str) -> str:
+    """Return an idempotency key that fits, whatever the ids look like; none for a message without an id."""
+    if not message:
+        return ""
+    parts = f"{session}\x00{message}".encode()
+    return f"chat:{action}:{sha256(parts).hexdigest()}"
+
+
+# --- what all connections to one chat share ------------------------------------------------------------------------
+
+
+@final
+class Serving:
+    """One chat of an application.
+
+    Args:
+        chat: What was declared.
+        dispatching: Where requests go.
+        space: Returns where conversations lie, while the application is open.
+        limits: Of the application.
+        places: Counts the open streams of the application.
+        closing: Set when the application closes.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        dispatching: Dispatching,
+        space: Callable[[], Scope],
+        limits: AppLimits,
+        places: Places,
+        closing: asyncio.Event,
+    ) -> None:
+        self.chat, self._dispatching, self._space = chat, dispatching, space
+        self.limits, self.places, self.closing = limits, places, closing
+        self.guests: Final = Guests(chat.limits)
+
+    async def party(self, connection: HTTPConnection, session: str) -> Party:
+        """Return who talks in which session; a new one if none is named.
+
+        Raises:
+            InvalidArrivalError: The id of the session cannot be one.
+            ForbiddenError: It is somebody else's.
+        """
+        principal: Principal = connection.scope[PRINCIPAL]
+        space = self._space()
+        if session:
+            await Owners(space).check(principal, checked_session(principal, session))
+        return Party(self.chat, self._dispatching, space, principal, session or new_session())
+
+    def who(self, connection: HTTPConnection) -> Who:
+        """Return what is counted as one user."""
+        return who_asks(connection.scope)
+
+
+# --- where a chat is served: ``/chat/{flow}`` and what lies below it -----------------------------------------------
+
+POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""What the page may do: load from here, and talk to here. No script or style in it is its own."""
+
+FILES: Final = {
+    "": ("chat.html", "text/html"),
+    "chat.css": ("chat.css", "text/css"),
+    "chat.js": ("chat.js", "text/javascript"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+def chat_routes(
+    chats: Iterable[Chat],
+    dispatching: Dispatching,
+    *,
+    space: Callable[[], Scope],
+    limits: AppLimits,
+    rooms: Rooms,
+    closing: asyncio.Event,
+) -> list[BaseRoute]:
+    """Return the routes of chats.
+
+    Args:
+        chats: What was declared.
+        dispatching: Where requests go.
+        space: Returns where conversations lie, while the application is open.
+        limits: Of the application.
+        rooms: What is open in it.
+        closing: Set when the application closes: connections are let go, and come back with how far they have read.
+    """
+    return [
+        route
+        for chat in chats
+        for route in _routes(chat, Serving(chat, dispatching, space, limits, rooms.streams, closing))
+    ]
+
+
+def _routes(chat: Chat, serving: Serving) -> list[BaseRoute]:
+    path, http = f"/chat/{chat.flow}", OverHTTP(serving)
+
+    async def talk(socket: WebSocket) -> None:
+        await Talk(socket, serving).run()
+
+    routes: list[BaseRoute] = [
+        WebSocketRoute(path, talk),
+        Route(f"{path}/messages", http.post, methods=["POST"]),
+        Route(f"{path}/events", http.follow, methods=["GET"]),
+    ]
+    if chat.page:
+        routes += [Route(f"{path}/{name}", _file(*file)) for name, file in FILES.items()]
+        routes.append(Route(path, _to_the_page(chat)))
+    return routes
+
+
+@final
+class OverHTTP:
+    """The same conversation without a WebSocket: messages are posted, and what comes back is a stream of events."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving: Final = serving
+
+    async def post(self, request: Request) -> Response:
+        """Take a message: ``{"text": ..., "id": ...}``. The answer says which request answers it, and the session."""
+        serving, limits = self._serving, self._serving.limits
+        try:
+            serving.guests.write(serving.who(request))
+            most = 6 * serving.chat.limits.message + ROOM
+            body = await read_body(request.headers, request.receive, most, limits.body_time)
+            if not is_json(content_type(request.headers)):
+                raise UnsupportedBodyError("the body is not marked as JSON")
+            said = checked_message(read_message(body), serving.chat.limits.message)
+            party = await serving.party(request, request.headers.get(SESSION, ""))
+            posted = await party.post(said)
+        except StandfastError as problem:
+            return problem_response(problem)
+        told = {"session": party.session, **accepted_body(posted.message, posted.handle)}
+        headers = {SESSION: party.session, "Cache-Control": "no-store"}
+        return Response(as_json(told), HTTPStatus.ACCEPTED, headers, "application/json")
+
+    async def follow(self, request: Request) -> Response:
+        """Send the conversation after what the caller has read, and then as it goes on."""
+        return _Stream(self._serving, request.headers)
+
+
+@final
+class _Stream(Response):
+    """The conversation as a stream of events, counted while it is open."""
+
+    def __init__(self, serving: Serving, headers: Headers) -> None:
+        super().__init__()
+        self._serving, self._asked = serving, headers
+
+    async def __call__(self, scope: Asked, receive: Receive, send: Send) -> None:
+        serving, connection = self._serving, HTTPConnection(scope)
+        try:
+            who = serving.who(connection)
+            with serving.places.of(who), serving.guests.connected(who):
+                party = await serving.party(connection, self._asked.get(SESSION, ""))
+                seen = Seen.read(self._asked.get("last-event-id", ""))
+                async with Feed(party, seen) as feed:
+                    chunks = _written(feed, {"session": party.session, "flow": party.chat.flow})
+                    headers = {SESSION: party.session}
+                    await EventStream(chunks, serving.limits, serving.closing, headers)(scope, receive, send)
+        except StandfastError as problem:
+            await problem_response(problem)(scope, receive, send)
+
+
+async def _written(feed: Feed, hello: dict[str, str]) -> AsyncGenerator[bytes]:
+    yield b"event: hello\ndata: %s\n\n" % as_json(hello)
+    while True:
+        try:
+            body, cursor = await feed.next()
+        except ForbiddenError as problem:  # the answer has begun: all that can be done is to end it, and say why
+            yield closed(str(problem))
+            return
+        number = f"id: {cursor}\n".encode() if cursor else b""
+        yield b"%sevent: %s\ndata: %s\n\n" % (number, body["type"].encode(), as_json(body))
+
+
+def _file(name: str, kind: str) -> Endpoint:
+    content = files("standfast.web.chat").joinpath("page", name).read_bytes()
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
+
+    async def show(request: Request) -> Response:
+        del request
+        return Response(content, 200, headers, kind)
+
+    return show
+
+
+def _to_the_page(chat: Chat) -> Endpoint:
+    async def lead(request: Request) -> Response:
+        del request
+        return RedirectResponse(f"{chat.flow}/", HTTPStatus.TEMPORARY_REDIRECT)
+
+    return lead

@@ -1,0 +1,249 @@
+"""Which address leads where."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
+
+from standfast.errors import MissingExtraError
+from standfast.web.auth import PRINCIPAL, Gate, route_path
+from standfast.web.call import IDEMPOTENCY_KEY, REQUEST, SESSION
+from standfast.web.chat.routes import chat_routes
+from standfast.web.deliveries import WebhookEndpoint
+from standfast.web.fast_path import Straight
+from standfast.web.http import Calling, Following
+from standfast.web.oauth import OAuthTokens
+from standfast.web.openapi import describe
+from standfast.web.problems import as_json, plain_problem
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Sequence
+    from types import ModuleType
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from standfast.flows.flow import Action, Flows
+    from standfast.flows.request import Principal
+    from standfast.web.app import App
+    from standfast.web.auth import Authenticate
+    from standfast.web.call import Dispatching
+    from standfast.web.chat import Chat
+    from standfast.web.limits import AppLimits, Rooms
+    from standfast.web.mcp import ToolEndpoint
+    from standfast.web.tools import Toolbox
+    from standfast.web.webhooks import Webhook
+
+
+# --- which address leads where -------------------------------------------------------------------------------------
+
+CALLS: Final = "/flows/{flow}/{action}"
+HEALTH: Final = "/health"
+JSON: Final = "application/json"
+
+
+def flow_routes(
+    dispatching: Dispatching, flows: Flows, limits: AppLimits, rooms: Rooms, closing: asyncio.Event
+) -> list[BaseRoute]:
+    """Return the routes of actions, and of requests by their ids."""
+    following = Following(dispatching, limits, rooms, closing)
+    return [
+        Route(CALLS, _by_method(POST=Calling(dispatching, flows, limits, rooms, closing))),
+        Route("/requests/{id}", _by_method(GET=following.show, HEAD=following.show, DELETE=following.cancel)),
+        Route("/requests/{id}/events", _by_method(GET=following.follow)),
+    ]
+
+
+@final
+class Direct:
+    """Leads calls of actions, which are nearly all that comes, where the router would lead them; all else to it.
+
+    Args:
+        router: Knows all routes.
+        routes: Those of actions among them.
+        flows: What can be called.
+    """
+
+    def __init__(self, router: ASGIApp, routes: Iterable[BaseRoute], flows: Flows) -> None:
+        self._router: Final = router
+        found = [each.endpoint for each in routes if isinstance(each, Route) and each.path == CALLS]
+        self._known: Final[dict[str, tuple[ASGIApp, dict[str, str]]]] = {
+            CALLS.format(**names): (endpoint, names)
+            for endpoint in found
+            for names in ({"flow": each.flow, "action": each.name} for each in flows.actions)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Lead one request on."""
+        known = self._known.get(route_path(scope)) if scope["type"] == "http" else None
+        if known is None:
+            await self._router(scope, receive, send)
+            return
+        endpoint, scope["path_params"] = known
+        await endpoint(scope, receive, send)
+
+
+def webhook_routes(
+    dispatching: Dispatching, webhooks: Iterable[Webhook], limits: AppLimits, rooms: Rooms
+) -> list[BaseRoute]:
+    """Return the routes of webhooks."""
+    endpoints = {webhook_path(each): WebhookEndpoint(each, dispatching, limits, rooms) for each in webhooks}
+    return [Route(path, _by_method(POST=endpoint)) for path, endpoint in endpoints.items()]
+
+
+def webhook_path(webhook: Webhook) -> str:
+    """Return where the deliveries of a webhook come in."""
+    return f"/webhooks/{webhook.name}"
+
+
+def document_route(title: str, version: str, flows: Flows, *, is_guarded: bool) -> BaseRoute:
+    """Return the route of the description. It shows callers what they may call, and not what else there is."""
+
+    @lru_cache(maxsize=64)
+    def described(visible: tuple[Action[..., Any], ...]) -> dict[str, Any]:
+        return describe(title, version, visible, is_guarded=is_guarded)
+
+    async def show(scope: Scope, receive: Receive, send: Send) -> None:
+        roles = scope[PRINCIPAL].roles
+        made = described(tuple(each for each in flows.actions if each.is_for(roles)))
+        root = scope.get("root_path", "")
+        shown = made | {"servers": [{"url": root}]} if root else made  # paths are below where it is mounted
+        await Response(as_json(shown), 200, media_type=JSON)(scope, receive, send)
+
+    return Route("/openapi.json", _by_method(GET=show, HEAD=show))
+
+
+def metadata_routes(authenticate: object) -> list[BaseRoute]:
+    """Return the routes of what clients of OAuth are told, if access tokens are taken."""
+    if not isinstance(authenticate, OAuthTokens):
+        return []
+    answer = Response(as_json(authenticate.metadata), 200, {"Cache-Control": "max-age=3600"}, JSON)
+    return [Route(path, _by_method(GET=answer, HEAD=answer)) for path in authenticate.metadata_paths]
+
+
+def health_route(is_well: Callable[[], bool]) -> BaseRoute:
+    """Return the route that tells a load balancer whether to send anything here. It tells nothing else."""
+
+    async def show(scope: Scope, receive: Receive, send: Send) -> None:
+        well = is_well()
+        answer = Response(as_json({"status": "ok" if well else "closing"}), 200 if well else 503, media_type=JSON)
+        await answer(scope, receive, send)
+
+    return Route(HEALTH, _by_method(GET=show, HEAD=show))
+
+
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer whatever has no route."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})
+        return
+    await plain_problem("not-found", "There is nothing at this address", 404)(scope, receive, send)
+
+
+def _by_method(**methods: ASGIApp) -> ASGIApp:
+    """Return an endpoint that does what is meant by the method; others are refused."""
+    return _Methods(methods)
+
+
+class _Methods:
+    def __init__(self, methods: dict[str, ASGIApp]) -> None:
+        self._methods: Final = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._methods.get(scope["method"])
+        if found is None:
+            allowed = {"Allow": ", ".join(sorted(self._methods))}
+            await plain_problem("method", "That cannot be done at this address", 405, allowed)(scope, receive, send)
+            return
+        await found(scope, receive, send)
+
+
+# --- putting an application together: its routes behind its door ---------------------------------------------------
+
+CORS_HEADERS: Final = (
+    *("Authorization", "Content-Type", "Last-Event-ID", "Prefer", IDEMPOTENCY_KEY, SESSION),
+    *("MCP-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"),
+)
+CORS_SHOWN: Final = (
+    *("Location", "Preference-Applied", "Retry-After", "Idempotency-Replayed", REQUEST),
+    *("WWW-Authenticate", "Mcp-Session-Id"),
+)
+
+
+def tools_of(app: App, toolbox: Toolbox, *, has_sessions: bool) -> ToolEndpoint:
+    """Return what serves tools over HTTP."""
+    given = (app.name, toolbox, app, app.limits, app.closing)
+    endpoint: ToolEndpoint = _serving().ToolEndpoint(*given, has_sessions=has_sessions)
+    return endpoint
+
+
+async def tools_over_stdio(app: App, toolbox: Toolbox, principal: Principal) -> None:
+    """Serve tools over stdin and stdout."""
+    await _serving().serve_stdio(app.name, toolbox, app, principal)
+
+
+def _serving() -> ModuleType:
+    """Return what serves tools, which needs one more library."""
+    try:
+        from standfast.web import mcp as serving  # noqa: PLC0415 -- an extra of its own
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise MissingExtraError("serving tools", "standfast[mcp]") from problem
+    return serving
+
+
+def routes_of(
+    app: App,
+    webhooks: Sequence[Webhook],
+    chats: Sequence[Chat],
+    tools: ToolEndpoint | None,
+    version: str,
+    authenticate: Authenticate,
+) -> list[BaseRoute]:
+    """Return all routes of an application."""
+    limits, rooms = app.limits, app.rooms
+    return [
+        *flow_routes(app, app.flows, limits, rooms, app.closing),
+        *webhook_routes(app, webhooks, limits, rooms),
+        *chat_routes(chats, app, space=lambda: app.space, limits=limits, rooms=rooms, closing=app.closing),
+        *([] if tools is None else [Route("/mcp", tools)]),
+        document_route(app.name, version, app.flows, is_guarded=True),
+        health_route(lambda: app.is_well),
+        *metadata_routes(authenticate),
+    ]
+
+
+def behind_the_door(
+    app: App,
+    routes: Sequence[BaseRoute],
+    webhooks: Sequence[Webhook],
+    *,
+    authenticate: Authenticate,
+    hosts: Sequence[str],
+    origins: Sequence[str],
+) -> ASGIApp:
+    """Return what a server calls: it lets in whoever is known."""
+    open_paths = authenticate.metadata_paths if isinstance(authenticate, OAuthTokens) else ()
+    router = Router(routes, redirect_slashes=False, default=nothing_here, lifespan=app.lifespan)
+    gate = Gate(
+        Direct(router, routes, app.flows),
+        authenticate=authenticate,
+        hosts=hosts,
+        origins=origins,
+        open_paths={HEALTH, *(webhook_path(each) for each in webhooks if each.is_signed), *open_paths},
+        straight=Straight(app, app.flows, CALLS, app.limits, app.rooms),
+    )
+    if not origins:
+        return gate
+    return CORSMiddleware(
+        gate,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=CORS_HEADERS,
+        expose_headers=CORS_SHOWN,
+    )

@@ -1,0 +1,360 @@
+"""A run in memory: its code, its branches, and how it is woken, cancelled and unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Raw
+
+from standfast.errors import NondeterminismError, StoreError
+from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, UnloadSwallowed
+from standfast.workflows.control import CANCELLED, RunCancelled, Unload, data_of, is_of_run
+from standfast.workflows.definition import INSIDE
+from standfast.workflows.failures import log_failure
+from standfast.workflows.inbox import Mail, News
+from standfast.workflows.journal import Claim, Journal, insist
+from standfast.workflows.records import Mark, effect_key
+from standfast.workflows.replay import CURRENT, OVER, Branch, Replay, Turns, is_due, note_lost, raise_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from standfast.clock import Instant
+    from standfast.stores.protocol import Change, Conflict
+    from standfast.workflows.context import Context
+    from standfast.workflows.definition import Workflow
+    from standfast.workflows.records import Header, Life, RunKeys
+    from standfast.workflows.replay import Wait
+    from standfast.workflows.runtime import Host
+
+
+_log: Final = logging.getLogger("standfast.workflows")
+
+
+@final
+class Activation:
+    """One run in the memory of one engine. Without a claim it is a copy to look at: it stops where it would do more."""
+
+    def __init__(
+        self,
+        host: Host,
+        keys: RunKeys,
+        workflow: Workflow[..., Any],
+        header: Header,
+        life: Life,
+        claim: Claim | None,
+        marks: Iterable[Mark],
+    ) -> None:
+        self.host, self.keys, self.workflow, self.header, self.life = host, keys, workflow, header, life
+        self.claim: Final = claim
+        marks = tuple(marks)
+        self.replay: Final = Replay(marks)
+        self.journal: Final = None if claim is None else Journal(host, keys, claim, len(marks))
+        self.branches: Final[list[Branch]] = []
+        self.patches: Final[dict[str, bool]] = {}
+        self.mail: Final = Mail(self)
+        self.context: Context | None = None
+        self.mismatch: NondeterminismError | None = None
+        self.ended: Life | None = None
+        self.over: Final[asyncio.Future[Life | None]] = asyncio.get_running_loop().create_future()
+        self.is_unloading = self.is_deposed = self.is_stopping = self.is_handed_back = False
+        self.has_conflicted = self.is_stuck = False
+        self.ending = 0  # how many groups have ended whose parents have not gone on yet
+        self.turns: Final = Turns(self)
+        self.turn: Final = self.turns.take
+        self.news: Final = News(self)
+        self.cancel_is_raised = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
+        self._cancel_told = self.cancel_is_raised
+        self._told_early: RunCancelled | None = None
+
+    @property
+    def is_taken_up(self) -> bool:
+        """Whether it was driven before, or waited: there may be news that nobody has looked at."""
+        return self.claim is not None and not self.claim.is_first
+
+    @property
+    def fence(self) -> int:
+        """The version of the owner's grant; 0 for a copy."""
+        return 0 if self.claim is None else self.claim.fence
+
+    def effect_key(self, step_id: str) -> str:
+        """Return the idempotency key of a step, whose id has its branch's path."""
+        space = self.host.space
+        return effect_key(space.namespace, space.tenant, self.keys.id, self.header.incarnation, step_id)
+
+    # --- the history ---------------------------------------------------------------------------------------------
+
+    def note(self, mark: Mark, *alongside: Change) -> None:
+        """Add a mark to the history, and changes that belong into the commit that writes it."""
+        if self.is_unloading or self.journal is None:
+            raise Unload
+        self.journal.note(mark, *alongside)
+        self.host.dirty.add(self)
+
+    def put_alongside(self, *changes: Change) -> None:
+        """Write changes with the next commit."""
+        if self.journal is not None and not self.is_unloading:
+            self.journal.add(*changes)
+            self.host.dirty.add(self)
+
+    async def flush(self, branch: Branch | None = None, operation_id: str = "") -> None:
+        """Make everything durable that was noted so far. Returns at once if there is nothing.
+
+        For an operation that begins: raise there if a lock is lost that its branch relies on.
+        """
+        journal = self.journal
+        if journal is None:
+            raise Unload
+        try:
+            while (refused := await insist(self, journal.flush)) is not None:
+                self.refused(refused)
+        except StoreError:
+            self.abandon()
+            raise Unload from None
+        if not journal.is_dirty:
+            self.host.dirty.discard(self)
+            if branch is None:
+                self.note_idleness()  # it may have been idle all the while, but for this
+        if branch is not None and branch.lost is not None:
+            raise_lost(self, branch, operation_id)
+
+    def refused(self, conflict: Conflict) -> None:
+        """Find out why a guarded commit was refused. If locks are lost, those are told who rely on them."""
+        is_deposed = self.claim is None or self.claim.key in conflict.current
+        if is_deposed or not note_lost(self, conflict):
+            self.drop(conflict)
+            raise Unload
+
+    async def check_may_act(self) -> None:
+        """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear."""
+        await self.host.until_proven()
+        if self.is_unloading or self.is_stopping:
+            raise Unload
+        if self.claim is None or not self.host.may_act(self.claim.presence):
+            self.depose()
+            raise Unload
+
+    def is_live(self, branch: Branch) -> bool:
+        """Tell at once that everything was replayed, and that there is nothing to tell the branch first."""
+        return (
+            self.replay.is_over
+            and branch.cancel is None
+            and branch.lost is None
+            and not self.is_unloading
+            and not self.is_stopping
+            and self.claim is not None
+        )
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    def someone_ended(self) -> None:
+        """A branch has ended: those that are left may all be waiting now."""
+        self.turns.someone_ended()
+        self.note_idleness()
+
+    def differ(self, recorded: str, asked: str) -> None:
+        """Leave the run alone: its code and its history do not fit."""
+        if self.mismatch is None:
+            self.mismatch = NondeterminismError(self.keys.id, recorded, asked)
+            self.host.emit(RunCodeDiffers(at=self.host.clock.wall(), run=self.keys.id, recorded=recorded, asked=asked))
+            if self.claim is not None and not self.host.hooks:  # nothing else would tell that it does not go on
+                log_failure(_log, f"going on with the run {self.keys.id!r}", self.mismatch, run=self.keys.id)
+        self.unload()
+
+    def arguments_differ(self, step_id: str) -> None:
+        """Tell that a recorded step is asked for with other arguments; if it is to be strict, leave the run alone."""
+        if self.workflow.replay == "strict":
+            self.differ(f"step {step_id!r}", f"step {step_id!r} with other arguments")
+            raise Unload
+        self.host.emit(StepArgumentsDiffer(at=self.host.clock.wall(), run=self.keys.id, step=step_id))
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    async def wait(self, branch: Branch, wait: Wait) -> object:
+        """Let a branch wait. The run is unloaded if all its branches do for a while."""
+        if self.is_unloading or self.is_stopping:
+            raise Unload
+        branch.wait = wait
+        if branch.cancel is not None:  # it was told before there was a wait to end
+            wait.settle(CANCELLED)
+        if wait.until is not None:
+            self.host.alarm(wait.until, self)
+        if wait.as_of is not None and (wait.as_of != self.news.looks or self.news.is_looking):
+            self.poke()  # what it waits for may have come after the store was asked, and before it waited
+        self.note_idleness()
+        try:
+            return await wait.future
+        finally:
+            branch.wait = None
+            self.host.idle.pop(self, None)
+
+    def note_idleness(self) -> None:
+        """Say that every branch waits, if that is so."""
+        if self.is_idle and not self.is_unloading and self.claim is not None:
+            self.host.idle[self] = self.host.clock.elapsed()
+            self.host.poke()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every branch waits, so that the run could be unloaded."""
+        if self.journal is None or self.journal.is_flushing or not self.branches:
+            return False
+        return all(
+            branch.children or (branch.wait is not None and not branch.wait.future.done()) for branch in self.branches
+        )
+
+    @property
+    def waits(self) -> list[Wait]:
+        """What its branches wait for."""
+        return [branch.wait for branch in self.branches if branch.wait is not None]
+
+    def due_at(self) -> Instant | None:
+        """Return when it has to be looked at again at the latest."""
+        instants = [wait.until for wait in self.waits if wait.until is not None]
+        if self.header.deadline is not None and not self._cancel_told:
+            instants.append(self.header.deadline)
+        return min(instants, default=None)
+
+    def ring(self, now: Instant) -> None:
+        """Let those waits end whose time is over."""
+        if self.is_unloading:
+            return
+        for wait in self.waits:
+            if wait.until is not None and wait.until <= now:
+                wait.settle(OVER)
+        deadline = self.header.deadline
+        if deadline is not None and deadline <= now:
+            self.cancel(RunCancelled("its time is over", timed_out=True))
+
+    def check_predicates(self) -> None:
+        """Let those waits end whose predicate is true now, or raises: that is for the code that waits."""
+        for wait in self.waits:
+            if wait.predicate is not None and is_due(wait.predicate):
+                wait.settle(None)
+
+    # --- being told ----------------------------------------------------------------------------------------------
+
+    def poke(self) -> None:
+        """Say that there is news for the run."""
+        self.news.poke()
+
+    def cancel(self, cancel: RunCancelled) -> None:
+        """Cancel the run: each branch is told where it waits, once."""
+        if self._cancel_told or self.is_unloading:
+            return
+        if not self.branches:  # its code has not begun, and hears of it when it does
+            self._told_early = cancel
+            return
+        self._cancel_told = True
+        for branch in self.branches:
+            if not branch.children:
+                told = RunCancelled(cancel.reason, timed_out=cancel.timed_out)
+                told.of_run = True
+                self.cancel_branch(branch, told)
+
+    @staticmethod
+    def cancel_branch(branch: Branch, cancel: RunCancelled) -> None:
+        """Cancel one branch, where it waits or at its next operation. That the run is cancelled counts for more."""
+        if branch.cancel is None or not branch.cancel.of_run:
+            branch.cancel = cancel
+        if branch.wait is not None:
+            branch.wait.settle(CANCELLED)
+        branch.interrupt()
+
+    def raise_cancel(self, branch: Branch, operation_id: str) -> None:
+        """Raise what a branch is to be told, and record that it was told here."""
+        cancel, branch.cancel = branch.cancel, None
+        if cancel is None or self.is_unloading:
+            raise Unload
+        self.note(Mark("cancelled", operation_id, self.host.now(), Raw(data_of(cancel))))
+        self.cancel_is_raised = self.cancel_is_raised or cancel.of_run
+        branch.is_told = branch.is_told or cancel.of_run
+        branch.lost_in.add(cancel.group)
+        raise cancel
+
+    # --- unloading -----------------------------------------------------------------------------------------------
+
+    def depose(self) -> None:
+        """Stop at once: somebody else drives the run."""
+        if not self.is_deposed:
+            self.is_deposed = True
+            self.host.emit(RunDeposed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
+        self.unload()
+
+    def drop(self, conflict: Conflict) -> None:
+        """Stop at once: another worker drives the run, or its history is not what it is taken for here.
+
+        In the second case the run is loaded again from its records, but not for ever: see ``is_stuck``.
+        """
+        if self.claim is None or self.journal is None or self.claim.key in conflict.current:
+            self.depose()
+            return
+        if not self.has_conflicted:  # each of its branches may be refused
+            self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Stop at once: it is not known what is written. The run is loaded again from its records."""
+        self.is_deposed = True
+        self.unload()
+
+    def stop(self) -> None:
+        """Begin nothing more: steps come to their end and are recorded, and what waits is taken off."""
+        self.is_stopping = True
+        for wait in self.waits:
+            wait.interrupt(Unload())
+
+    def unload(self) -> None:
+        """Take the run's code off: whatever its branches do next raises, and nothing more is recorded."""
+        self.is_unloading = True
+        self.host.dirty.discard(self)
+        self.host.idle.pop(self, None)
+        for branch in self.branches:
+            if branch.wait is not None:
+                branch.wait.interrupt(Unload())
+            branch.interrupt()
+        self.turns.unload()
+
+    async def run_code(self) -> tuple[str, Any]:
+        """Run the workflow's function; return how it ended: ``returned``, ``raised`` or ``unloaded``, and with what."""
+        branch = Branch("")
+        branch.task = asyncio.current_task()
+        self.branches.append(branch)
+        if self._told_early is not None:
+            self.cancel(self._told_early)
+        tokens = CURRENT.set(branch), INSIDE.set(True)
+        args, kwargs = self.workflow.signature.unpack(self.header.input)
+        if self.is_taken_up:
+            self.poke()  # what has come before
+        if self.header.deadline is not None:
+            self.host.alarm(self.header.deadline, self)
+        how: tuple[str, Any]
+        try:
+            how = "returned", await self.workflow.function(self.context, *args, **kwargs)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- whatever it is, it is how the run ended
+            how = "raised", problem
+        finally:
+            self.branches.remove(branch)
+            CURRENT.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+        return self._seen_whole(how)
+
+    def _seen_whole(self, how: tuple[str, Any]) -> tuple[str, Any]:
+        if isinstance(how[1], Unload) and how[0] == "raised":
+            self.unload()
+            return "unloaded", None
+        if self.is_unloading:
+            if not isinstance(how[1], asyncio.CancelledError):
+                told = UnloadSwallowed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
+                self.host.emit(told)
+            return "unloaded", None
+        while self.replay.by_the_way is not None:
+            self.turns.pass_by()  # what came after its last operation
+        if not self.replay.is_over:
+            self.differ(self.replay.left_over(), "the end of the run")
+            return "unloaded", None
+        return how

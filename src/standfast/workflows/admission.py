@@ -1,0 +1,880 @@
+"""Taking up runs that have to wait for their turn: only one that holds its places is driven."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError
+from contextlib import AsyncExitStack
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from msgspec import Struct, structs
+
+from standfast.clock import later
+from standfast.errors import StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
+from standfast.ids import new_id
+from standfast.locks.line import Granted, Line, OfRun, Waiting
+from standfast.locks.line_records import HEADS, Along, Enter, Facts, Lacks, Leave, Left, Poke, Refused
+from standfast.locks.line_step import Asked, decide_step
+from standfast.locks.run_entries import Departure, Leaving, RunEntries, leaving_as_well
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
+from standfast.workflows.activation import Activation
+from standfast.workflows.journal import Claim
+from standfast.workflows.limits import (
+    admitted_life,
+    count_waiting,
+    entry_id_of,
+    entry_of,
+    make_room,
+    site_of,
+    waiting_life,
+    waits_until,
+    why_over,
+)
+from standfast.workflows.records import (
+    HEADERS,
+    LIVES,
+    NO_DUE,
+    OWNERSHIPS,
+    READY,
+    Header,
+    Life,
+    Ownership,
+    RunKeys,
+    Standing,
+    Started,
+    after_gone,
+    creation,
+    find_there,
+    first_life,
+    header_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from standfast.clock import Instant
+    from standfast.keys import RecordKey
+    from standfast.locks.line import Holder
+    from standfast.locks.line_driver import Answered, LocalLine
+    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.run_locks import RunLockInfo
+    from standfast.stores.protocol import Change, Record, Snapshot, Wake
+    from standfast.workflows.limits import Ending
+    from standfast.workflows.records import Start
+    from standfast.workflows.runtime import Attendance, Host
+
+    Write = Callable[["Place", Snapshot], Sequence[Change]]
+
+
+# --- taking places in several lines, in one commit: all that are free, up to the first that is not -----------------
+
+WAITS: Final = ("queue", "cancel_running")
+"""What to do at a limit that means to stand in line."""
+
+JOIN_ALIKE: Final = "join_alike"
+"""What to do in the line of a request: join one of which the same is said; if there is none, stand in line."""
+
+
+class Admitted(Struct, frozen=True):
+    """It holds a place in each of its lines."""
+
+
+class InLine(Struct, frozen=True):
+    """It waits in a line, and holds a place in each one before that."""
+
+    standing: Standing
+    admitted: int
+    waiting: Waiting
+
+
+class Full(Struct, frozen=True):
+    """A line is full, and it would not wait. It stands nowhere."""
+
+    standing: Standing
+    line: Line
+
+
+Place: TypeAlias = Admitted | InLine | Full
+
+
+@final
+class _Next:
+    """A further line that is entered in the step of the first one. It is decided like a step of its own."""
+
+    def __init__(self, host: Host, standing: Standing, enter: Enter) -> None:
+        self._scope, self._site, self._enter = host.space, site_of(standing), enter
+        self.address: Final = standing.address
+        self.line: Final = host.lines.line(standing.address)
+        self.door: Final = host.doors.setdefault(standing.address, asyncio.Lock())
+        self._life: Final = new_id()
+        self.is_cut_off = False
+
+    def keys(self) -> frozenset[RecordKey]:
+        """Return what a step there will likely look at, as the line was last seen."""
+        return self.line.driver.likely_keys((self._enter,))
+
+    def decide(self, seen: Shown) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+        """Return what is answered, and what enters the line."""
+        nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
+        facts = Facts(new_life=self._life)
+        asked = Asked(self.line.driver.keys, (self._enter,), self._site, seen.given, facts, (), nobody, limits)
+        decision = decide_step(asked, seen)
+        if decision.answer.missing:
+            return Lacks(decision.answer.missing)
+        self.is_cut_off = decision.answer.line.is_cut_off
+        [outcome] = decision.answer.outcomes
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome, decision.changes, decision.wake
+
+
+@final
+class Arrival:
+    """A run that takes its places in lines.
+
+    Args:
+        host: Where.
+        run_id: The run.
+        standings: Its lines.
+        admitted: In how many of them it holds a place already.
+        ticket: Its ticket in the next one.
+        is_start: The run is being started: it may be refused, and brings the number of permits that its code says.
+            Later it waits whatever its code says, because its start has been confirmed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        run_id: str,
+        standings: Sequence[Standing],
+        *,
+        admitted: int = 0,
+        ticket: int | None = None,
+        is_start: bool = False,
+    ) -> None:
+        self._host, self._run_id, self._standings = host, run_id, standings
+        self._admitted, self._is_start = admitted, is_start
+        self._enter: Final = self._request(standings[admitted], ticket)
+        self._next: Final = [_Next(host, each, self._request(each)) for each in standings[admitted + 1 :]]
+        self.place: Place | None = None
+
+    @property
+    def line(self) -> LocalLine:
+        """The first line that it enters."""
+        return self._host.lines.line(self._standings[self._admitted].address)
+
+    def _request(self, standing: Standing, ticket: int | None = None) -> Enter:
+        waits = not self._is_start or standing.on_limit in WAITS
+        permits = standing.permits if self._is_start else None
+        return Enter(entry_of(self._run_id, standing), waits, ticket=ticket, permits=permits)
+
+    async def take_places(self, keys: Iterable[RecordKey], write: Write) -> Answered:
+        """Enter the lines; commit what ``write`` returns for the place found. If it raises, nothing happens."""
+
+        def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+            found = self._find_place(answer, seen)
+            if isinstance(found, Lacks):
+                return found
+            place, changes, wakes = found
+            self.place = place
+            written = write(place, seen)
+            taken = {change.key for change in written}  # of two who have news for a run, the more exact one is heard
+            return (*written, *(change for change in changes if change.key not in taken)), wakes
+
+        site = site_of(self._standings[self._admitted])
+        async with AsyncExitStack() as doors:  # of many at once, each would find the line changed by those before it
+            for each in sorted(self._next, key=attrgetter("address")):  # in one order: no two wait for each other
+                await doors.enter_async_context(each.door)
+            named = frozenset(keys).union(*(each.keys() for each in self._next))
+            enter = Enter(
+                self._enter.entry,
+                self._enter.waits,
+                ticket=self._enter.ticket,
+                permits=self._enter.permits,
+                along=Along(tuple(named), decide),
+            )
+            answered = await self.line.driver.do(enter, site)
+        for each, standing in zip(self._next, self._standings[self._admitted + 1 :], strict=True):
+            if each.is_cut_off:
+                await each.line.driver.do(Poke(), site_of(standing))  # the next one there is out of sight
+        return answered
+
+    def _find_place(self, answer: Answer, seen: Shown) -> tuple[Place, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+        changes: tuple[Change, ...] = ()
+        wakes: tuple[Wake, ...] = ()
+        at = self._admitted
+        for following in (*self._next, None):
+            if not isinstance(answer, Granted):
+                return _stopped(self._standings[at], at, answer), changes, wakes
+            if following is not None:
+                found = following.decide(seen)
+                if isinstance(found, Lacks):
+                    return found
+                answer, changes, wakes = found[0], (*changes, *found[1]), (*wakes, *found[2])
+                at += 1
+        return Admitted(), changes, wakes
+
+
+def _stopped(standing: Standing, admitted: int, answer: Answer) -> InLine | Full:
+    if isinstance(answer, Waiting):
+        return InLine(standing, admitted, answer)
+    return Full(standing, answer.line if isinstance(answer, Refused) else Line(site_of(standing).rules))
+
+
+# --- taking up runs that have to wait for their turn: only one that holds its places is driven ---------------------
+
+LOOK_AGAIN: Final = 5.0
+"""Seconds after which a run that waits for its run lock is looked at again at the latest."""
+
+
+class MovedError(Exception):
+    """The run is not as it was: somebody else has dealt with it. Only raised and caught in here."""
+
+
+class _GotTurnError(Exception):
+    """It was to wait no longer, and has its turn now."""
+
+
+async def admit(
+    host: Host, keys: RunKeys, header: Header, life: Life, version: int, lease: RunLockInfo | None
+) -> tuple[Claim, Life] | None:
+    """Claim a run that has no place in some of its lines yet, if it can have them now. Otherwise it goes on waiting.
+
+    One that is cancelled or has waited too long ends here, without having run. One that is leased takes its places and
+    waits for its run lock.
+    """
+    if life.collects and life.cancel is None and life.until is not None and life.until > host.now():
+        return None
+    ending = why_over(header, life, host.now())
+    if ending is not None and await end_unstarted(host, keys.id, header, life, version, ending):
+        return None
+    worker = await host.attend()
+    admission = _Admission(host, keys, header, life, version, worker, lease)
+    try:
+        return await admission.claim()
+    except MovedError:
+        if not host.may_act():
+            host.lost_presence()
+        return None
+
+
+def taken(life: Life, presence: str, at: Instant) -> Life:
+    """Return the life of a run that a worker has taken up."""
+    return structs.replace(
+        life,
+        status="running",
+        owner=presence,
+        claims=life.claims + 1,
+        changed_at=at,
+        until=None,
+        waits_for="",
+        collects=False,
+        leased=False,
+        lease_awaited=False,
+    )
+
+
+def awaiting_lease(life: Life, lease: RunLockInfo, at: Instant) -> Life:
+    """Return the life of a run that could be driven but for its run lock; its release makes the run ready.
+
+    It is looked at again when the lease ends, and before that now and then: its holder may die or be evicted.
+    """
+    until = min(lease.expires_at, later(at, LOOK_AGAIN))
+    return structs.replace(
+        life, until=until, waits_for=f"its run lock, held by {lease.holder:.200}", lease_awaited=True
+    )
+
+
+def taking(keys: RunKeys, worker: Attendance, before: Life, after: Life, seen: Snapshot) -> list[Change]:
+    """Return the changes with which a worker takes up a run; ``seen`` shows all that they touch."""
+    own = keys.own(worker.presence)
+    return [
+        worker.guard,
+        Put(keys.life, LIVES.encode_own(after), seen.version(keys.life)),
+        Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
+        *_gone(seen, keys.ready),
+        *([] if before.until is None else _gone(seen, keys.timer(before.until))),
+    ]
+
+
+def _gone(seen: Snapshot, key: RecordKey) -> list[Change]:
+    return [Delete(key, version)] if (version := seen.version(key)) else []
+
+
+@final
+class _Admission:
+    """One try to claim a run that waits."""
+
+    def __init__(
+        self,
+        host: Host,
+        keys: RunKeys,
+        header: Header,
+        life: Life,
+        version: int,
+        worker: Attendance,
+        lease: RunLockInfo | None,
+    ) -> None:
+        self._host, self._keys, self._header, self._before, self._version = host, keys, header, life, version
+        self._worker, self._lease = worker, lease
+        self._leased = None if lease is None else awaiting_lease(life, lease, host.now())
+        self._own: Final = keys.own(worker.presence)
+        self._after = life
+
+    async def claim(self) -> tuple[Claim, Life] | None:
+        """Take the places that are left, and the run if these are all."""
+        life, lines = self._before, self._header.lines
+        arrival = Arrival(self._host, self._keys.id, lines, admitted=life.admitted, ticket=life.ticket)
+        answered = await arrival.take_places(self._named(), self._write)
+        self._host.saw(answered.sight.at)
+        place, versions = arrival.place, answered.sight.versions
+        if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
+            await make_room(self._host, self._keys.id, place.standing, place.waiting.ticket)
+        if self._leased is not None and self._after.lease_awaited:
+            self._host.emit_moved(self._keys.id, self._after, 0, life.changed_at, lines)
+        if not self._after.owner:
+            return None
+        right = Claim(self._own, versions[self._own], self._worker.presence, versions[self._keys.life])
+        return right, self._after
+
+    def _named(self) -> list[RecordKey]:
+        keys, life = self._keys, self._before
+        begins = self._header.begins_at
+        leased_until = None if self._leased is None else self._leased.until
+        timers = [keys.timer(at) for at in {life.until, begins, leased_until} if at is not None]
+        return [keys.life, keys.ready, self._own, self._worker.guard.key, *timers]
+
+    def _write(self, place: Place, seen: Snapshot) -> list[Change]:
+        keys, life, worker = self._keys, self._before, self._worker
+        if seen.version(keys.life) != self._version or seen.version(worker.guard.key) != worker.guard.expected:
+            raise MovedError
+        if isinstance(place, InLine):
+            return self._wait(place, seen)
+        admitted = admitted_life(life, len(self._header.lines))
+        begins = self._header.begins_at
+        if begins is not None and begins > seen.at and life.cancel is None:
+            self._after = structs.replace(admitted, until=begins, waits_for="the time of its start")
+            put = Put(keys.timer(begins), NO_DUE, seen.version(keys.timer(begins)))
+            return [put, *self._rewritten(seen), *_gone(seen, keys.ready)]
+        if self._leased is not None:
+            return self._await_lease(self._leased, seen)
+        self._after = taken(admitted, worker.presence, seen.at)
+        return taking(keys, worker, life, self._after, seen)
+
+    def _await_lease(self, leased: Life, seen: Snapshot) -> list[Change]:
+        """Take the places, and be driven when the run lock is free."""
+        keys, before = self._keys, self._before
+        self._after = admitted_life(leased, len(self._header.lines))
+        changes = [*self._rewritten(seen), *_gone(seen, keys.ready)]
+        if leased.until is not None and leased.until != before.until:
+            timer = keys.timer(leased.until)
+            changes += [] if before.until is None else _gone(seen, keys.timer(before.until))
+            changes.append(Put(timer, NO_DUE, seen.version(timer)))
+        return changes
+
+    def _wait(self, place: InLine, seen: Snapshot) -> list[Change]:
+        """Go on waiting: whoever grants the place makes the run ready again."""
+        life, keys = self._before, self._keys
+        changes = _gone(seen, keys.ready)
+        if (life.admitted, life.ticket) == (place.admitted, place.waiting.ticket):
+            self._after = life
+            return changes
+        until = life.until
+        if life.collects and until is not None:  # its own time has come: from now on it waits for its turn
+            changes += _gone(seen, keys.timer(until))
+            until = None
+        self._after = waiting_life(life, place, seen.at, until)  # however many lines there are
+        return [*changes, *self._rewritten(seen)]
+
+    def _rewritten(self, seen: Snapshot) -> list[Change]:
+        return [Put(self._keys.life, LIVES.encode_own(self._after), seen.version(self._keys.life))]
+
+
+# --- runs that end before they began --------------------------------------------------------------------------------
+
+
+async def end_unstarted(host: Host, run_id: str, header: Header, life: Life, version: int, ending: Ending) -> bool:
+    """End a run that waits in a line, and leave its lines, in one commit; False: it is not as it was.
+
+    With ``ending.only_waiting`` it does not end if it has its turn by now.
+    """
+    keys = RunKeys(host.space, run_id)
+    standing = header.lines[life.admitted]
+    departures = [_departure(host, run_id, header, at) for at in range(life.admitted)]
+    along = _unstarted(keys, header, life, version, ending, host)
+    leave = Leave(
+        entry_id_of(run_id, standing),
+        ticket=life.ticket,
+        only_waiting=ending.only_waiting,
+        along=leaving_as_well(departures, along),
+    )
+    try:
+        answered = await host.lines.line(standing.address).driver.do(leave, site_of(standing))
+    except (MovedError, _GotTurnError):
+        return False
+    host.saw(answered.sight.at)
+    for each in departures:
+        if each.is_cut_off:
+            await host.lines.look_after(each.line)
+    host.emit_moved(run_id, _ended(life, ending, answered.sight.at), 0, life.changed_at, header.lines)
+    return True
+
+
+def _departure(host: Host, run_id: str, header: Header, at: int) -> Departure:
+    standing = header.lines[at]
+    leave = Leave(entry_id_of(run_id, standing))
+    return Departure(host.space, host.lines.line(standing.address), [leave], site_of(standing))
+
+
+def _ended(life: Life, ending: Ending, at: Instant) -> Life:
+    return structs.replace(
+        life,
+        status=ending.status,
+        changed_at=at,
+        until=None,
+        waits_for="",
+        admitted=0,
+        ticket=None,
+        cancel=ending.reason,
+    )
+
+
+def _unstarted(keys: RunKeys, header: Header, life: Life, version: int, ending: Ending, host: Host) -> Along:
+    parent = RunKeys(host.space, header.parent).ready if header.parent else None
+    timer = None if life.until is None else keys.timer(life.until)
+
+    def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+        if seen.version(keys.life) != version:
+            raise MovedError
+        if ending.only_waiting and isinstance(answer, Left) and answer.was_holding:
+            raise _GotTurnError
+        put = Put(keys.life, LIVES.encode_own(_ended(life, ending, seen.at)), version)
+        changes = [put, *_gone(seen, keys.ready), *([] if timer is None else _gone(seen, timer))]
+        if parent is not None:
+            changes.append(Put(parent, READY, seen.version(parent)))
+        return tuple(changes), ()
+
+    named = (keys.life, keys.ready, timer, parent)
+    return Along(tuple(key for key in named if key is not None), decide)
+
+
+async def end_if_unstarted(host: Host, run_id: str, ending: Ending) -> bool:
+    """End a run that waits for its turn, whatever it is to be; False: it does not wait in a line."""
+    keys = RunKeys(host.space, run_id)
+    seen = await host.space.read(keys.header, keys.life)
+    header, record = seen.get(keys.header), seen.get(keys.life)
+    if header is None or record is None:
+        return False
+    shown, life = HEADERS.decode(header.value), LIVES.decode(record.value)
+    if life.has_ended or life.owner or life.admitted >= len(shown.lines):
+        return False
+    return await end_unstarted(host, run_id, shown, life, record.version, ending)
+
+
+# --- starting runs that need a place in lines: place and run in one commit -----------------------------------------
+
+TRIES: Final = 20
+
+
+async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ...]) -> Started:
+    """Start a run that needs a place in lines."""
+    room_for: dict[tuple[str, ...], int] = {}
+    above = await _above(host, asked.parent)
+    for _ in range(TRIES):
+        worker = await host.attend() if asked.drive and not asked.delay else None
+        starting = _Starting(host, asked, standings, worker, room_for, above)
+        try:
+            return await starting.start()
+        except _FoundError as there:
+            is_header = there.key == RunKeys(host.space, asked.run_id).header
+            if is_header and (anew := after_gone(asked, there.record)) is not None:
+                asked = anew
+                continue
+            met = await find_there(host, asked, Conflict(host.now(), {there.key: there.record}))
+            if met is not None:
+                return met
+        except _WorkerLostError:
+            host.lost_presence()
+        except _FullError as refused:
+            joined = refused.joined()
+            if joined is not None:
+                return Started(joined, is_new=False)
+            if refused.full.standing.on_limit != JOIN_ALIKE:
+                raise _refusal(asked, refused.full) from None
+            standings = tuple([_waiting(each) for each in standings])
+        except _QueueFullError as refused:
+            await _look_closer(host, asked, refused.place, room_for)
+    raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
+
+
+def _waiting(standing: Standing) -> Standing:
+    """Return a standing that waits where there was nobody to join."""
+    return structs.replace(standing, on_limit="queue") if standing.on_limit == JOIN_ALIKE else standing
+
+
+def _refusal(asked: Start, full: Full) -> WorkflowConcurrencyLimitExceededError:
+    name, label, limit = asked.workflow.name, full.standing.label, full.line.rules.permits or full.standing.permits
+    if not full.line.holders:
+        return WorkflowConcurrencyLimitExceededError(name, label, limit)
+    first = full.line.holders[0]
+    is_run = isinstance(first.entry.anchor, OfRun)
+    return WorkflowConcurrencyLimitExceededError(name, label, limit, first.entry.owner, first.granted_at, is_run)
+
+
+async def _above(host: Host, run_id: str) -> frozenset[str]:
+    """Return under which ids those stand in lines who wait for a child: its parent, and theirs."""
+    found: set[str] = set()
+    while run_id:
+        key = RunKeys(host.space, run_id).header
+        record = (await host.space.read(key)).get(key)
+        if record is None:
+            break
+        header = HEADERS.decode(record.value)
+        found.update(entry_id_of(run_id, standing) for standing in header.lines)
+        run_id = header.parent
+    return frozenset(found)
+
+
+async def _look_closer(host: Host, asked: Start, place: InLine, room_for: dict[tuple[str, ...], int]) -> None:
+    """Count those who wait one by one: from afar, those who left the line before their turn count as well."""
+    standing = place.standing
+    most, address = standing.most_waiting or 0, standing.address
+    waiting = await count_waiting(host, address, most)
+    left = most - waiting
+    if left <= 0:
+        raise WorkflowConcurrencyLimitExceededError(
+            asked.workflow.name, standing.label, standing.permits, waiting=waiting
+        ) from None
+    room_for[address] = place.waiting.place + left
+
+
+class _FoundError(Exception):
+    """There is such a run already, or such an idempotency key."""
+
+    def __init__(self, key: RecordKey, record: Record | None) -> None:
+        super().__init__(key)
+        self.key, self.record = key, record
+
+
+class _WorkerLostError(Exception):
+    """This worker is taken for dead."""
+
+
+class _FullError(Exception):
+    """A line is full, and the run does not wait."""
+
+    def __init__(self, full: Full) -> None:
+        super().__init__(full)
+        self.full = full
+
+    def joined(self) -> str | None:
+        """Return the run to join, if that is what to do: the oldest, or the oldest of which the same is said."""
+        standing, line = self.full.standing, self.full.line
+        if standing.on_limit == JOIN_ALIKE:
+            entries = [*(holder.entry for holder in line.holders), *(waiter.entry for waiter in line.waiters)]
+            return next((entry.owner for entry in entries if entry.note == standing.note), None)
+        return line.holders[0].entry.id if standing.on_limit == "join" and line.holders else None
+
+
+class _QueueFullError(Exception):
+    """As many as may wait seem to wait already."""
+
+    def __init__(self, place: InLine) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+@final
+class _Starting:
+    """One try to start a run."""
+
+    def __init__(
+        self,
+        host: Host,
+        asked: Start,
+        standings: tuple[Standing, ...],
+        worker: Attendance | None,
+        room_for: dict[tuple[str, ...], int],
+        above: frozenset[str],
+    ) -> None:
+        self._host, self._asked, self._standings, self._worker = host, asked, standings, worker
+        self._room_for, self._above = room_for, above
+        self._keys: Final = RunKeys(host.space, asked.run_id)
+        self._own: Final = None if worker is None else self._keys.own(worker.presence)
+        self._once: Final = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+        self._arrival: Final = Arrival(host, asked.run_id, standings, is_start=True)
+        self._at: Final = host.now()
+        self._header: Final = header_of(asked, self._at, standings)
+        self._life: Life | None = None
+
+    async def start(self) -> Started:
+        """Take the places, and create the run where it stands then."""
+        try:
+            answered = await self._arrival.take_places(self._named(), self._write)
+        except (CancelledError, StoreError):
+            self._host.dropped.add(self._keys.id)  # if it was written all the same, nobody here is about to load it
+            raise
+        self._host.saw(answered.sight.at)
+        place, life = self._arrival.place, self._life
+        if life is not None:
+            self._host.emit_moved(self._keys.id, life, 0, self._at, self._standings)
+            self._take(answered, life)
+        if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
+            await make_room(self._host, self._keys.id, place.standing, place.waiting.ticket)
+        return Started(self._keys.id, is_new=True)
+
+    def _take(self, answered: Answered, life: Life) -> None:
+        if self._worker is not None and self._own is not None and life.owner:
+            versions = answered.sight.versions
+            right = Claim(
+                self._own, versions[self._own], self._worker.presence, versions[self._keys.life], is_first=True
+            )
+            self._host.take(Activation(self._host, self._keys, self._asked.workflow, self._header, life, right, ()))
+
+    def _named(self) -> list[RecordKey]:
+        ends = {self._header.begins_at, waits_until(self._header, self._at)}
+        keys = [self._keys.header, self._keys.life, self._keys.ready]
+        keys += [self._keys.timer(each) for each in ends if each is not None]
+        keys += [change.key for change in self._asked.alongside]
+        keys += [] if self._once is None else [self._once]
+        return keys if self._worker is None or self._own is None else [*keys, self._own, self._worker.guard.key]
+
+    # --- what is committed ---------------------------------------------------------------------------------------
+
+    def _write(self, place: Place, seen: Snapshot) -> list[Change]:
+        """Return the changes that create the run; raise if it is not to be created."""
+        self._check_is_new(seen)
+        if isinstance(place, Full):
+            raise _FullError(place)
+        if isinstance(place, InLine):
+            self._check_may_wait(place, seen)
+        life = self._life = self._first_life(place)
+        changes = creation(self._host, self._asked, self._at, life, self._standings)
+        changes = [change for change in changes if change.key != self._keys.ready]
+        if self._is_ready(place, life):
+            changes.append(Put(self._keys.ready, READY, seen.version(self._keys.ready)))
+        if self._worker is not None and self._own is not None and life.owner:
+            ownership = OWNERSHIPS.encode_own(Ownership(self._keys.id, seen.at))
+            changes += self._worker.guard, Put(self._own, ownership, seen.version(self._own))
+        return [*changes, *self._asked.alongside]
+
+    def _check_is_new(self, seen: Snapshot) -> None:
+        for key, expected in ((self._once, 0), (self._keys.header, self._asked.over)):
+            if key is not None and seen.version(key) != expected:
+                raise _FoundError(key, seen.get(key))
+        for change in self._asked.alongside:
+            if seen.version(change.key) != change.expected:
+                raise _FoundError(change.key, seen.get(change.key))
+        if self._worker is not None and seen.version(self._worker.guard.key) != self._worker.guard.expected:
+            raise _WorkerLostError
+
+    def _check_may_wait(self, place: InLine, seen: Snapshot) -> None:
+        standing = place.standing
+        most = self._room_for.get(standing.address, standing.most_waiting)
+        if most is not None and place.waiting.place >= most:
+            raise _QueueFullError(place)
+        if self._above:
+            self._check_parents_do_not_hold(standing, seen)
+
+    def _check_parents_do_not_hold(self, standing: Standing, seen: Snapshot) -> None:
+        """Refuse to wait for ever in a line that only runs hold which wait for this one."""
+        record = seen.get(self._host.lines.line(standing.address).driver.keys.head)
+        head = None if record is None else HEADS.decode(record.value)
+        if head is not None and {each.entry.id for each in head.holders} <= self._above:
+            raise _FullError(Full(standing, Line(head.rules)))
+
+    def _first_life(self, place: Place) -> Life:
+        presence = self._worker.presence if self._worker is not None and isinstance(place, Admitted) else ""
+        life = first_life(self._asked, self._at, presence)
+        if isinstance(place, InLine):
+            return waiting_life(life, place, self._at, waits_until(self._header, self._at))
+        return admitted_life(life, len(self._standings))
+
+    def _is_ready(self, place: Place, life: Life) -> bool:
+        if isinstance(place, InLine):  # should this process die, another one makes room
+            return place.standing.on_limit == "cancel_running"
+        return not life.owner and life.until is None
+
+
+# --- leaving lines: the commit that ends a run gives its places back, and takes up whoever has them then -----------
+
+MOST_LAST: Final = 20
+"""How many changes of its own fit into the commit that ends a run, besides those of its lines."""
+
+
+async def leave_lines(
+    activation: Activation, life: Life, last: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
+) -> Commit | Conflict:
+    """End a run and leave its lines, so that the next one has its turn, in one commit."""
+    host, claim = activation.host, activation.claim
+    if claim is None:
+        return Conflict(host.now(), {})
+    if len(last) > min(MOST_LAST, host.space.at_most(100) // 4):
+        written = await host.space.commit(Check(claim.key, claim.fence), *last)
+        if isinstance(written, Conflict):
+            activation.drop(written)
+            return written
+        last = ()
+    ending = _Ending(activation, claim, life, last, over)
+    try:
+        answered = await ending.leave()
+    except _RefusedError as refused:
+        activation.drop(refused.conflict)
+        return refused.conflict
+    host.saw(answered.sight.at)
+    return Commit(answered.sight.at, answered.sight.versions)
+
+
+async def leave_all(host: Host, run_id: str, header: Header) -> None:
+    """Let a run leave all its lines, whether it holds or waits there. Doing it again changes nothing."""
+    if header.lines:
+        await RunEntries(host.lines).leave_all([_leaving(host, run_id, each, look=True) for each in header.lines])
+
+
+def _leaving(host: Host, run_id: str, standing: Standing, *, look: bool = False) -> Leaving:
+    entry_id = entry_id_of(run_id, standing)
+    sight = None if look else host.lines.line(standing.address).last
+    holder = None if sight is None else sight.line.holder(entry_id)
+    slot = None if holder is None else holder.slot
+    return Leaving(standing.address, site_of(standing), entry_id, slot)
+
+
+class _RefusedError(Exception):
+    """Another worker drives the run by now, or its history is not what it is taken for here."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(conflict)
+        self.conflict = conflict
+
+
+@final
+class _Ending:
+    """The commit that ends a run which stands in lines."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        claim: Claim,
+        life: Life,
+        last: tuple[Change, ...],
+        over: Mapping[RecordKey, bytes | None],
+    ) -> None:
+        self._host, self._keys, self._header = activation.host, activation.keys, activation.header
+        self._claim, self._life, self._last, self._over = claim, life, last, over
+        self._next: Final = _next_in(self._host, self._header.lines[-1])
+
+    async def leave(self) -> Answered:
+        """Leave; the one that comes next is driven here, if it can be."""
+        lines = [_leaving(self._host, self._keys.id, each) for each in reversed(self._header.lines)]
+        keys: list[RecordKey] = [self._claim.key, self._keys.life, *self._over]
+        keys += [change.key for change in self._last]
+        entries, following = RunEntries(self._host.lines), self._next
+        if following is None:
+            return await entries.leave_all(lines, along=Along(tuple(keys), self._decide))
+        along = Along((*keys, *following.keys), self._decide_with_next, following.welcome)
+        try:
+            answered = await entries.leave_all(lines, along=along)
+        except (CancelledError, StoreError):
+            self._host.dropped.add(following.run_id)  # if it was claimed all the same, nobody here is about to load it
+            raise
+        following.take(answered)
+        return answered
+
+    def _decide_with_next(self, answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+        lacks = None if self._next is None else self._next.look(seen)
+        return lacks or self._decide(answer, seen)
+
+    def _decide(self, _: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+        keys, claim, life = self._keys, self._claim, self._life
+        guards = {claim.key: claim.fence, **{change.key: change.expected for change in self._last}}
+        wrong = {key: seen.get(key) for key, expected in guards.items() if seen.version(key) != expected}
+        if wrong:
+            raise _RefusedError(Conflict(seen.at, wrong))
+        if not seen.version(keys.life):
+            raise _RefusedError(Conflict(seen.at, {claim.key: seen.get(claim.key)}))
+        record = seen.records[keys.life]
+        if record.version != claim.life_version:
+            life = structs.replace(life, cancel=life.cancel or LIVES.decode(record.value).cancel)
+        changes: list[Change] = [Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(life), record.version)]
+        for key, value in self._over.items():
+            if value is not None:
+                changes.append(Put(key, value, seen.version(key)))
+            elif seen.version(key):
+                changes.append(Delete(key, seen.version(key)))
+        return (*changes, *self._last), ()
+
+
+def _next_in(host: Host, standing: Standing) -> _Successor | None:
+    """Return the run that comes next in a line, if this engine could drive it and nothing else happens in the line."""
+    line = host.lines.line(standing.address)
+    waiters = () if line.last is None else line.last.line.waiters
+    if not waiters or host.worker is None or not host.has_room() or not line.driver.is_idle:
+        return None
+    run_id = waiters[0].entry.id
+    return None if run_id in host.loaded else _Successor(host, run_id, standing, host.worker)
+
+
+@final
+class _Successor:
+    """The run that comes next in a line: the commit that grants it a place claims it as well."""
+
+    def __init__(self, host: Host, run_id: str, standing: Standing, worker: Attendance) -> None:
+        self._host, self._standing, self._worker = host, standing, worker
+        self._run: Final = RunKeys(host.space, run_id)
+        self._own: Final = self._run.own(worker.presence)
+        self._taken: tuple[Header, Life] | None = None
+        self._has_news = False
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._run.id
+
+    @property
+    def keys(self) -> tuple[RecordKey, ...]:
+        """All that it takes to claim it."""
+        run = self._run
+        return run.life, run.header, run.ready, run.counter, self._own, self._worker.guard.key
+
+    def look(self, seen: Shown) -> Lacks | None:
+        """See how long it would have waited: then its timer goes as well."""
+        self._taken = None
+        record = seen.get(self._run.life)
+        until = None if record is None else LIVES.decode(record.value).until
+        timer = None if until is None else self._run.timer(until)
+        return None if timer is None or timer in seen.given else Lacks(frozenset({timer}))
+
+    def welcome(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
+        run, worker = self._run, self._worker
+        life_record, header_record = seen.get(run.life), seen.get(run.header)
+        if life_record is None or header_record is None or all(each.entry.id != run.id for each in granted):
+            return (), ()
+        life, header = LIVES.decode(life_record.value), HEADERS.decode(header_record.value)
+        if not self._can_take(life, header, seen):
+            return (), ()
+        after = taken(admitted_life(life, len(header.lines)), worker.presence, seen.at)
+        self._taken = header, after
+        self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
+        return tuple(taking(run, worker, life, after, seen)), (run.ready,)
+
+    def _can_take(self, life: Life, header: Header, seen: Snapshot) -> bool:
+        is_waiting = life.status == "pending" and not life.owner and not life.leased and life.cancel is None
+        has_no_history = not life.claims and not header.forked_from
+        is_last = life.admitted == len(header.lines) - 1 and header.lines[-1].address == self._standing.address
+        is_due = header.begins_at is None or header.begins_at <= seen.at
+        is_known = (life.workflow, life.version) in self._host.workflows
+        may_claim = seen.version(self._worker.guard.key) == self._worker.guard.expected
+        return is_waiting and has_no_history and is_last and is_due and is_known and may_claim
+
+    def take(self, answered: Answered) -> None:
+        """Drive it, if it was claimed."""
+        if self._taken is None:
+            return
+        host, versions, (header, life) = self._host, answered.sight.versions, self._taken
+        presence, is_first = self._worker.presence, not self._has_news
+        right = Claim(self._own, versions[self._own], presence, versions[self._run.life], is_first=is_first)
+        workflow = host.workflows[life.workflow, life.version]
+        host.emit_moved(self._run.id, life, right.fence, header.started_at, header.lines)
+        host.take(Activation(host, self._run, workflow, header, life, right, ()))

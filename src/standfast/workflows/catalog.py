@@ -1,0 +1,191 @@
+"""Which workflows the workers of a space have, as far as a start needs to know that: names, parameters and limits.
+
+A worker writes this down when it opens. So a process without the code, such as one that only serves the web, starts a
+run by name: a name that no worker has ever had is refused, and so are arguments that the workflow does not take. What a
+worker has written stays when it stops: runs can be started while no worker is there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+
+from msgspec import Struct
+
+from standfast.codec import Codec
+from standfast.errors import InvalidWorkflowError, UnknownWorkflowError, WrongArgumentsError
+from standfast.workflows.definition import Limit
+from standfast.workflows.records import commit_over
+from standfast.workflows.values import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from standfast.keys import RecordKey
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Snapshot
+    from standfast.workflows.definition import Workflow
+
+
+_KIND: Final = "declared"
+_MOST_NAMED: Final = 100
+_GivenBy: TypeAlias = Literal["place", "any", "name"]
+_KINDS: Final = {
+    "place": inspect.Parameter.POSITIONAL_ONLY,
+    "any": inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    "name": inspect.Parameter.KEYWORD_ONLY,
+}
+_WORDS: Final[dict[object, _GivenBy]] = {_KINDS["place"]: "place", _KINDS["any"]: "any", _KINDS["name"]: "name"}
+
+
+class DeclaredParameter(Struct, frozen=True, omit_defaults=True):
+    """A parameter of a workflow: how it is given, and whether it may be left out."""
+
+    name: str
+    given_by: _GivenBy = "any"
+    optional: bool = False
+
+
+class DeclaredLimit(Struct, frozen=True, omit_defaults=True):
+    """A start limit of a workflow; what its key is, only the code can tell."""
+
+    max: int
+    on_limit: Literal["reject", "queue", "cancel_running", "join"]
+    has_key: bool = False
+    max_queued: int | None = None
+    ttl: float | None = None
+
+
+class Declared(Struct, frozen=True, omit_defaults=True):
+    """What a worker has written down about a workflow that it has."""
+
+    name: str
+    version: str = ""
+    parameters: tuple[DeclaredParameter, ...] = ()
+    limits: tuple[DeclaredLimit, ...] = ()
+    timeout: float | None = None
+
+
+DECLARATIONS: Final[Codec[Declared]] = Codec(Declared, what="a declared workflow")
+
+
+def declared_of(workflow: Workflow[..., Any]) -> Declared:
+    """Return what is written down about a workflow."""
+    known = workflow.signature.parameters.parameters.values()
+    return Declared(
+        workflow.name,
+        workflow.version,
+        tuple(DeclaredParameter(each.name, _WORDS[each.kind], each.default is not each.empty) for each in known),
+        tuple(
+            DeclaredLimit(each.max, each.on_limit, each.key is not None, each.max_queued, each.ttl)
+            for each in workflow.limits
+        ),
+        workflow.timeout,
+    )
+
+
+async def declare(scope: Scope, workflows: Iterable[Workflow[..., Any]]) -> None:
+    """Write down which workflows there are, of each name the first version; nothing if that is written already."""
+    first: dict[RecordKey, bytes] = {}
+    for workflow in workflows:
+        if not workflow.is_internal:
+            first.setdefault(scope.key(_KIND, workflow.name), DECLARATIONS.encode(declared_of(workflow)))
+    keys, most = tuple(first), scope.at_most(100)
+    for start in range(0, len(keys), most):
+        seen = await scope.read(*keys[start : start + most])
+        changed = {key: first[key] for key in keys[start : start + most] if _value(seen, key) != first[key]}
+        if changed:
+            await commit_over(scope, (), changed, {key: seen.version(key) for key in changed})
+
+
+def _value(seen: Snapshot, key: RecordKey) -> bytes | None:
+    record = seen.get(key)
+    return None if record is None else record.value
+
+
+@final
+class RemoteWorkflow:
+    """A workflow whose code is elsewhere, as far as a start needs it. It has the attributes of :class:`Workflow`.
+
+    Args:
+        declared: What a worker has written down.
+        signature: What it takes; None: that is not known.
+    """
+
+    standings: Final = None
+    on_tick: Final = None
+
+    def __init__(self, declared: Declared, signature: inspect.Signature | None) -> None:
+        self.name: Final = declared.name
+        self.version: Final = declared.version
+        self.timeout: Final = declared.timeout
+        self.signature: Final = RemoteSignature(declared.name, signature)
+        for each in declared.limits:
+            if each.has_key:
+                problem = "its limit has a key that only its code can tell; start it in a process that has the code"
+                raise InvalidWorkflowError(f"the workflow {declared.name!r}", problem)
+        self.limits: Final = tuple(
+            Limit(each.max, on_limit=each.on_limit, max_queued=each.max_queued, ttl=each.ttl)
+            for each in declared.limits
+        )
+
+
+@final
+class RemoteSignature:
+    """What a workflow takes whose code is elsewhere: names are known, types are not, so arguments are JSON-shaped."""
+
+    def __init__(self, name: str, parameters: inspect.Signature | None) -> None:
+        self.name: Final = repr(name)
+        self.parameters: Final = parameters
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments of a call as JSON, by name, as the code itself would.
+
+        Raises:
+            WrongArgumentsError: The workflow takes other arguments.
+            EncodeError: An argument is not JSON-shaped, or too large.
+        """
+        if self.parameters is None:
+            if args:
+                raise WrongArgumentsError(self.name, "its parameters are not known here; give arguments by name")
+            return PLAIN.pack(dict(kwargs))
+        try:
+            bound = self.parameters.bind(*args, **kwargs)
+        except TypeError as error:
+            raise WrongArgumentsError(self.name, str(error)) from None
+        return PLAIN.pack(dict(bound.arguments))
+
+
+async def is_declared(scope: Scope, name: str) -> bool:
+    """Return True if a worker of a space has written down a workflow of that name."""
+    key = scope.key(_KIND, name)
+    return bool((await scope.read(key)).version(key))
+
+
+async def find_remote(scope: Scope, name: str, here: Iterable[str], *, may_be_unknown: bool) -> RemoteWorkflow:
+    """Return a workflow that workers of a space have written down.
+
+    Args:
+        scope: Where they did.
+        name: Its name.
+        here: The names of those that this engine has, for the error.
+        may_be_unknown: Return one of that name also if no worker has written it down.
+
+    Raises:
+        UnknownWorkflowError: None has.
+    """
+    key = scope.key(_KIND, name)
+    record = (await scope.read(key)).get(key)
+    if record is not None:
+        declared = DECLARATIONS.decode(record.value)
+        return RemoteWorkflow(declared, inspect.Signature([_parameter(each) for each in declared.parameters]))
+    if may_be_unknown:
+        return RemoteWorkflow(Declared(name), None)
+    page = await scope.scan(*scope.key(_KIND).within(), limit=_MOST_NAMED)
+    known = {key.parts[-1] for key in page.records}
+    raise UnknownWorkflowError(name, tuple(sorted(known.union(here))), "this engine or those of its workers")
+
+
+def _parameter(declared: DeclaredParameter) -> inspect.Parameter:
+    default = None if declared.optional else inspect.Parameter.empty
+    return inspect.Parameter(declared.name, _KINDS[declared.given_by], default=default)

@@ -1,1 +1,0 @@
-"""What a workflow does through its context."""

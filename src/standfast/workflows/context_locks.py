@@ -1,0 +1,606 @@
+"""Locks that a run holds, however long it sleeps: a place in the same lines that processes stand in.
+
+The place is anchored to the run, not to the process that drives it. It is taken and left in one commit with the mark
+that says so, so whoever has to clean up after a run finds in its history every line that it may stand in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from standfast.clock import Instant, later, seconds_between
+from standfast.durations import optional_seconds
+from standfast.errors import (
+    HoldMisuseError,
+    HoldTimeoutError,
+    LeaseLostError,
+    LockKindError,
+    ReentryError,
+    StandfastError,
+    TooHeavyError,
+    WaitCycleError,
+    WithdrawnError,
+)
+from standfast.events import RunLocked, RunUnlocked
+from standfast.locks.deadlock import shown
+from standfast.locks.line import Entry, Granted, Holder, OfRun, Rules, TooHeavy, Waiting
+from standfast.locks.line_records import Along, Left, LineKeys, Site, WaitsForItself, WrongKind
+from standfast.locks.lock_record import check_permits
+from standfast.locks.locks import LONGEST_NOTE, check_text, site_of
+from standfast.locks.run_entries import RunEntries, RunTurn
+from standfast.scope import address_of
+from standfast.stores.protocol import Check
+from standfast.workflows.claims import look_at_line, marks_of
+from standfast.workflows.control import RunCancelled, Unload
+from standfast.workflows.failures import describe, restore
+from standfast.workflows.journal import Held
+from standfast.workflows.records import HEADERS, Mark, RunKeys
+from standfast.workflows.replay import OVER, Wait, branch_of, is_within, raise_lost
+from standfast.workflows.steps import ask, go_on, ride
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.durations import Duration
+    from standfast.keys import RecordKey
+    from standfast.locks.line_driver import Answered
+    from standfast.locks.line_records import Answer
+    from standfast.locks.locks import DurableLock
+    from standfast.stores.protocol import Change, Snapshot, Wake
+    from standfast.workflows.activation import Activation
+    from standfast.workflows.replay import Branch
+    from standfast.workflows.runtime import Host
+    from standfast.workflows.steps import Ride
+
+
+# --- what a lock of a run leaves in its history, and how it is cleaned up from there -------------------------------
+
+
+class LockWish(Struct, frozen=True):
+    """What is asked for.
+
+    Attributes:
+        name: The key, for people.
+        address: Where its line lies.
+        site: What kind of line it is.
+        operation: What the operation is called: ``mutex``, ``semaphore``, ``mode_lock``.
+        timeout: How long to wait at most.
+    """
+
+    name: str
+    address: tuple[str, ...]
+    site: Site
+    operation: str
+    mode: str = ""
+    weight: int = 1
+    timeout: float | None = None
+    max_hold: float | None = None
+    note: str = ""
+
+
+class Asked(Struct, frozen=True, omit_defaults=True):
+    """What the first mark of a lock tells: enough to leave the line without the run's code."""
+
+    address: tuple[str, ...]
+    kind: str
+    name: str
+    owner: str
+    permits: int | None = None
+    alone: tuple[str, ...] = ()
+
+    @property
+    def site(self) -> Site:
+        """What kind of line it is."""
+        return Site(self.kind, Rules(self.permits, self.alone))
+
+
+class Granting(Struct, frozen=True, omit_defaults=True):
+    """What the second mark of a lock tells: its grant."""
+
+    fence: int
+    slot: int
+    granted_at: Instant
+    ends_at: Instant | None = None
+
+
+ASKED: Final = msgspec.json.Decoder(Asked)
+GRANTING: Final = msgspec.json.Decoder(Granting)
+
+
+@final
+class RunHold:
+    """A lock that a run holds, for the length of an ``async with`` block.
+
+    Attributes:
+        key: The key.
+        fence: Larger than that of every earlier holder. Give it to whatever the lock protects.
+        granted_at: Since when, by the store's time.
+        ends_at: When it is taken away at the latest; None: never.
+        guard: A change that lets a commit, or a write to a state of the same space, happen only while this is held.
+    """
+
+    __slots__ = ("ends_at", "fence", "granted_at", "guard", "key", "slot")
+
+    def __init__(self, key: str, held: Granting, grant: RecordKey) -> None:
+        self.key, self.fence, self.slot = key, held.fence, held.slot
+        self.granted_at, self.ends_at = held.granted_at, held.ends_at
+        self.guard: Final = Check(grant, held.fence)
+
+    def __repr__(self) -> str:
+        return f"<RunHold {self.key} with fence {self.fence}>"
+
+
+async def release_all(host: Host, run_id: str) -> int:
+    """Leave every line that a run may stand in by its own code, for one that ends without it; return how many.
+
+    Call it when the run has ended, or can do nothing any more. Doing it twice is harmless.
+    """
+    asked: dict[str, Asked] = {}
+    for mark in await marks_of(host.space, RunKeys(host.space, run_id)):
+        if mark.kind == "lock":
+            asked[mark.id] = ASKED.decode(mark.value or b"{}")
+        elif mark.kind == "released":
+            asked.pop(mark.id, None)
+    entries = RunEntries(host.lines)
+    for operation, each in asked.items():
+        await entries.leave(each.address, each.site, f"{run_id}:{operation}", owner=each.owner)
+    return len(asked)
+
+
+# --- A run's place in the line of a lock: taking it, keeping it while the run sleeps, and leaving ------------------
+
+Place: TypeAlias = RunTurn | Waiting | None
+"""Holding, waiting, or not there."""
+
+FAR_BACK: Final = 60.0
+"""Seconds between two looks at a line by one who stands so far back that it does not see the front."""
+
+EACH_PLACE: Final = 10.0
+"""Seconds by which the look comes later for each one in front: those are nearer, and look earlier."""
+
+
+@final
+class Standing:
+    """One acquisition of a lock by one branch of a run.
+
+    Attributes:
+        wish: What is asked for.
+        branch: By which branch.
+        operation: The id of the operation.
+        asked_at: Since when it stands in line, by the store's time.
+    """
+
+    def __init__(self, activation: Activation, branch: Branch, operation: str, wish: LockWish) -> None:
+        self.wish, self.branch, self.operation = wish, branch, operation
+        self.asked_at = Instant(0)
+        self._activation = activation
+        self._entries: Final = RunEntries(activation.host.lines)
+        run = activation.keys.id
+        # Branches that run side by side may wait for each other, so each is an owner of its own.
+        self._owner: Final = f"{run}/{branch.path}" if branch.path else run
+        self.entry: Final = Entry(
+            f"{run}:{operation}",
+            self._owner,
+            OfRun(run),
+            Instant(0),
+            mode=wish.mode,
+            weight=wish.weight,
+            max_hold=wish.max_hold,
+            note=wish.note,
+        )
+
+    # --- getting in ----------------------------------------------------------------------------------------------
+
+    async def enter(self) -> StandfastError | tuple[Place, Instant]:
+        """Stand in line, and record it; return the place and since when, or why that is not possible."""
+        if (own := self._in_its_own_way()) is not None:
+            return ReentryError(self.wish.name, own, self.operation)
+        answered = await self._enter(is_new=True)
+        refused = self._refusal(answered.answer)
+        return refused if refused is not None else (await self._place(answered), answered.sight.at)
+
+    async def enter_again(self) -> StandfastError | Place:
+        """Stand in line once more, at its end: the place was lost before it was known to be held."""
+        answered = await self._enter(is_new=False)
+        return self._refusal(answered.answer) or await self._place(answered)
+
+    async def _enter(self, *, is_new: bool) -> Answered:
+        async def send(sent: Ride) -> Answered:
+            def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+                sent.check(seen)
+                sent.added = None
+                if not is_new:
+                    return sent.changes(), ()
+                return (sent.changes(self._asks(seen.at)) if isinstance(answer, Granted | Waiting) else ()), ()
+
+            return await self._entries.enter(
+                self.wish.address,
+                self.wish.site,
+                self.entry,
+                is_new=is_new,
+                marker=self._may_circle(),
+                along=Along(sent.keys, decide),
+            )
+
+        answered = await ride(self._activation, self.branch, self.operation, send, line=self.wish.address)
+        self._activation.host.saw(answered.sight.at)
+        return answered
+
+    def _asks(self, at: Instant) -> Mark:
+        wish, rules = self.wish, self.wish.site.rules
+        asked = Asked(wish.address, wish.site.kind, wish.name, self._owner, rules.permits, rules.alone)
+        until = None if wish.timeout is None else later(at, wish.timeout)
+        return Mark("lock", self.operation, at, Raw(msgspec.json.encode(asked)), until=until)
+
+    async def _place(self, answered: Answered) -> Place:
+        return self._entries.turn(self.wish.address, self.entry.id, answered) or await self.look()
+
+    def _held_above(self) -> list[Held]:
+        """Return what this branch holds, and those that wait for its end."""
+        journal, path = self._activation.journal, self.branch.path
+        return [] if journal is None else [held for held in journal.holds.values() if is_within(path, held.path)]
+
+    def _may_circle(self) -> bool:
+        return bool(self._held_above()) or bool(self._activation.header.lines)
+
+    def _in_its_own_way(self) -> str | None:
+        """Return a hold of this branch, or of one that waits for it, that would keep it waiting for ever."""
+        own = [held.entry for held in self._held_above() if held.line == self.wish.address]
+        holders = [Holder(entry, 0, Instant(0)) for entry in own]
+        return own[0].id if holders and not self.wish.site.rules.admit(holders, self.entry) else None
+
+    def _refusal(self, answer: Answer) -> StandfastError | None:
+        wish = self.wish
+        if isinstance(answer, TooHeavy):
+            return TooHeavyError(wish.name, wish.weight, answer.permits)
+        if isinstance(answer, WrongKind):
+            return LockKindError(wish.name, answer.kind, wish.site.kind)
+        if isinstance(answer, WaitsForItself):
+            return ReentryError(wish.name, self._owner, self.operation)
+        return None
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    async def look(self) -> Place:
+        """Return the place."""
+        return await self._entries.look(self.wish.address, self.entry.id, owner=self._owner)
+
+    async def look_after(self) -> tuple[Place, Instant | None]:
+        """Let those fall in front who are over; return the place, and when to look again."""
+        next_end = await look_at_line(self._activation.host, self.wish.address)
+        place = await self.look()
+        if not isinstance(place, Waiting):
+            return place, None
+        if next_end is not None:
+            return place, later(next_end, place.place * EACH_PLACE)
+        last = self._activation.host.lines.line(self.wish.address).last
+        is_far = last is not None and last.line.horizon is not None
+        return place, later(self._activation.host.now(), FAR_BACK + place.place * EACH_PLACE) if is_far else None
+
+    async def was_withdrawn(self) -> bool:
+        """Tell whether an operator took it out of the line."""
+        return await self._entries.was_withdrawn(self.entry.id)
+
+    async def circle(self) -> tuple[str, ...]:
+        """Return the circle in which it has to give way; nothing if it may wait."""
+        if not self._may_circle():
+            return ()
+        return shown(await self._entries.circle_to_break(self._owner, self.entry.id))
+
+    async def held_by_parent(self) -> str | None:
+        """Return a run that holds what this one waits for, and waits for this one's end: that would never end."""
+        holders = [holder for holder in self._last_holders() if isinstance(holder.entry.anchor, OfRun)]
+        header = self._activation.header
+        while holders and header.parent:
+            path = branch_of(header.parent_step)
+            for holder in holders:
+                is_above = _is_held_around(holder.entry, header.parent, path)
+                if is_above and not self.wish.site.rules.admit([holder], self.entry):
+                    return header.parent
+            key = RunKeys(self._activation.host.space, header.parent).header
+            record = (await self._activation.host.space.read(key)).get(key)
+            if record is None:
+                return None
+            header = HEADERS.decode(record.value)
+        return None
+
+    def holders(self) -> tuple[str, ...]:
+        """Return who held when the line was last seen."""
+        return tuple(holder.entry.owner for holder in self._last_holders())
+
+    def _last_holders(self) -> tuple[Holder, ...]:
+        last = self._activation.host.lines.line(self.wish.address).last
+        return () if last is None else last.line.holders
+
+    # --- getting out ---------------------------------------------------------------------------------------------
+
+    async def leave(self, problem: StandfastError | None = None, hold: RunHold | None = None) -> Mark:
+        """Leave the line and record it, with what is to be raised, if anything; return that mark.
+
+        Args:
+            problem: Why it leaves.
+            hold: What it is taken to hold: if it does not, that is to be raised.
+        """
+        marks: list[Mark] = []
+
+        async def send(sent: Ride) -> Answered:
+            def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+                sent.check(seen)
+                raised = problem
+                if hold is not None and isinstance(answer, Left) and not answer.was_holding:
+                    reason = "it was released by force, or its max_hold is over"
+                    raised = LeaseLostError(self.wish.name, hold.fence, reason)
+                failure = None if raised is None else describe(raised, self._activation.host.known)
+                marks[:] = [Mark("released", self.operation, seen.at, failure=failure)]
+                return sent.changes(*marks), ()
+
+            return await self._entries.leave(
+                self.wish.address,
+                self.wish.site,
+                self.entry.id,
+                slot=None if hold is None else hold.slot,
+                owner=self._owner,
+                along=Along(sent.keys, decide),
+            )
+
+        line = self.wish.address
+        answered = await ride(self._activation, self.branch, self.operation, send, line=line, leaving=True)
+        self._activation.host.saw(answered.sight.at)
+        return marks[0]
+
+
+def _is_held_around(entry: Entry, run: str, path: str) -> bool:
+    """Tell whether an entry is of a run's branch, or of one above it."""
+    held_in = entry.owner.removeprefix(run)
+    return entry.anchor == OfRun(run) and is_within(path, held_in.removeprefix("/"))
+
+
+# --- locks that a run holds, however long it sleeps: a place in the same lines that processes stand in -------------
+
+LOCK: Final = ("lock", "held", "released", "went_on", "cancelled")
+
+
+@final
+class ContextLock:
+    """A lock that is about to be held: enter it with ``async with``. Get it from ``ctx.mutex`` and its like."""
+
+    __slots__ = ("_activation", "_find_branch", "_hold", "_standing", "_wish")
+
+    def __init__(self, activation: Activation, find_branch: Callable[[str], Branch], wish: LockWish) -> None:
+        self._activation, self._find_branch, self._wish = activation, find_branch, wish
+        self._standing: Standing | None = None
+        self._hold: RunHold | None = None
+
+    def __repr__(self) -> str:
+        return f"<ContextLock {self._wish.operation} {self._wish.name}>"
+
+    async def __aenter__(self) -> RunHold:
+        return await ask(self._activation, self._come_in())
+
+    async def _come_in(self) -> RunHold:
+        wish = self._wish
+        if self._standing is not None:
+            raise HoldMisuseError(wish.name, "it was entered already; call ctx.mutex(...) anew for each block")
+        branch = self._find_branch(f"ctx.{wish.operation}")
+        standing = self._standing = Standing(self._activation, branch, branch.next_id(wish.operation), wish)
+        mark = await self._turn(standing)
+        if mark is None:
+            place, until = await self._enter(standing)
+            return await self._or_leave(standing, until, place)
+        if mark.kind == "released":
+            raise self._failed(mark)
+        self._compare(mark)
+        standing.asked_at = mark.at
+        return await self._or_leave(standing, mark.until, None, is_replayed=True)
+
+    async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        await ask(self._activation, self._go_out(problem))
+
+    async def _go_out(self, problem: BaseException | None) -> None:
+        standing, hold = self._standing, self._hold
+        if isinstance(problem, Unload) or standing is None or hold is None:
+            return
+        mark = await self._turn_undisturbed(standing)
+        if mark is None:
+            mark = await standing.leave(hold=hold if problem is None else None)
+            self._has_left(standing, hold)
+            self._tell_unlocked(standing, hold, mark.at)
+            go_on(self._activation, standing.operation)
+        else:
+            self._has_left(standing, hold)
+            await self._pass_by(standing)
+        if mark.failure is not None:
+            raise self._failed(mark)
+
+    def _has_left(self, standing: Standing, hold: RunHold) -> None:
+        """Rely on the lock no longer. That it is lost may be found while it is left: then that is no news any more."""
+        if self._activation.journal is not None:
+            self._activation.journal.holds.pop(hold.guard.key, None)
+        lost = standing.branch.lost
+        if lost is not None and (lost.key, lost.fence) == (hold.key, hold.fence):
+            standing.branch.lost = None
+
+    # --- the history ---------------------------------------------------------------------------------------------
+
+    async def _turn(self, standing: Standing) -> Mark | None:
+        return await self._activation.turn(standing.branch, LOCK, standing.operation)
+
+    async def _turn_undisturbed(self, standing: Standing) -> Mark | None:
+        """As ``_turn``, for one who leaves."""
+        return await self._activation.turn(standing.branch, LOCK, standing.operation, is_leaving=True)
+
+    async def _pass_by(self, standing: Standing) -> None:
+        if await self._turn_undisturbed(standing) is None:
+            go_on(self._activation, standing.operation)
+
+    def _compare(self, mark: Mark) -> None:
+        asked = ASKED.decode(mark.value or b"{}")
+        if asked.address != self._wish.address:
+            self._activation.differ(f"the lock {asked.name!r}", f"the lock {self._wish.name!r}")
+            raise Unload
+
+    def _failed(self, mark: Mark) -> Exception:
+        if mark.failure is None:
+            return LeaseLostError(self._wish.name, 0, "no reason was recorded")
+        return restore(mark.failure, self._activation.host.known)
+
+    # --- getting in ----------------------------------------------------------------------------------------------
+
+    async def _enter(self, standing: Standing) -> tuple[Place, Instant | None]:
+        entered = await standing.enter()
+        if isinstance(entered, StandfastError):
+            host = self._activation.host
+            mark = Mark("released", standing.operation, host.now(), failure=describe(entered, host.known))
+            self._activation.note(mark)
+            raise self._failed(mark)
+        place, at = entered
+        standing.asked_at = at
+        return place, None if self._wish.timeout is None else later(at, self._wish.timeout)
+
+    async def _or_leave(
+        self, standing: Standing, until: Instant | None, place: Place, *, is_replayed: bool = False
+    ) -> RunHold:
+        try:
+            return await self._wait_for_turn(standing, until, place, is_replayed=is_replayed)
+        except (RunCancelled, LeaseLostError):
+            if await self._turn_undisturbed(standing) is None:
+                self._tell_unlocked(standing, None, (await standing.leave()).at)
+                go_on(self._activation, standing.operation)
+            else:
+                await self._pass_by(standing)
+            raise
+
+    async def _wait_for_turn(
+        self, standing: Standing, until: Instant | None, place: Place, *, is_replayed: bool
+    ) -> RunHold:
+        if is_replayed:
+            mark = await self._turn(standing)
+            if mark is not None and mark.kind == "held":
+                return self._take(standing, GRANTING.decode(mark.value or b""))
+            if mark is not None:
+                await self._pass_by(standing)
+                raise self._failed(mark)
+            place = await standing.look()
+        if isinstance(place, Waiting) and (circle := await standing.circle()):
+            await self._give_up(standing, WaitCycleError(self._wish.name, standing.operation, circle))
+        if isinstance(place, Waiting) and (parent := await standing.held_by_parent()):
+            await self._give_up(standing, ReentryError(self._wish.name, parent, standing.operation))
+        while not isinstance(place, RunTurn):
+            place = await (self._stand_again(standing) if place is None else self._wait_a_while(standing, until))
+        if standing.branch.lost is not None:
+            raise_lost(self._activation, standing.branch, standing.operation)
+        held = Granting(place.fence, place.slot, place.granted_at, place.ends_at)
+        now, packed = self._activation.host.now(), Raw(msgspec.json.encode(held))
+        self._activation.note(Mark("held", standing.operation, now, packed))
+        self._tell_locked(standing, held)
+        return self._take(standing, held)
+
+    def _tell_unlocked(self, standing: Standing, hold: RunHold | None, at: Instant) -> None:
+        host = self._activation.host
+        if host.hooks:
+            host.emit(
+                RunUnlocked(
+                    at=host.clock.wall(),
+                    run=self._activation.keys.id,
+                    step=standing.operation,
+                    key=self._wish.name,
+                    fence=0 if hold is None else hold.fence,
+                    held=0.0 if hold is None else max(0.0, seconds_between(hold.granted_at, at)),
+                )
+            )
+
+    def _tell_locked(self, standing: Standing, held: Granting) -> None:
+        host = self._activation.host
+        if host.hooks:
+            waited = max(0.0, seconds_between(standing.asked_at, held.granted_at))
+            host.emit(
+                RunLocked(
+                    at=host.clock.wall(),
+                    run=self._activation.keys.id,
+                    step=standing.operation,
+                    key=self._wish.name,
+                    fence=held.fence,
+                    waited=waited,
+                )
+            )
+
+    def _take(self, standing: Standing, held: Granting) -> RunHold:
+        activation, wish = self._activation, self._wish
+        grant = LineKeys(activation.host.space, wish.address).grant(held.slot)
+        if activation.journal is not None:
+            path = standing.branch.path
+            activation.journal.holds[grant] = Held(
+                held.fence, wish.name, path, wish.address, held.ends_at, standing.entry
+            )
+        self._hold = RunHold(wish.name, held, grant)
+        return self._hold
+
+    async def _stand_again(self, standing: Standing) -> Place:
+        """Enter once more, unless an operator has taken it out."""
+        if await standing.was_withdrawn():
+            await self._give_up(standing, WithdrawnError(self._wish.name))
+        entered = await standing.enter_again()
+        if isinstance(entered, StandfastError):
+            await self._give_up(standing, entered)
+            raise Unload  # it was raised
+        return entered
+
+    async def _give_up(self, standing: Standing, problem: StandfastError) -> None:
+        mark = await standing.leave(problem)
+        self._tell_unlocked(standing, None, mark.at)
+        go_on(self._activation, standing.operation)
+        raise self._failed(mark)
+
+    async def _wait_a_while(self, standing: Standing, until: Instant | None) -> Place:
+        """Wait until something may have changed; return the place then."""
+        activation, wish, branch = self._activation, self._wish, standing.branch
+        as_of = activation.news.looks
+        place, look_at = await standing.look_after()
+        if not isinstance(place, Waiting):
+            return place
+        if until is not None and until <= activation.host.now():
+            await self._give_up(standing, HoldTimeoutError(wish.name, wish.timeout or 0.0, standing.holders()))
+        wakes_at = min((each for each in (until, look_at) if each is not None), default=None)
+        line = wish.address if wakes_at is not None and wakes_at != until else ()
+
+        async def look(wait: Wait) -> None:
+            found = await standing.look()
+            if not isinstance(found, Waiting):
+                wait.settle(found)
+
+        wait = Wait(f"the {wish.site.kind} {wish.name!r}", wakes_at, look, line=line, as_of=as_of)
+        found = await activation.wait(branch, wait)
+        if branch.cancel is not None:
+            activation.raise_cancel(branch, standing.operation)
+        if activation.is_unloading:
+            raise Unload
+        if found is OVER:
+            return await standing.look()
+        return found if isinstance(found, RunTurn) else None
+
+
+def wish_for(
+    lock: DurableLock,
+    operation: str,
+    *,
+    timeout: Duration | None,
+    max_hold: Duration | None,
+    note: str,
+    mode: str = "",
+    weight: int = 1,
+) -> LockWish:
+    """Check what is asked for, before anything is written."""
+    return LockWish(
+        str(lock.key),
+        address_of(lock.key),
+        site_of(lock),
+        operation,
+        mode,
+        check_permits(weight),
+        optional_seconds(timeout, what="timeout"),
+        optional_seconds(max_hold, what="max_hold", minimum=0.001),
+        check_text(note, "note", LONGEST_NOTE),
+    )

@@ -1,1 +1,0 @@
-"""What users declare: workflows, steps and limits."""

@@ -1,0 +1,457 @@
+"""What users declare: workflows and steps."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    final,
+    overload,
+)
+
+from msgspec import Struct
+
+from standfast.durations import Duration, seconds
+from standfast.errors import InvalidWorkflowError, StepCalledDirectlyError
+from standfast.locks.line import MOST_HOLDERS
+from standfast.workflows.failures import KnownErrors
+from standfast.workflows.values import signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine, Iterable
+
+    from standfast.workflows.context import Context
+    from standfast.workflows.records import Standing, Start, Started
+    from standfast.workflows.values import Signature
+
+    OnTick: TypeAlias = Callable[[Start, tuple[Standing, ...]], Awaitable[Started]]
+
+
+# --- start limits: how many runs may be unfinished at a time, and what happens to one too many ---------------------
+
+OnLimit: TypeAlias = Literal["reject", "queue", "cancel_running", "join"]
+
+_CHOICES: Final = ("reject", "queue", "cancel_running", "join")
+
+
+@final
+class Limit:
+    """At most so many unfinished runs at a time: of the whole workflow, or of each key.
+
+    Args:
+        max: How many; 400 at most, since all who hold a place share one record. For more, split it by ``key``.
+        key: A function of the workflow's arguments that returns the key; without one, all runs count together.
+        on_limit: What happens to a start beyond that: ``"reject"`` raises
+            :class:`~standfast.errors.WorkflowConcurrencyLimitExceededError`, ``"queue"`` lets it wait its turn,
+            ``"cancel_running"`` cancels the oldest unfinished run and takes its place, ``"join"`` returns the handle of
+            the unfinished run.
+        max_queued: With ``"queue"``: how many may wait before starts are rejected.
+        ttl: With ``"queue"``: how long one may wait before it is cancelled.
+    """
+
+    __slots__ = ("key", "max", "max_queued", "on_limit", "ttl")
+
+    def __init__(
+        self,
+        max: int,  # noqa: A002 -- the word that users know
+        *,
+        key: Callable[..., str] | None = None,
+        on_limit: OnLimit = "reject",
+        max_queued: int | None = None,
+        ttl: Duration | None = None,
+    ) -> None:
+        if type(max) is not int or max < 1:
+            raise InvalidWorkflowError("Limit", f"max is {max!r}; it must be a whole number, at least 1")
+        if max > MOST_HOLDERS:
+            raise InvalidWorkflowError(
+                "Limit",
+                f"max is {max:,}; it must be at most {MOST_HOLDERS}, since all who hold a place share one record:"
+                " split it by a key, with a part of it for each, or leave it out",
+            )
+        if on_limit not in _CHOICES:
+            raise InvalidWorkflowError("Limit", f"on_limit is {on_limit!r}; it must be one of {', '.join(_CHOICES)}")
+        if max_queued is not None and (type(max_queued) is not int or max_queued < 1):
+            raise InvalidWorkflowError("Limit", f"max_queued is {max_queued!r}; it must be a whole number, at least 1")
+        if on_limit != "queue" and (max_queued is not None or ttl is not None):
+            raise InvalidWorkflowError("Limit", "max_queued and ttl belong to on_limit='queue'")
+        self.max: Final = max
+        self.key: Final[Callable[..., Any] | None] = key
+        self.on_limit: Final = on_limit
+        self.max_queued: Final = max_queued
+        self.ttl: Final = None if ttl is None else seconds(ttl, what="ttl", minimum=0.001)
+
+    def __repr__(self) -> str:
+        return f"Limit({self.max}, on_limit={self.on_limit!r})"
+
+
+# --- what users declare: workflows and steps -----------------------------------------------------------------------
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Semantics: TypeAlias = Literal["at_least_once", "at_most_once"]
+"""What happens to a step whose worker dies while it runs: run again, or told as interrupted."""
+
+LONGEST_NAME: Final = 100
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:@ -]+", re.ASCII)
+
+INSIDE: Final[ContextVar[bool]] = ContextVar("standfast_inside_a_workflow", default=False)
+"""True in the code of a workflow, False in a step of it and everywhere else."""
+
+
+class Retry(Struct, frozen=True, kw_only=True):
+    """When a step that raised is tried again.
+
+    Attributes:
+        attempts: How often it is tried in all.
+        delay: How long to wait before the second attempt: ``"100ms"``, a ``timedelta``, or seconds.
+        factor: By how much each further wait is longer than the one before.
+        max_delay: The longest wait.
+        on: Which exceptions are worth another attempt.
+    """
+
+    attempts: int = 3
+    delay: Duration = 1.0
+    factor: float = 2.0
+    max_delay: Duration = 60.0
+    on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no duration."""
+        seconds(self.delay, what="delay")
+        seconds(self.max_delay, what="max_delay")
+
+    def wait_before(self, attempt: int) -> float:
+        """Return how many seconds to wait before an attempt; the first one is number 1."""
+        longest = seconds(self.max_delay)
+        try:
+            return min(longest, seconds(self.delay) * self.factor ** max(0, attempt - 2))
+        except OverflowError:  # more than a float can be is more than any longest wait
+            return longest
+
+
+ONCE: Final = Retry(attempts=1)
+
+
+class StepOptions(Struct, frozen=True, kw_only=True):
+    """How a step is run."""
+
+    retry: Retry = ONCE
+    timeout: float | None = None
+    semantics: Semantics = "at_least_once"
+    reconcile: Callable[..., Any] | None = None
+    raises: tuple[type[Exception], ...] = ()
+
+
+@final
+class Step(Generic[P, R]):
+    """A function that does something to the world, and is recorded when a workflow calls it through its context."""
+
+    def __init__(self, function: Callable[P, Any], name: str, options: StepOptions) -> None:
+        self.function: Final = function
+        self.name: Final = checked_name("step", name)
+        self.options: Final = options
+        self.is_async: Final = inspect.iscoroutinefunction(function)
+        functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """The types of its arguments and of its result."""
+        return signature_of(self.function, skip_first=False, stored=False)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function as it is. Inside a workflow that is refused: it would not be recorded."""
+        if INSIDE.get():
+            raise StepCalledDirectlyError(self.name)
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+@final
+class Workflow(Generic[P, R]):
+    """A durable function: its steps are recorded, and it goes on after a crash where it stopped."""
+
+    def __init__(  # noqa: PLR0913 -- keyword options, and only declarations call it
+        self,
+        function: Callable[..., Coroutine[Any, Any, R]],
+        *,
+        name: str,
+        version: str,
+        limits: tuple[Limit, ...],
+        timeout: float | None,
+        replay: Literal["warn", "strict"],
+        raises: tuple[type[Exception], ...],
+        standings: Callable[[bytes], tuple[Standing, ...]] | None = None,
+        on_tick: OnTick | None = None,
+        is_internal: bool = False,
+    ) -> None:
+        if not inspect.iscoroutinefunction(function) or not inspect.signature(function).parameters:
+            raise InvalidWorkflowError(name, "a workflow is an async def function whose first parameter is its context")
+        if replay not in ("warn", "strict"):
+            raise InvalidWorkflowError("replay", f"{replay!r:.100} is neither 'warn' nor 'strict'")
+        self.function: Final = function
+        self.name: Final = checked_name("workflow", name)
+        self.version: Final = checked_name("version", version) if version else ""
+        self.limits: Final = limits
+        self.timeout: Final = timeout
+        self.replay: Final = replay
+        self.raises: Final = raises
+        self.standings: Final = standings  # further lines to stand in, told from the packed input: those of requests
+        self.on_tick: Final = on_tick  # starts the run of a tick, with the line of its schedule
+        self.runs_are: Final = "run" if on_tick is None else "request"
+        self.is_internal: Final = is_internal or on_tick is not None  # nobody starts it by name
+        self.signature: Final = signature_of(function, skip_first=True)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *_: P.args, **__: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Refuse: a workflow is started by an engine, or as a child by a context."""
+        raise InvalidWorkflowError(
+            self.name, f"start it with engine.start({self.name}, ...), or ctx.child({self.name}, ...) in a workflow"
+        )
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """Return this workflow together with what it is to be called with, after its context.
+
+            run = await engine.start(fulfil.bind(order, priority=3), id="order-7")
+
+        It goes wherever a workflow is started with options: so type checkers see the arguments and the options, and a
+        parameter may have the name of an option.
+
+        Raises:
+            WrongArgumentsError: It cannot be called with these.
+            EncodeError: An argument cannot be stored.
+        """
+        return Bound(self, self.signature.pack(args, kwargs))
+
+    def is_same(self, other: Workflow[..., Any]) -> bool:
+        """Return True if another object stands for the same function: a module may be loaded twice."""
+        if self is other or self.function is other.function:
+            return True
+        ours, theirs = inspect.unwrap(self.function), inspect.unwrap(other.function)
+        closures = [getattr(each, "__closure__", None) for each in (ours, theirs)]
+        return place_of(ours) == place_of(theirs) and not any(closures)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}{self.version and ' '}{self.version}>"
+
+
+@final
+class Bound(Generic[R_co]):
+    """A workflow and what it is to be called with. :meth:`Workflow.bind` makes it.
+
+    Attributes:
+        workflow: The workflow.
+        packed: Its arguments, as they are stored.
+    """
+
+    __slots__ = ("packed", "workflow")
+
+    def __init__(self, workflow: Workflow[..., R_co], packed: bytes) -> None:
+        self.workflow: Final = workflow
+        self.packed: Final = packed
+
+    def __repr__(self) -> str:
+        return f"<{self.workflow.name} with its arguments>"
+
+
+def unbound(given: object) -> object:
+    """Return the workflow of bound arguments, and anything else as it is."""
+    return given.workflow if isinstance(given, Bound) else given  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType] -- of anything
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """Return where a function is defined, for people: its name, and its file and line."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    name = f"{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+@overload
+def workflow(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    version: str = "",
+    concurrency: Limit | int | Iterable[Limit] = (),
+    timeout: Duration | None = None,
+    replay: Literal["warn", "strict"] = "warn",
+    raises: Iterable[type[Exception]] = (),
+) -> Callable[[Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "",
+    concurrency: Limit | int | Iterable[Limit] = (),
+    timeout: Duration | None = None,
+    replay: Literal["warn", "strict"] = "warn",
+    raises: Iterable[type[Exception]] = (),
+) -> Any:
+    """Declare a durable workflow.
+
+    Args:
+        function: An ``async def`` whose first parameter is the :class:`Context`.
+        name: What its runs are filed under; by default the function's name.
+        version: Which code its runs need. Workers take only runs of versions that they have.
+        concurrency: How many runs may be unfinished at a time, see :class:`Limit`.
+        timeout: After how long a run is stopped, counted from its start.
+        replay: What happens when a recorded step is asked for with other arguments: ``"warn"`` or ``"strict"``.
+        raises: Exceptions that come back as themselves: as the ``__cause__`` of the
+            :class:`~standfast.errors.RunFailedError` that ``run.result()`` and ``ctx.child`` raise, and from its
+            updates. Each class by itself, without subclasses; others are described. Those of Python and of Standfast
+            always do.
+    """
+
+    def declare(function: Callable[..., Any]) -> Workflow[Any, Any]:
+        return Workflow(
+            function,
+            name=name or function.__name__,
+            version=version,
+            limits=_limits(concurrency),
+            timeout=None if timeout is None else seconds(timeout, what="timeout", minimum=0.001),
+            replay=replay,
+            raises=_checked_raises(raises),
+        )
+
+    return declare if function is None else declare(function)
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: Duration | None = None,
+    semantics: Semantics = "at_least_once",
+    reconcile: Callable[..., Awaitable[Any] | Any] | None = None,
+    raises: Iterable[type[Exception]] = (),
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: Duration | None = None,
+    semantics: Semantics = "at_least_once",
+    reconcile: Callable[..., Awaitable[Any] | Any] | None = None,
+    raises: Iterable[type[Exception]] = (),
+) -> Any:
+    """Declare how a function is run as a step. A function that needs nothing of this can be used as it is.
+
+    Args:
+        function: ``async def``, or a plain function, which is run in a thread.
+        name: Its step id; by default the function's name.
+        retry: When to try again after it raised: a :class:`Retry`, or a number of attempts.
+        timeout: After how long an attempt is cancelled.
+        semantics: ``"at_least_once"``: run again if its worker died before it was recorded. ``"at_most_once"``: an
+            interrupted one is not run again but raises :class:`~standfast.errors.StepInterruptedError`.
+        reconcile: For interrupted at-most-once steps: called with the arguments of the step, it returns
+            :class:`Happened` with the result, or :data:`DID_NOT_HAPPEN`, and then the step is run.
+        raises: Exceptions that reach the workflow as themselves. Each class by itself, without subclasses; others are
+            described. Those of Python and of Standfast always do. What the workflow lets pass is described where its
+            result is asked for, unless it declares it too.
+    """
+    if semantics not in ("at_least_once", "at_most_once"):
+        raise InvalidWorkflowError("semantics", f"{semantics!r} is neither 'at_least_once' nor 'at_most_once'")
+    if reconcile is not None and semantics != "at_most_once":
+        raise InvalidWorkflowError("reconcile", "it belongs to semantics='at_most_once'; others are simply run again")
+    options = StepOptions(
+        retry=_checked_retry(Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE),
+        timeout=None if timeout is None else seconds(timeout, what="timeout", minimum=0.001),
+        semantics=semantics,
+        reconcile=reconcile,
+        raises=_checked_raises(raises),
+    )
+
+    def declare(function: Callable[..., Any]) -> Step[Any, Any]:
+        return Step(function, name or _name_of(function), options)
+
+    return declare if function is None else declare(function)
+
+
+def _checked_retry(retry: Retry) -> Retry:
+    """Refuse what would only be found out when the step has raised."""
+    if not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidWorkflowError("retry", f"{retry!r:.100} is neither a Retry nor a number of attempts")
+    if type(retry.attempts) is not int or retry.attempts < 1:
+        raise InvalidWorkflowError("retry", f"{retry.attempts!r} attempts; it must be a whole number, at least 1")
+    if type(retry.factor) not in (int, float) or not 0 <= retry.factor < float("inf"):
+        raise InvalidWorkflowError("retry", f"factor is {retry.factor!r:.100}; it must be a number, at least 0")
+    on: Any = retry.on
+    kinds = cast("tuple[object, ...]", on) if isinstance(on, tuple) else (on,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise InvalidWorkflowError("retry", f"on is {retry.on!r:.100}; it must be a tuple of exception classes")
+    return retry
+
+
+def _checked_raises(raises: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
+    if isinstance(raises, type):
+        raise InvalidWorkflowError("raises", f"give a list of exception classes: raises=[{raises.__name__}]")
+    kinds = tuple(raises)
+    KnownErrors(kinds)  # which refuses what could not be restored
+    return kinds
+
+
+def as_step(function: Callable[..., Any] | Step[..., Any]) -> Step[..., Any]:
+    """Return what was given as a step: a declared one, or any function."""
+    if isinstance(function, Step):
+        return cast("Step[..., Any]", function)
+    try:
+        return _plain_step(function)
+    except TypeError:  # not hashable
+        return Step(function, _name_of(function), StepOptions())
+
+
+@functools.lru_cache(maxsize=1_000)
+def _plain_step(function: Callable[..., Any]) -> Step[..., Any]:
+    return Step(function, _name_of(function), StepOptions())
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return "step" if name == "<lambda>" else name
+
+
+def _limits(given: Limit | int | Iterable[Limit]) -> tuple[Limit, ...]:
+    if isinstance(given, int):
+        return (Limit(given),)
+    limits = (given,) if isinstance(given, Limit) else tuple(given)
+    if not all(isinstance(limit, Limit) for limit in limits):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidWorkflowError("concurrency", f"{given!r:.60} is no limit; give sf.Limit(...) or a whole number")
+    if len({limit.key is None for limit in limits}) < len(limits):
+        raise InvalidWorkflowError("concurrency", "give at most one limit with a key and one without")
+    # The line of a key comes first: whoever waits there does not take a place of the whole type.
+    return tuple(sorted(limits, key=lambda limit: limit.key is None))
+
+
+def checked_name(what: str, name: str) -> str:
+    """Return the name of a workflow, a version or a step; refuse what cannot be one."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        allowed = f"1 to {LONGEST_NAME} letters, digits, or any of _ . : @ - and spaces"
+        raise InvalidWorkflowError(f"{what} {name!r:.120}", f"a name must be {allowed}")
+    return name

@@ -1,0 +1,508 @@
+"""Putting things into inboxes: those that meet in one process are written together, in the order of the calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, final
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from standfast.clock import later
+from standfast.codec import Codec
+from standfast.errors import RunNotFoundError, StandfastError, StoreBusyError, WorkflowTerminalError
+from standfast.keys import RecordKey
+from standfast.stores.protocol import Check, Conflict, Delete, Put
+from standfast.workflows.control import RunCancelled, Unload, next_id
+from standfast.workflows.failures import Failure, describe, log_failure
+from standfast.workflows.records import COUNTERS, ITEMS, LIVES, READY, Counter, Item, Life, Mark, RunKeys
+from standfast.workflows.values import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from standfast.clock import Instant
+    from standfast.stores.protocol import Change, Record
+    from standfast.workflows.activation import Activation
+    from standfast.workflows.journal import Claim
+    from standfast.workflows.replay import Wait
+    from standfast.workflows.runtime import Host
+
+
+# --- A loaded run's inbox: signals that wait to be taken, and updates that wait to be answered ---------------------
+
+PAGE: Final = 200
+MOST_UNWRITTEN: Final = 40
+"""How many changes a run collects before they are written though nothing needs them to be."""
+
+ANSWER_KEPT: Final = 3_600.0
+"""For how many seconds the answer to an update is kept whose sender gave it no id, so that nobody asks again."""
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What a run answered to an update."""
+
+    how: Literal["accepted", "refused", "failed"]
+    value: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    problem: str = ""
+
+
+_log: Final = logging.getLogger("standfast.workflows")
+ANSWERS: Final[Codec[Answer]] = Codec(Answer, what="the answer to an update")
+
+
+class Handler(Struct, frozen=True):
+    """What answers updates of one name."""
+
+    answer: Callable[..., Any]
+    validate: Callable[..., Any] | None
+
+
+class Letter(Struct, frozen=True):
+    """An item of the inbox that is in memory.
+
+    Attributes:
+        place: The inbox, as runs of a chain hand theirs on, and the number in it; the smallest is the oldest.
+        key: Where it lies.
+        version: What its record is guarded with.
+        item: What it says.
+    """
+
+    place: tuple[int, int]
+    key: RecordKey
+    version: int
+    item: Item
+
+
+@final
+class Mail:
+    """The inbox of one activation."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation: Final = activation
+        self._letters: list[Letter] = []
+        self._next: Final[dict[int, int]] = {}
+        self._fetched = False
+        self.handlers: Final[dict[str, Handler]] = {}
+        self.queries: Final[dict[str, Callable[..., Any]]] = {}
+
+    async def fetch(self) -> None:
+        """Read what has come since; the first time, also what runs that went on as this one have left."""
+        activation = self._activation
+        inherited = activation.header.mail_from
+        if not self._fetched:
+            for age, run_id in enumerate(inherited):
+                await self._fetch(age, RunKeys(activation.host.space, run_id))
+        await self._fetch(len(inherited), activation.keys)
+        self._fetched = True
+
+    async def _fetch(self, age: int, keys: RunKeys) -> None:
+        start, end = keys.item(self._next.get(age, 0)), keys.inbox()[1]
+        while True:
+            page = await self._activation.host.space.scan(start, end, limit=PAGE)
+            for key, record in page.records.items():
+                number = int(key.parts[-1])
+                if number >= self._next.get(age, 0):
+                    self._letters.append(Letter((age, number), key, record.version, ITEMS.decode(record.value)))
+                    self._next[age] = number + 1
+            if page.more is None:
+                return
+            start = page.more
+
+    def left_in(self) -> tuple[str, ...]:
+        """Return the runs in whose inboxes something may be left for the run as which this one goes on."""
+        inherited = self._activation.header.mail_from
+        ages = {letter.place[0] for letter in self._letters} if self._fetched else range(len(inherited))
+        return (*(run_id for age, run_id in enumerate(inherited) if age in ages), self._activation.keys.id)
+
+    async def write_if_much(self) -> None:
+        """Write down what was taken and answered when there is nearly as much of it as a commit takes."""
+        journal = self._activation.journal
+        if journal is not None and journal.is_heavy(self._activation.host.space.at_most(100) * MOST_UNWRITTEN // 100):
+            await self._activation.flush()
+
+    # --- signals -------------------------------------------------------------------------------------------------
+
+    async def find(self, name: str) -> Letter | None:
+        """Return the oldest signal of a name that nobody has taken."""
+        if not self._fetched:
+            await self.fetch()
+        return self._first(name)
+
+    def _first(self, name: str) -> Letter | None:
+        return next((each for each in self._letters if each.item.kind == "signal" and each.item.name == name), None)
+
+    async def look_for(self, name: str, wait: Wait) -> None:
+        """End a wait if its signal is there. It is taken out here, so that two who wait do not get the same."""
+        letter = self._first(name)
+        if letter is not None and not wait.future.done():
+            self._letters.remove(letter)
+            wait.settle(letter)
+
+    def take(self, letter: Letter) -> Delete:
+        """Take a letter out; return the change that does so in the store."""
+        if letter in self._letters:
+            self._letters.remove(letter)
+        return Delete(letter.key, letter.version)
+
+    def give_back(self, letter: Letter) -> None:
+        """Put a letter back that was found for somebody who no longer wants it."""
+        self._letters.append(letter)
+        self._letters.sort(key=lambda each: each.place)
+
+    # --- updates -------------------------------------------------------------------------------------------------
+
+    def replay_update(self, mark: Mark) -> None:
+        """Do again what an update did to the run's variables."""
+        handler = self.handlers.get(mark.id.removeprefix("@"))
+        if handler is None:
+            self._activation.differ(f"update {mark.id!r}", "no handler for it")
+            return
+        with contextlib.suppress(Exception):  # the caller was told when it happened
+            handler.answer(*PLAIN.unpack(mark.value or b"[]"))
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether updates have come that nobody has answered."""
+        return any(each.item.kind == "update" for each in self._letters)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the run's code goes on: nothing that comes after it has returned can change its result."""
+        return bool(self._activation.branches) and not self._activation.is_unloading
+
+    async def answer_updates(self) -> None:
+        """Answer the updates that have come, as far as there are handlers for them."""
+        for letter in [each for each in self._letters if each.item.kind == "update"]:
+            handler = self.handlers.get(letter.item.name)
+            if handler is not None and self._is_open:
+                self._answer(letter, handler)
+                await self.write_if_much()
+        journal = self._activation.journal
+        if journal is not None and journal.is_dirty:
+            await self._activation.flush()
+
+    def _answer(self, letter: Letter, handler: Handler) -> None:
+        activation, item = self._activation, letter.item
+        answer, accepted = _called(handler, PLAIN.unpack(item.value or b"[]"), activation)
+        if answer.failure is not None:
+            run, name = activation.keys.id, item.name
+            log_failure(_log, f"the update {name!r} of the run {run!r}", answer.failure, run=run, update=name)
+        now = activation.host.now()
+        until = None if item.is_named else later(now, ANSWER_KEPT)
+        put = Put(activation.keys.answer(item.id), ANSWERS.encode(answer), expires_at=until)
+        changes = (self.take(letter), put)
+        if accepted:
+            activation.note(Mark("update", f"@{item.name}", now, item.value), *changes)
+            activation.check_predicates()
+        else:
+            activation.put_alongside(*changes)
+
+
+def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer, bool]:  # noqa: ANN401 -- a list of JSON values
+    if handler.validate is not None:
+        try:
+            handler.validate(*args)
+        except Exception as problem:  # noqa: BLE001 -- whatever it raises says no
+            return Answer("refused", problem=str(problem) or type(problem).__name__), False
+    try:
+        return Answer("accepted", Raw(PLAIN.pack(handler.answer(*args)))), True
+    except Exception as problem:  # noqa: BLE001 -- it is the caller's answer
+        known = activation.host.known_with(activation.workflow.raises)
+        return Answer("failed", failure=describe(problem, known)), True
+
+
+# --- news for a run in memory: what has come into its inbox, and whether what it waits for has happened ------------
+
+
+@final
+class News:
+    """Looks for news whenever somebody says that there is some, one look at a time.
+
+    Attributes:
+        is_waiting: There is news that nobody has looked at.
+        looks: How often somebody has looked: those who waited by then were told, and no others.
+    """
+
+    __slots__ = ("_activation", "_looking", "is_waiting", "looks")
+
+    def __init__(self, activation: Activation) -> None:
+        self._activation: Final = activation
+        self._looking: asyncio.Task[None] | None = None
+        self.is_waiting = False
+        self.looks = 0
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether somebody is looking at the moment."""
+        return self._looking is not None
+
+    def poke(self) -> None:
+        """Say that there is news."""
+        activation = self._activation
+        self.is_waiting = True
+        if self._looking is None and not activation.is_unloading and activation.claim is not None:
+            task = asyncio.get_running_loop().create_task(self._look())
+            self._looking = None if task.done() else task  # an eager task may be over by now
+
+    async def stop(self) -> None:
+        """Wait until nobody is looking."""
+        while self._looking is not None:
+            await asyncio.wait({self._looking})
+
+    async def _look(self) -> None:
+        try:
+            while self.is_waiting and not self._activation.is_unloading:
+                self.is_waiting = False
+                await self._look_once()
+        except Unload:
+            return
+        except StandfastError:
+            self.is_waiting = True  # the next round of the worker looks again
+        finally:
+            self._looking = None
+            self._activation.note_idleness()
+
+    async def _look_once(self) -> None:
+        activation = self._activation
+        space, keys = activation.host.space, activation.keys
+        seen = await space.read(keys.ready, keys.life)
+        activation.host.saw(seen.at)
+        await activation.mail.fetch()
+        if (record := seen.get(keys.life)) is not None and (reason := LIVES.decode(record.value).cancel) is not None:
+            activation.cancel(RunCancelled(reason))
+        for wait in activation.waits:
+            if wait.look is not None and not wait.future.done():
+                await wait.look(wait)
+        self.looks += 1
+        if activation.replay.is_over:
+            await activation.mail.answer_updates()
+        if (version := seen.version(keys.ready)) and activation.claim is not None:
+            await self._heard(version, activation.claim)
+
+    async def _heard(self, version: int, claim: Claim) -> None:
+        """Take the flag away, if it was for this worker: if another one is to take the run up, it is for that one."""
+        activation = self._activation
+        ready = activation.keys.ready
+        answer = await activation.host.space.commit(Check(claim.key, claim.fence), Delete(ready, version))
+        if isinstance(answer, Conflict):
+            if claim.key in answer.current:
+                activation.depose()
+            if answer.current.get(ready) is not None:
+                self.is_waiting = True
+
+
+# --- putting things into inboxes: those that meet in one process are written together, in the order of the calls ---
+
+TRIES: Final = 1_000
+MOST_TOGETHER: Final = 40
+"""How many items one commit takes at most: each may bring a marker along, and three records come with them."""
+
+MOST_BYTES: Final = 1_000_000
+"""How many bytes one commit takes, unless a single item has more."""
+
+PATIENCE: Final = 0.001
+"""Seconds that are waited after the second refusal of a commit; ten times as long from the tenth on."""
+
+
+class Sending(Struct, frozen=True):
+    """Something to put into a run's inbox. An empty id: it has none, and is not known again."""
+
+    kind: Literal["signal", "update"]
+    name: str
+    packed: bytes
+    id: str = ""
+    is_named: bool = False
+
+    def marker(self, keys: RunKeys) -> RecordKey | None:
+        """Return the key that tells whether it was sent before; None if it is not known again."""
+        if not self.is_named:
+            return None
+        return keys.signal_seen(self.name, self.id) if self.kind == "signal" else keys.update_seen(self.id)
+
+    def changes(self, keys: RunKeys, number: int, at: Instant) -> tuple[Change, ...]:
+        """Return the changes that put it into the inbox under a number."""
+        item = Item(self.kind, self.name, at, self.id, Raw(self.packed), self.is_named)
+        put = Put(keys.item(number), ITEMS.encode_own(item))
+        marker = self.marker(keys)
+        return (put,) if marker is None else (put, Put(marker, READY))
+
+
+class Sent(Struct, frozen=True):
+    """That something lies in a run's inbox.
+
+    Attributes:
+        run_id: Whose: a run that has gone on as a new one hands it over to that.
+        is_new: False if it lay there before: its id was seen already.
+    """
+
+    run_id: str
+    is_new: bool
+
+
+def first_of(keys: RunKeys, sending: Sending, at: Instant) -> tuple[Change, ...]:
+    """Return the changes that put something into the inbox of a run that is about to be created by the same commit."""
+    return (*sending.changes(keys, 0, at), Put(keys.counter, COUNTERS.encode_own(Counter(1))))
+
+
+class _Waiting(Struct, frozen=True, eq=False):
+    sending: Sending
+    answer: asyncio.Future[Sent]
+
+
+@final
+class Posts:
+    """What this process is about to put into inboxes."""
+
+    def __init__(self, host: Host) -> None:
+        self._host: Final = host
+        self._queues: Final[dict[str, list[_Waiting]]] = {}
+
+    async def send(self, run_id: str, sending: Sending) -> Sent:
+        """Put something into a run's inbox, once for each id, and make the run look."""
+        waiting = _Waiting(sending, asyncio.get_running_loop().create_future())
+        queue = self._queues.get(run_id)
+        if queue is not None:
+            queue.append(waiting)
+        else:
+            self._queues[run_id] = [waiting]
+            asyncio.get_running_loop().create_task(self._serve(run_id)).add_done_callback(_look)
+        return await waiting.answer
+
+    async def _serve(self, run_id: str) -> None:
+        queue = self._queues[run_id]
+        try:
+            most = min(MOST_TOGETHER, (self._host.space.at_most(100) - 3) // 2)
+            while some := _cut(queue, most):
+                await self._settle(run_id, some)
+        finally:
+            del self._queues[run_id]
+            for left in queue:  # this was cancelled: they are not sent
+                left.answer.cancel()
+
+    async def _settle(self, run_id: str, some: list[_Waiting]) -> None:
+        try:
+            answers = await _put(self._host, run_id, [each.sending for each in some])
+        except Exception as problem:  # noqa: BLE001 -- it is the answer of each of them
+            answers = [problem] * len(some)
+        except BaseException:
+            for each in some:
+                each.answer.cancel()
+            raise
+        for each, answer in zip(some, answers, strict=True):
+            _tell(each.answer, answer)
+
+
+def _cut(queue: list[_Waiting], most: int) -> list[_Waiting]:
+    """Take the next ones out, without those who have gone meanwhile."""
+    some: list[_Waiting] = []
+    size = 0
+    while queue and len(some) < most:
+        size += len(queue[0].sending.packed)
+        if some and size > MOST_BYTES:
+            break
+        if not (first := queue.pop(0)).answer.done():
+            some.append(first)
+    return some
+
+
+def _tell(future: asyncio.Future[Sent], answer: Sent | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(answer, Sent):
+        future.set_result(answer)
+    else:
+        future.set_exception(copy.copy(answer))  # raised at each of them by itself
+
+
+def _look(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _put(host: Host, run_id: str, some: Sequence[Sending]) -> list[Sent | Exception]:
+    """Put things into one inbox, in one commit."""
+    keys = RunKeys(host.space, run_id)
+    markers = {marker for each in some if (marker := each.marker(keys)) is not None}
+    watched = (keys.life, keys.counter, keys.ready, *markers)
+    seen = await host.space.read(*watched)
+    records: dict[RecordKey, Record | None] = {key: seen.get(key) for key in watched}
+    at = seen.at
+    for tried in range(TRIES):
+        fresh = _fresh(keys, some, records)
+        if not fresh:
+            return [Sent(run_id, is_new=False)] * len(some)
+        life = _life(keys, records)
+        if life.continues:
+            return await _hand_over(host, next_id(run_id), some, fresh)
+        if life.has_ended:
+            return _answers(run_id, some, fresh, WorkflowTerminalError(run_id, life.status))
+        answer = await host.space.commit(*_changes(keys, fresh, records, at))
+        if not isinstance(answer, Conflict):
+            return _answers(run_id, some, fresh, Sent(run_id, is_new=True))
+        records.update({key: record for key, record in answer.current.items() if key in records})
+        at = answer.at
+        if tried:
+            await asyncio.sleep(PATIENCE * min(tried, 10))
+    raise StoreBusyError(f"the run {run_id}", f"its inbox changed {TRIES} times while something was put into it")
+
+
+def _answers(
+    run_id: str, some: Sequence[Sending], fresh: Sequence[Sending], answer: Sent | Exception
+) -> list[Sent | Exception]:
+    """Return the answers to all: those that were sent before are told so, whatever has become of the run."""
+    news = {id(each) for each in fresh}
+    return [answer if id(each) in news else Sent(run_id, is_new=False) for each in some]
+
+
+def _fresh(keys: RunKeys, some: Sequence[Sending], records: dict[RecordKey, Record | None]) -> list[Sending]:
+    """Return those that were not sent before, each id once."""
+    fresh: list[Sending] = []
+    known: set[RecordKey] = set()
+    for each in some:
+        marker = each.marker(keys)
+        if marker is None:
+            fresh.append(each)
+        elif records[marker] is None and marker not in known:
+            known.add(marker)
+            fresh.append(each)
+    return fresh
+
+
+def _life(keys: RunKeys, records: dict[RecordKey, Record | None]) -> Life:
+    record = records[keys.life]
+    if record is None:
+        raise RunNotFoundError(keys.id)
+    return LIVES.decode(record.value)
+
+
+def _changes(
+    keys: RunKeys, fresh: Sequence[Sending], records: dict[RecordKey, Record | None], at: Instant
+) -> list[Change]:
+    counter = records[keys.counter]
+    number = 0 if counter is None else COUNTERS.decode(counter.value).next
+    changes: list[Change] = [
+        Check(keys.life, _version(records[keys.life])),
+        Put(keys.counter, COUNTERS.encode_own(Counter(number + len(fresh))), _version(counter)),
+        Put(keys.ready, READY, _version(records[keys.ready])),
+    ]
+    for each in fresh:
+        changes += each.changes(keys, number, at)
+        number += 1
+    return changes
+
+
+def _version(record: Record | None) -> int:
+    return 0 if record is None else record.version
+
+
+async def _hand_over(
+    host: Host, run_id: str, some: Sequence[Sending], fresh: Sequence[Sending]
+) -> list[Sent | Exception]:
+    """Send to the run as which this one went on what it has not seen itself."""
+    sent = dict(zip(map(id, fresh), await _put(host, run_id, fresh), strict=True))
+    return [sent.get(id(each), Sent(run_id, is_new=False)) for each in some]

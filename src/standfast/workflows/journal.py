@@ -1,0 +1,310 @@
+"""A loaded run's history as it grows: marks that are noted, and then written together.
+
+They are written before the next effect begins, before the run is unloaded, and in the commit that ends it; so a step
+costs one commit, and reading the time none. Every write is guarded by the owner's grant: whoever was taken for dead,
+and is not, writes nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar, cast, final
+
+from msgspec import Raw, Struct
+
+from standfast.clock import Instant, later
+from standfast.errors import OutcomeUnknownError, StoreBusyError, StoreUnavailableError
+from standfast.keys import RecordKey
+from standfast.locks.line import Entry
+from standfast.stores.group_commit import verdict_of
+from standfast.stores.protocol import Change, Check, Commit, Conflict, Put
+from standfast.workflows.records import CHUNKS, Mark, packed_chunk
+from standfast.workflows.replay import chunks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from standfast.workflows.activation import Activation
+    from standfast.workflows.records import RunKeys
+    from standfast.workflows.runtime import Host
+
+
+# --- writing although the store fails for a while, so that what steps did is not lost and done again ---------------
+
+T = TypeVar("T")
+
+AGAIN_AFTER: Final = 0.05
+"""Seconds between two tries."""
+
+
+async def insist(activation: Activation, write: Callable[[], Awaitable[T]]) -> T:
+    """Write for a run; try again if the store fails, for as long as this process is taken for alive.
+
+    ``write`` must be refused if it was written before, as everything is that adds to a history.
+    """
+    host, claim = activation.host, activation.claim
+    gives_up_at = later(host.clock.elapsed(), host.space.lease)
+    while True:
+        try:
+            return await write()
+        except (OutcomeUnknownError, StoreBusyError, StoreUnavailableError):
+            may_go_on = claim is not None and host.may_act(claim.presence) and host.clock.elapsed() < gives_up_at
+            if activation.is_unloading or not may_go_on:
+                raise
+        await asyncio.sleep(AGAIN_AFTER)
+
+
+# --- A loaded run's history as it grows: marks that are noted, and then written together ---------------------------
+
+
+class Claim(Struct, frozen=True):
+    """The right to drive a run: where the owner's grant lies, and its version, the fence.
+
+    ``is_first``: it was made together with the run, so there can be no news for the run that is older than it.
+    """
+
+    key: RecordKey
+    fence: int
+    presence: str
+    life_version: int
+    is_first: bool = False
+
+
+class Held(Struct, frozen=True):
+    """The grant of a lock that the run holds.
+
+    Attributes:
+        fence: Its version.
+        name: The key of the lock, for people.
+        path: The branch whose block it is: it, and those that it starts, are told when the lock is lost.
+        line: The address of its line.
+        ends_at: When it is over at the latest.
+        entry: What stands in the line.
+    """
+
+    fence: int
+    name: str
+    path: str
+    line: tuple[str, ...]
+    ends_at: Instant | None
+    entry: Entry
+
+
+class Taken(Struct, frozen=True):
+    """What was taken out of a journal to be written: marks from a position of the history on, and other changes."""
+
+    position: int
+    marks: list[Mark]
+    alongside: dict[RecordKey, Change]
+
+
+@final
+class Journal:
+    """What a run has done that is not written yet, and the guards with which it is.
+
+    Attributes:
+        holds: The grants of locks that the run holds. A commit is refused if one of them is gone.
+    """
+
+    def __init__(self, host: Host, keys: RunKeys, claim: Claim, written: int) -> None:
+        self._host, self._keys, self._claim = host, keys, claim
+        self._written = written
+        self._pending: list[Mark] = []
+        self._alongside: dict[RecordKey, Change] = {}
+        self._is_flushing = False
+        self._flushed: asyncio.Future[None] | None = None
+        self._own: Final = Check(claim.key, claim.fence)
+        self._progress: bytes | None = None
+        self._progress_version: int | None = None
+        self.holds: Final[dict[RecordKey, Held]] = {}
+
+    @property
+    def position(self) -> int:
+        """How many marks the history has, those that are not written included."""
+        return self._written + len(self._pending)
+
+    @property
+    def written(self) -> int:
+        """How many marks of the history are known to be written."""
+        return self._written
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self._pending or self._alongside or self._progress is not None)
+
+    def is_heavy(self, most: int) -> bool:
+        """Tell whether there is too much to write to take it along in a commit that does more."""
+        return len(self._alongside) > most or _size(self._pending) >= CHUNKS.max_bytes // 4
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether something is being written."""
+        return self._is_flushing
+
+    def note(self, mark: Mark, *alongside: Change) -> None:
+        """Add a mark, and changes that belong into the commit that writes it."""
+        self._pending.append(mark)
+        for change in alongside:
+            self._alongside[change.key] = change
+
+    def add(self, *changes: Change) -> None:
+        """Add changes to the next commit."""
+        for change in changes:
+            self._alongside[change.key] = change
+
+    async def flush(self) -> Conflict | None:
+        """Write everything that was noted so far; return what was in the way. If there is none, look at the holds."""
+        if not self._is_flushing and not self.is_dirty:
+            return await self._look_at_holds() if self.holds else None
+        if not self._is_flushing and not self.holds and not self._alongside and self._progress is None:
+            return await self._flush_marks()
+        taken = await self.begin()
+        answer: Commit | Conflict | None = None
+        try:
+            if not taken.marks and not taken.alongside:
+                return await self._look_at_holds(is_alone=True)
+            changes = (*self.guards(), *self._chunks(taken.marks), *taken.alongside.values())
+            before = self.ends_at()
+            answer = await (
+                self._host.space.commit(*changes)
+                if before is None
+                else self._host.space.commit(*changes, before=before)
+            )
+            self._host.saw(answer.at)
+            return answer if isinstance(answer, Conflict) else None
+        except asyncio.CancelledError as cancelled:
+            verdict = verdict_of(cancelled)
+            answer = verdict if isinstance(verdict, Commit) else None
+            raise
+        finally:
+            self.end(taken, 0 if isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
+
+    async def _flush_marks(self) -> Conflict | None:
+        """Write marks and nothing else: what almost every step comes to."""
+        marks, self._pending = self._pending, []
+        self._is_flushing, is_written = True, False
+        try:
+            # Not through the space: these are keys of its own making.
+            answer = await self._host.space.store.commit(self._own, *self._chunks(marks))
+            self._host.saw(answer.at)
+            is_written = type(answer) is Commit
+            return None if is_written else cast("Conflict", answer)
+        except asyncio.CancelledError as cancelled:
+            is_written = isinstance(verdict_of(cancelled), Commit)
+            raise
+        finally:
+            if is_written:
+                self._written += len(marks)
+            else:
+                self._pending = marks + self._pending
+            self._stop_flushing()
+
+    async def begin(self) -> Taken:
+        """Take everything out that is to be written. Until :meth:`end` is called nobody else writes."""
+        await self.settled()
+        self._is_flushing = True
+        if self._progress is not None:
+            try:
+                await self.prepare()
+            except BaseException:
+                self._stop_flushing()
+                raise
+        taken = Taken(self._written, self._pending, self._with_progress())
+        self._pending, self._alongside = [], {}
+        return taken
+
+    def end(self, taken: Taken, added: int | None, versions: Mapping[RecordKey, int]) -> None:
+        """Say what became of what was taken: written, together with so many marks more; None: it was not."""
+        if added is None:
+            self._pending, self._alongside = taken.marks + self._pending, taken.alongside | self._alongside
+        else:
+            self._written += len(taken.marks) + added
+            if self._keys.progress in taken.alongside:
+                self._progress_version = versions.get(self._keys.progress)
+        self._stop_flushing()
+
+    def _stop_flushing(self) -> None:
+        self._is_flushing = False
+        done, self._flushed = self._flushed, None
+        if done is not None:
+            done.set_result(None)
+
+    async def _look_at_holds(self, *, is_alone: bool = False) -> Conflict | None:
+        """Return what is no longer as it should be among the grants that the run relies on.
+
+        Other branches take and leave locks meanwhile, unless the caller is the only one who writes.
+        """
+        while looked_at := dict(self.holds):
+            seen = await self._host.space.read(*looked_at)
+            self._host.saw(seen.at)
+            gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
+            if is_alone or not gone or not self._may_be_left(looked_at, gone):
+                ends_at = self.ends_at()
+                return Conflict(seen.at, gone) if gone or (ends_at is not None and ends_at <= seen.at) else None
+            await self.settled()
+        return None
+
+    def _may_be_left(self, looked_at: Mapping[RecordKey, Held], gone: Iterable[RecordKey]) -> bool:
+        """Return True if a branch has left what is gone since it was looked at, or may be just leaving it."""
+        return self._is_flushing or any(self.holds.get(key) is not looked_at[key] for key in gone)
+
+    def ends_at(self) -> Instant | None:
+        """Return when the first of the holds is over: a commit must come before."""
+        return min((held.ends_at for held in self.holds.values() if held.ends_at is not None), default=None)
+
+    # --- progress ------------------------------------------------------------------------------------------------
+
+    def set_progress(self, packed: bytes) -> None:
+        """Write this about the run's progress with the next commit; of several, the last."""
+        self._alongside.pop(self._keys.progress, None)
+        self._progress = packed
+
+    async def prepare(self) -> None:
+        """Find out what is needed to write what was noted."""
+        if self._progress is not None and self._progress_version is None:
+            seen = await self._host.space.read(self._keys.progress)
+            self._progress_version = seen.version(self._keys.progress)
+
+    def _with_progress(self) -> dict[RecordKey, Change]:
+        key, packed = self._keys.progress, self._progress
+        if packed is None or self._progress_version is None:
+            return self._alongside
+        self._progress = None
+        self._alongside[key] = Put(key, packed, self._progress_version)
+        return self._alongside
+
+    # --- commits -------------------------------------------------------------------------------------------------
+
+    def guards(self) -> tuple[Change, ...]:
+        """Return the guards of every commit: the owner's grant, and the grants of locks that the run holds."""
+        if not self.holds:
+            return (self._own,)
+        return (self._own, *(Check(key, held.fence) for key, held in self.holds.items()))
+
+    async def settled(self) -> None:
+        """Wait until nothing is being written."""
+        while self._is_flushing:
+            if self._flushed is None:
+                self._flushed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._flushed)
+
+    def rest(self) -> tuple[Change, ...]:
+        """Take out everything that is not written yet, for a commit that does more than that and is the last one."""
+        changes = (*self._chunks(self._pending), *self._with_progress().values())
+        self._written += len(self._pending)
+        self._pending, self._alongside = [], {}
+        return changes
+
+    def _chunks(self, marks: list[Mark]) -> tuple[Change, ...]:
+        if not marks:
+            return ()
+        if len(marks) == 1:
+            return (Put(self._keys.chunk(self._written), packed_chunk(marks)),)
+        return tuple(
+            Put(self._keys.chunk(self._written + position), packed_chunk(some)) for position, some in chunks_of(marks)
+        )
+
+
+def _size(marks: list[Mark]) -> int:
+    return sum(len(mark.value) for mark in marks if isinstance(mark.value, Raw))

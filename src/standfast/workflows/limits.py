@@ -1,0 +1,245 @@
+"""Runs that wait for their turn in a line: what is written of them, and when they have waited enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, structs
+
+from standfast.clock import Instant, later
+from standfast.errors import InvalidWorkflowError, LimitKeyError, LimitKeyTypeError, RunNotFoundError
+from standfast.locks.line import MOST_HOLDERS, Entry, OfRun, Rules, Waiting
+from standfast.locks.line_records import LineKeys, Resize, Site
+from standfast.locks.run_entries import RunEntries
+from standfast.workflows.catalog import RemoteWorkflow
+from standfast.workflows.control import next_id
+from standfast.workflows.messages import cancel, life_in
+from standfast.workflows.records import HEADERS, LIVES, RunKeys, Standing, Status
+
+if TYPE_CHECKING:
+    from standfast.workflows.admission import InLine
+    from standfast.workflows.definition import Limit, Workflow
+    from standfast.workflows.records import Header, Life
+    from standfast.workflows.runtime import Host
+    from standfast.workflows.start import Startable
+
+
+# --- in which lines a run has to stand -----------------------------------------------------------------------------
+
+LIMIT: Final = "limit"
+"""The kind of such a line, and the first part of its address: those of locks begin with a number."""
+
+
+def address_of_limit(workflow: str, partition: str | None) -> tuple[str, ...]:
+    """Return where the line of a limit lies: of one partition, or of the whole workflow."""
+    return (LIMIT, workflow, "type") if partition is None else (LIMIT, workflow, "key", partition)
+
+
+def standings_of(workflow: Startable, packed: bytes) -> tuple[Standing, ...]:
+    """Return the lines that a run with this input has to stand in; those of a key come first.
+
+    Raises:
+        LimitKeyError: The function that returns the key raised; that is the cause.
+        LimitKeyTypeError: It returned something else than text.
+    """
+    own = () if workflow.standings is None else workflow.standings(packed)
+    if not workflow.limits:
+        return own
+    limits = [standing_in(workflow.name, limit, _partition(workflow, limit, packed)) for limit in workflow.limits]
+    return (*own, *limits)
+
+
+def standing_in(workflow: str, limit: Limit, partition: str | None) -> Standing:
+    """Return the line of a limit, or of one of its partitions."""
+    return Standing(
+        address_of_limit(workflow, partition),
+        LIMIT,
+        limit.max,
+        limit.on_limit,
+        workflow if partition is None else partition,
+        limit.max_queued,
+        limit.ttl,
+    )
+
+
+def _partition(workflow: Startable, limit: Limit, packed: bytes) -> str | None:
+    if limit.key is None or isinstance(workflow, RemoteWorkflow):  # which has no limits with keys
+        return None
+    bound = workflow.signature.bind(packed)
+    try:
+        partition = limit.key(*bound.args, **bound.kwargs)
+    except Exception as problem:
+        raise LimitKeyError(workflow.name, f"it raised {type(problem).__name__}: {problem}") from problem
+    if not isinstance(partition, str):
+        raise LimitKeyTypeError(workflow.name, f"it returned {type(partition).__name__}; it must return text")
+    return partition
+
+
+def site_of(standing: Standing) -> Site:
+    """Return what a line is, as far as the run's own code says."""
+    return Site(standing.kind, Rules(standing.permits))
+
+
+def entry_id_of(run_id: str, standing: Standing) -> str:
+    """Return under which id a run stands in a line."""
+    return standing.entry or run_id
+
+
+def entry_of(run_id: str, standing: Standing) -> Entry:
+    """Return a run's entry: it is there until the run ends, however long that takes."""
+    name = entry_id_of(run_id, standing)
+    return Entry(name, name, OfRun(name), Instant(0), note=standing.note)
+
+
+# --- making room: the oldest unfinished runs of a line are cancelled, so that a new one has its turn ---------------
+
+
+async def make_room(host: Host, run_id: str, standing: Standing, ticket: int) -> None:
+    """Cancel as many runs in front of one that waits as need to go for its turn to come. Doing it again is harmless."""
+    line = (await host.lines.line(standing.address).driver.look()).line
+    in_front = [holder.entry.id for holder in line.holders]
+    in_front += [waiter.entry.id for waiter in line.waiters if waiter.ticket < ticket]
+    own = entry_id_of(run_id, standing)
+    staying = [last for each in in_front if each != own and (last := await _last_of(host, each)) is not None]
+    too_many = len(staying) + 1 - (line.rules.permits or standing.permits)
+    for each in staying[: max(0, too_many)]:
+        try:
+            await cancel(host, each, f"the run {run_id!r} takes its place")
+        except RunNotFoundError:
+            continue
+
+
+async def _last_of(host: Host, run_id: str) -> str | None:
+    """Return the run that stands in a line under that id, which may have gone on as a new one; None: it is leaving."""
+    while True:
+        key = RunKeys(host.space, run_id).life
+        record = (await host.space.read(key)).get(key)
+        life = None if record is None else LIVES.decode(record.value)
+        if life is None or not life.continues:
+            break
+        run_id = next_id(run_id)
+    return None if life is None or life.has_ended or life.cancel is not None else run_id
+
+
+# --- limits at run time: what an operator sets, and who stands where -----------------------------------------------
+
+
+def limit_of(workflow: Workflow[..., Any], key: str | None) -> Limit:
+    """Return the limit of a workflow: that of its keys, or that of all its runs together."""
+    found = next((limit for limit in workflow.limits if (limit.key is None) == (key is None)), None)
+    if found is None:
+        which = "without a key" if key is None else "with a key"
+        raise InvalidWorkflowError(
+            workflow.name, f"it has no limit {which}; declare one with concurrency=sf.Limit(...)"
+        )
+    return found
+
+
+async def set_limit(host: Host, workflow: Workflow[..., Any], permits: int, key: str | None) -> None:
+    """Let a line have so many permits, whatever code says, until :func:`clear_limit`."""
+    if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
+        raise InvalidWorkflowError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
+    await _resize(host, workflow, key, Resize(permits, pinned=True))
+
+
+async def clear_limit(host: Host, workflow: Workflow[..., Any], key: str | None) -> None:
+    """Let a line have as many permits as code says."""
+    await _resize(host, workflow, key, Resize(limit_of(workflow, key).max, pinned=False))
+
+
+async def _resize(host: Host, workflow: Workflow[..., Any], key: str | None, resize: Resize) -> None:
+    standing = standing_in(workflow.name, limit_of(workflow, key), key)
+    await host.lines.line(standing.address).driver.do(resize, site_of(standing))
+
+
+async def place_of(host: Host, run_id: str) -> int | None:
+    """Count the runs that have their turn before one that waits in a line; None: it does not wait for its turn."""
+    keys = RunKeys(host.space, run_id)
+    seen = await host.space.read(keys.life, keys.header)
+    life, header = life_in(seen, keys), seen.get(keys.header)
+    lines = () if header is None else HEADERS.decode(header.value).lines
+    if life.has_ended or life.admitted >= len(lines):
+        return None
+    standing = lines[life.admitted]
+    entry_id = entry_id_of(run_id, standing)
+    found = await RunEntries(host.lines).look(standing.address, entry_id, ticket=life.ticket)
+    return found.place if isinstance(found, Waiting) else None
+
+
+# --- runs that wait for their turn in a line: what is written of them, and when they have waited enough ------------
+
+PAGE: Final = 500
+
+
+def ttl_of(header: Header) -> float | None:
+    """Return how many seconds a run waits for its turn in all of its lines together; None: as long as it takes."""
+    return min((each.ttl for each in header.lines if each.ttl is not None), default=None)
+
+
+def waits_until(header: Header, since: Instant) -> Instant | None:
+    """Return until when a run waits for its turn that began to; None: for as long as it takes."""
+    ttl = ttl_of(header)
+    ends = [header.deadline, None if ttl is None else later(since, ttl)]
+    return min((end for end in ends if end is not None), default=None)
+
+
+def waiting_life(life: Life, place: InLine, at: Instant, until: Instant | None) -> Life:
+    """Return the life of a run that waits in a line from now on."""
+    return structs.replace(
+        life,
+        changed_at=at,
+        until=until,
+        waits_for=f"its turn among the runs of {place.standing.label!r:.100}",
+        admitted=place.admitted,
+        ticket=place.waiting.ticket,
+        collects=False,
+    )
+
+
+def admitted_life(life: Life, lines: int) -> Life:
+    """Return the life of a run that holds a place in each of its lines."""
+    return structs.replace(life, admitted=lines, ticket=None)
+
+
+class Ending(Struct, frozen=True):
+    """How a run ends that never began, and why. ``only_waiting``: unless it has its turn by now."""
+
+    status: Status
+    reason: str
+    only_waiting: bool
+
+
+def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
+    """Tell why a run that waits in a line is to wait no longer; None: it is."""
+    if life.cancel is not None:
+        return Ending("cancelled", life.cancel, only_waiting=False)
+    if life.until is None or life.until > now or life.collects:
+        return None
+    if header.deadline is not None and header.deadline <= now:
+        return Ending("timed_out", "its time was over before its turn came", only_waiting=True)
+    return Ending("cancelled", _late_reason(header, header.lines[life.admitted]), only_waiting=True)
+
+
+def missed(header: Header, life: Life) -> Standing | None:
+    """Return the line in which the turn of a run that has ended did not come in time; None: it has ended otherwise."""
+    if life.claims or life.cancel is None:
+        return None
+    return next((each for each in header.lines if life.cancel == _late_reason(header, each)), None)
+
+
+def _late_reason(header: Header, line: Standing) -> str:
+    """Return why a run is cancelled whose turn in a line does not come in time."""
+    return f"its turn among the runs of {line.label!r:.100} did not come within {ttl_of(header) or 0:g} s"
+
+
+async def count_waiting(host: Host, address: tuple[str, ...], most: int) -> int:
+    """Count those who wait in a line, up to a number."""
+    start, end = LineKeys(host.space, address).tickets_from(0)
+    found = 0
+    while found < most:
+        page = await host.space.scan(start, end, limit=min(PAGE, most - found))
+        found += len(page.records)
+        if page.more is None:
+            break
+        start = page.more
+    return found

@@ -1,0 +1,349 @@
+"""What is sent to a run from outside: signals, updates, cancellations. All of it is durable when the call returns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, structs
+
+from standfast.errors import (
+    InvalidWorkflowError,
+    RunNotFoundError,
+    StoreBusyError,
+    UpdateTimeoutError,
+    WorkflowTerminalError,
+)
+from standfast.ids import new_id
+from standfast.stores.protocol import Commit, Conflict, Delete, Put
+from standfast.workflows.control import next_id
+from standfast.workflows.inbox import ANSWERS, Answer, Sending, Sent
+from standfast.workflows.records import HEADERS, LIVES, READY, Header, Life, RunKeys, commit_over
+from standfast.workflows.values import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from standfast.clock import Instant
+    from standfast.keys import RecordKey
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Change, Snapshot, Watch
+    from standfast.workflows.runtime import Host
+
+
+# --- ending runs whatever their code does, and finding what they have started --------------------------------------
+
+TRIES: Final = 50
+DESCENDANTS: Final = 100
+
+
+class Found(Struct, frozen=True):
+    """A run as its records show it."""
+
+    id: str
+    header: Header
+    life: Life
+    life_version: int
+
+
+def found_in(seen: Snapshot, keys: RunKeys) -> Found:
+    """Return the run that a snapshot of its header and its life shows; refuse if there is none."""
+    header, life = seen.get(keys.header), seen.get(keys.life)
+    if header is None or life is None:
+        raise RunNotFoundError(keys.id)
+    return Found(keys.id, HEADERS.decode(header.value), LIVES.decode(life.value), life.version)
+
+
+async def find(scope: Scope, run_id: str) -> Found:
+    """Read a run's header and life."""
+    keys = RunKeys(scope, run_id)
+    return found_in(await scope.read(keys.header, keys.life), keys)
+
+
+async def descendants(scope: Scope, run: Found) -> list[Found]:
+    """Return every run that a run has started, and those that they have, in the order of their ids."""
+    root = run.header.root or run.id
+    # Children are named after their parent: its id, a dot, the step. A slash comes right after the dot.
+    start, end = scope.key("life", f"{run.id}."), scope.key("life", f"{run.id}/")
+    found: list[Found] = []
+    while True:
+        page = await scope.scan(start, end, limit=scope.at_most(DESCENDANTS))
+        names = [key.parts[-1] for key in page.records]
+        headers = await scope.read(*(scope.key("run", name) for name in names)) if names else page
+        for name, life in zip(names, page.records.values(), strict=True):
+            record = headers.get(scope.key("run", name))
+            if record is not None and (header := HEADERS.decode(record.value)).root == root:
+                found.append(Found(name, header, LIVES.decode(life.value), life.version))
+        if page.more is None:
+            return found
+        start = page.more
+
+
+async def end_by_force(host: Host, run_id: str, reason: str, *, only: Callable[[Life], bool] | None = None) -> Life:
+    """End a run as cancelled, whatever its code does, and everything that it has started.
+
+    Whoever drives it loses the right to: the fence of the run's owner is gone in the same commit.
+
+    Args:
+        host: The engine.
+        run_id: The run.
+        reason: Why, in words.
+        only: Tells by a run's life whether it is meant; if not it is left as it is.
+    """
+    run = await find(host.space, run_id)
+    if only is not None and not only(run.life):
+        return run.life
+    ended = run.life if run.life.has_ended else await _end(host, run, reason, only)
+    if not ended.has_ended:
+        return ended
+    await let_go(host, run)
+    for child in await descendants(host.space, run):
+        if not child.life.has_ended:
+            await end_by_force(host, child.id, f"its parent was cancelled: {reason}")
+    return ended
+
+
+async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool] | None) -> Life:
+    space, keys = host.space, RunKeys(host.space, run.id)
+    for _ in range(TRIES):
+        life = run.life
+        if life.has_ended or (only is not None and not only(life)):
+            return life
+        beside = [keys.own(life.owner)] if life.owner else []
+        beside += [keys.timer(life.until)] if life.until is not None else []
+        seen = await space.read(keys.life, *beside)
+        host.saw(seen.at)
+        ended = structs.replace(
+            life,
+            status="cancelled",
+            owner="",
+            changed_at=seen.at,
+            until=None,
+            waits_for="",
+            cancel=reason,
+            admitted=0,
+            ticket=None,
+            leaving=True,
+        )
+        changes: list[Change] = [Put(keys.life, LIVES.encode_own(ended), run.life_version)]
+        changes += [Delete(key, version) for key in beside if (version := seen.version(key))]
+        answer = await commit_over(space, changes, _tell(space, run))
+        if not isinstance(answer, Conflict):
+            _depose(host, run.id)
+            host.emit_moved(run.id, ended, 0, life.changed_at, run.header.lines)
+            return ended
+        run = await find(space, run.id)
+    raise StoreBusyError(f"the run {run.id}", f"its life changed {TRIES} times while it was to be ended")
+
+
+def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
+    """Return the flags to set: for its parent, for whoever drives it to stop soon, and to see that it lets go."""
+    over: dict[RecordKey, bytes | None] = {RunKeys(scope, run.id).ready: READY, **no_longer_listed(scope, run)}
+    if run.header.parent:
+        over[RunKeys(scope, run.header.parent).ready] = READY
+    return over
+
+
+def no_longer_listed(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
+    """Return what is deleted when a run is quarantined no longer."""
+    return (
+        dict.fromkeys(RunKeys(scope, run.id).quarantined(run.header.tags)) if run.life.status == "quarantined" else {}
+    )
+
+
+def _depose(host: Host, run_id: str) -> None:
+    loaded = host.loaded.get(run_id)
+    if loaded is not None and loaded.claim is not None:
+        loaded.depose()
+
+
+async def let_go(host: Host, run: Found) -> None:
+    """Release everything that an ended run may still hold: places in lines, and locks. Doing it twice is harmless."""
+    from standfast.workflows.admission import leave_all  # noqa: PLC0415 -- starts need this to cancel
+    from standfast.workflows.context_locks import release_all  # noqa: PLC0415 -- it needs claims, which need this
+
+    await release_all(host, run.id)
+    await leave_all(host, run.id, run.header)
+    await _has_left(host, run.id)
+
+
+async def clear_states(host: Host, run: Found) -> None:
+    """Delete the states that only a run, or the runs that it has started, could see."""
+    from standfast.workflows.context_state import clear_execution, clear_run  # noqa: PLC0415 -- contexts need children, which need this
+
+    await clear_run(host, run.id)
+    if not run.header.root:
+        await clear_execution(host, run.id)
+
+
+async def _has_left(host: Host, run_id: str) -> None:
+    keys = RunKeys(host.space, run_id)
+    for _ in range(TRIES):
+        run = await find(host.space, run_id)
+        if not run.life.leaving:
+            return
+        left = LIVES.encode_own(structs.replace(run.life, leaving=False))
+        if not isinstance(await host.space.commit(Put(keys.life, left, run.life_version)), Conflict):
+            return
+
+
+# --- what is sent to a run from outside: signals, updates, cancellations. All of it is durable when the call
+# returns ---
+
+LONGEST_ID: Final = 128
+LONGEST_NAME: Final = 100
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks for the answer to an update, if nothing tells earlier."""
+
+
+def checked_name(what: str, name: str) -> str:
+    """Return the name of a signal, an update or a query; refuse what cannot be one."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        problem = f"a name must be 1 to {LONGEST_NAME} printable characters"
+        raise InvalidWorkflowError(f"{what} {name!r:.120}", problem)
+    return name
+
+
+def checked_id(what: str, text: str) -> str:
+    """Return the id of a signal or an update as it is; refuse what cannot be one."""
+    if not isinstance(text, str) or not 0 < len(_utf8(text)) <= LONGEST_ID:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+        raise InvalidWorkflowError(f"{what} {text!r:.140}", f"it must be 1 to {LONGEST_ID} bytes of UTF-8")
+    return text
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return b""
+
+
+def signal_of(name: str, value: object, signal_id: str | None) -> Sending:
+    """Return a checked signal. What cannot be stored is refused here, before anything is written."""
+    packed = PLAIN.pack(value)
+    if signal_id is None:
+        return Sending("signal", checked_name("signal", name), packed)
+    return Sending("signal", checked_name("signal", name), packed, checked_id("signal id", signal_id), is_named=True)
+
+
+async def signal(host: Host, run_id: str, sending: Sending) -> Sent:
+    """Put a signal into a run's inbox."""
+    return await host.posts.send(run_id, sending)
+
+
+# --- updates ------------------------------------------------------------------------------------------------------
+
+
+def update_of(name: str, args: tuple[Any, ...], update_id: str | None) -> Sending:
+    """Return a checked update. What cannot be stored is refused here, before anything is written."""
+    packed = PLAIN.pack(list(args))
+    if update_id is None:
+        return Sending("update", checked_name("update", name), packed, new_id())
+    return Sending("update", checked_name("update", name), packed, checked_id("update id", update_id), is_named=True)
+
+
+async def ask(host: Host, run_id: str, update: Sending, timeout: float) -> Answer:
+    """Send an update and wait for the answer; raise if the run ends without one, or the time is over first."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await _ask(host, run_id, update)
+    except TimeoutError:
+        loaded = host.loaded.get(run_id)
+        known = () if loaded is None or not loaded.replay.is_over else tuple(sorted(loaded.mail.handlers))
+        raise UpdateTimeoutError(run_id, update.name, timeout, known) from None
+
+
+async def _ask(host: Host, run_id: str, update: Sending) -> Answer:
+    if update.is_named:
+        while True:  # an answer that was given before holds, whatever has become of the run since
+            keys = RunKeys(host.space, run_id)
+            seen = await host.space.read(keys.answer(update.id), keys.life)
+            if (record := seen.get(keys.answer(update.id))) is not None:
+                return ANSWERS.decode(record.value)
+            if not life_in(seen, keys).continues:
+                break
+            run_id = next_id(run_id)
+    run_id = (await host.posts.send(run_id, update)).run_id
+    while True:
+        keys = RunKeys(host.space, run_id)
+        async with host.space.watch(keys.answer(update.id), keys.life) as watch:
+            answer = await _answer(host, keys, update, watch)
+        if answer is not None:
+            return answer
+        run_id = next_id(run_id)
+
+
+async def _answer(host: Host, keys: RunKeys, update: Sending, watch: Watch) -> Answer | None:
+    """Wait for the answer; None if the run goes on as another one, which has the update then."""
+    key = keys.answer(update.id)
+    while True:
+        seen = await host.space.read(key, keys.life)
+        if (record := seen.get(key)) is not None:
+            return ANSWERS.decode(record.value)
+        life = life_in(seen, keys)
+        if life.continues:
+            return None
+        if life.has_ended:
+            raise WorkflowTerminalError(keys.id, life.status)
+        await watch.wait(LOOK_EVERY)
+
+
+# --- lives --------------------------------------------------------------------------------------------------------
+
+
+def life_in(seen: Snapshot, keys: RunKeys) -> Life:
+    """Return the life that a snapshot shows; refuse if there is no such run."""
+    record = seen.get(keys.life)
+    if record is None:
+        raise RunNotFoundError(keys.id)
+    return LIVES.decode(record.value)
+
+
+async def change_life(
+    host: Host,
+    run_id: str,
+    change: Callable[[Life, Instant], Life | None],
+    *,
+    over: dict[RecordKey, bytes | None] | None = None,
+) -> Life:
+    """Change a run's life by a pure function that returns the new one, or None to leave it; return how it is then."""
+    keys = RunKeys(host.space, run_id)
+    seen = await host.space.read(keys.life)
+    record = seen.get(keys.life)
+    for _ in range(TRIES):
+        if record is None:
+            raise RunNotFoundError(run_id)
+        life = LIVES.decode(record.value)
+        changed = change(life, seen.at)
+        if changed is None:
+            return life
+        put = Put(keys.life, LIVES.encode_own(changed), record.version)
+        answer = await commit_over(host.space, (put,), over if over is not None else {keys.ready: READY})
+        if isinstance(answer, Commit):
+            return changed
+        record = answer.current.get(keys.life)
+    raise StoreBusyError(f"the run {run_id}", f"its life changed {TRIES} times while it was written")
+
+
+async def cancel(host: Host, run_id: str, reason: str) -> Life:
+    """Ask a run to stop. One that has ended is left as it is; one that nobody has begun ends at once."""
+
+    def change(life: Life, _at: Instant) -> Life | None:
+        if life.has_ended or life.cancel is not None or is_untouched(life):
+            return None
+        return structs.replace(life, cancel=reason)
+
+    while True:
+        life = await change_life(host, run_id, change)
+        if is_untouched(life):  # by now it may not be, and then it is told like any other
+            life = await end_by_force(host, run_id, reason, only=is_untouched)
+            if not life.has_ended:
+                continue
+        if not life.continues:
+            return life
+        run_id = next_id(run_id)
+
+
+def is_untouched(life: Life) -> bool:
+    """Tell whether no code of a run was ever begun; or has killed so many workers that none begins it again."""
+    return not life.has_ended and not life.owner and (life.claims == 0 or life.status == "quarantined")

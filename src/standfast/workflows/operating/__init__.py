@@ -1,1 +1,0 @@
-"""What operators do, and what can be known of a run from outside."""

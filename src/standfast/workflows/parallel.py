@@ -1,0 +1,348 @@
+"""Branches that run side by side: all of them to their end, or the first to end and the others cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidWorkflowError, RunNotFoundError, StandfastError, WorkflowAlreadyExistsError
+from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
+from standfast.workflows.failures import describe, restore
+from standfast.workflows.messages import cancel
+from standfast.workflows.records import HEADERS, LIVES, Life, Mark, RunKeys, Start
+from standfast.workflows.replay import CURRENT, Branch, Wait
+from standfast.workflows.start import LONGEST_ID, check_child, start
+from standfast.workflows.steps import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from standfast.stores.protocol import Snapshot
+    from standfast.workflows.activation import Activation
+    from standfast.workflows.definition import Workflow
+
+    Work = Coroutine[Any, Any, Any]
+
+
+# --- runs that a run starts and waits for --------------------------------------------------------------------------
+
+CHILD: Final = ("child", "child_done", "cancelled")
+DEEPEST: Final = 10
+"""How deep runs may be nested."""
+
+
+async def child(
+    activation: Activation, branch: Branch, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:  # noqa: ANN401 -- whatever the child returns
+    """Start a child run, once, and return what it returns. If this run is cancelled, so is the child, first."""
+    operation = branch.next_id(workflow.name)
+    child_id = id_of(activation.keys.id, operation)
+    packed = workflow.signature.pack(args, kwargs)
+    mark = await activation.turn(branch, CHILD, operation)
+    if mark is None:
+        mark = await _start(activation, branch, operation, workflow, child_id, packed)
+    if mark.kind == "child" and mark.failure is None:
+        mark = await _end_of(activation, branch, operation, child_id)
+    return _outcome(activation, workflow, child_id, mark)
+
+
+def id_of(parent: str, operation: str) -> str:
+    """Return the id of the child that an operation of a run starts: always the same, and readable while it is short."""
+    name = f"{parent}.{operation.replace('/', '.')}"
+    if len(name.encode()) <= LONGEST_ID:
+        return name
+    return f"{blake2b(name.encode(), digest_size=16).hexdigest()}.{operation[-60:].replace('/', '.')}"
+
+
+async def _start(
+    activation: Activation, branch: Branch, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
+) -> Mark:
+    if activation.header.depth + 1 >= DEEPEST:
+        raise InvalidWorkflowError(
+            workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead"
+        )
+    await activation.flush(branch, operation)
+    await activation.check_may_act()
+    now = activation.host.now()
+    try:
+        await ask(activation, check_child(activation.host, workflow, activation.keys.id))
+        # By an id of its own: should this process die before the mark is written, the next one starts nothing new.
+        started = start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
+        if not (await ask(activation, started)).is_new:
+            await ask(activation, _check_own(activation, operation, child_id))
+    except StandfastError as refused:
+        mark = Mark("child", operation, now, failure=describe(refused, activation.host.known))
+    else:
+        mark = Mark("child", operation, now, msgspec.Raw(msgspec.json.encode(child_id)))
+    activation.note(mark)
+    return mark
+
+
+async def _check_own(activation: Activation, operation: str, child_id: str) -> None:
+    """Refuse a run that somebody else has started with the child's id: this one would not be told of its end."""
+    keys = RunKeys(activation.host.space, child_id)
+    seen = await activation.host.space.read(keys.header, keys.life)
+    header, life = seen.get(keys.header), seen.get(keys.life)
+    if header is None or life is None:
+        return  # purged at this very moment
+    found = HEADERS.decode(header.value)
+    if (found.parent, found.parent_step) != (activation.keys.id, operation):
+        raise WorkflowAlreadyExistsError(child_id, LIVES.decode(life.value).status, "parent")
+
+
+def _start_of(
+    activation: Activation, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
+) -> Start:
+    header = activation.header
+    return Start(
+        workflow=workflow,
+        packed=packed,
+        run_id=child_id,
+        parent=activation.keys.id,
+        parent_step=operation,
+        root=header.root or activation.keys.id,
+        depth=header.depth + 1,
+        incarnation=header.incarnation,
+        drive=activation.host.has_room() and (workflow.name, workflow.version) in activation.host.workflows,
+    )
+
+
+async def _end_of(activation: Activation, branch: Branch, operation: str, child_id: str) -> Mark:
+    try:
+        mark = await activation.turn(branch, CHILD, operation)
+        return mark or await _wait_for(activation, branch, operation, child_id)
+    except RunCancelled as cancelled:
+        await _cancel(activation, branch, operation, child_id, cancelled)
+        raise
+
+
+async def _cancel(
+    activation: Activation, branch: Branch, operation: str, child_id: str, cancelled: RunCancelled
+) -> None:
+    """Cancel the child and wait for its end, so that nothing of it goes on when its parent cleans up."""
+    mark = await activation.turn(branch, CHILD, operation, is_leaving=True)
+    if mark is None:
+        await activation.flush()
+        told = cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")
+        with suppress(RunNotFoundError):  # it was purged
+            await ask(activation, told)
+        await _wait_for(activation, branch, operation, child_id)
+
+
+async def _wait_for(activation: Activation, branch: Branch, operation: str, child_id: str) -> Mark:
+    keys = RunKeys(activation.host.space, child_id)
+
+    async def ended() -> Life | None:
+        return ending_in(await activation.host.space.read(keys.life), keys)
+
+    async def look(wait: Wait) -> None:
+        if (life := await ended()) is not None:
+            wait.settle(life)
+
+    as_of = activation.news.looks
+    life: object = await ask(activation, ended())
+    if life is None:
+        wait = Wait(f"the child {child_id}", None, look, as_of=as_of)
+        life = await activation.wait(branch, wait)
+        if branch.cancel is not None:
+            activation.raise_cancel(branch, operation)
+        if not isinstance(life, Life):
+            raise Unload
+    assert isinstance(life, Life)  # noqa: S101 -- for the type checker
+    failure, code = life.failure, activation.host.workflows.get((life.workflow, life.version))
+    stopped = stop_of(child_id, life.status, life.cancel, None if code is None else code.timeout)
+    if stopped is not None:
+        failure = describe(stopped, activation.host.known)
+    mark = Mark("child_done", operation, activation.host.now(), life.result, failure)
+    activation.note(mark)
+    return mark
+
+
+def ending_in(seen: Snapshot, keys: RunKeys) -> Life | None:
+    """Return how a child has ended; None: it has not. One that is gone was started, so an operator has deleted it."""
+    record = seen.get(keys.life)
+    life = Life("cancelled", "", "", seen.at, cancel="it was purged") if record is None else LIVES.decode(record.value)
+    return life if life.has_ended else None
+
+
+def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the child returned
+    if mark.failure is None:
+        return workflow.signature.result.unpack(mark.value or b"null")
+    known = activation.host.known_with(workflow.raises)
+    if mark.kind == "child":
+        raise restore(mark.failure, known)
+    raise_ending(child_id, "failed", mark.failure, known)
+    raise Unload
+
+
+# --- branches that run side by side: all of them to their end, or the first to end and the others cancelled --------
+
+
+async def gather(
+    activation: Activation, parent: Branch, works: Sequence[Work], *, return_exceptions: bool
+) -> list[Any]:
+    """Run all; return their results in the order given. The first that raises cancels the others."""
+    group = Group(activation, parent, works)
+    if not return_exceptions:
+        group.on_end = group.cancel_others_if_raised
+    await group.run()
+    if return_exceptions:
+        return [each.result if each.problem is None else each.problem for each in group.members]
+    if group.first_raised is not None:
+        raise group.first_raised
+    return [each.result for each in group.members]
+
+
+async def race(activation: Activation, parent: Branch, works: Sequence[Work]) -> tuple[int, Any]:
+    """Run all until one has ended; cancel the others, wait for their end, and return which one it was."""
+    if not works:
+        raise InvalidWorkflowError("ctx.race", "nobody runs; give it at least one coroutine")
+    group = Group(activation, parent, works)
+    group.on_end = group.cancel_others
+    await group.run()
+    winner = next((each for each in group.ended if not group.has_lost(each)), group.ended[0])
+    if winner.problem is not None:
+        raise winner.problem
+    return group.members.index(winner), winner.result
+
+
+class Member:
+    """One branch of a group, and how it ended."""
+
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.result: Any = None
+        self.problem: BaseException | None = None
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether it did not end but was taken off: the run is handed back while others of its steps come to an end."""
+        return isinstance(self.problem, Unload)
+
+
+class Group:
+    """Branches that were started together. Their parent waits until all have ended."""
+
+    def __init__(self, activation: Activation, parent: Branch, works: Sequence[Work]) -> None:
+        _check(works)
+        path = parent.next_group()
+        self._activation, self._parent, self._works, self._path = activation, parent, works, path
+        self.members = [Member(Branch(f"{path}.{number}")) for number in range(len(works))]
+        self.ended: list[Member] = []
+        self.first_raised: BaseException | None = None
+        self.on_end: Callable[[], None] = _nothing
+        self._is_cancelling = False
+        self._all_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Run all branches to their end."""
+        if not self.members:
+            return
+        activation, parent = self._activation, self._parent
+        parent.children += len(self.members)
+        pending, parent.cancel = parent.cancel, None
+        for member in self.members:  # all, before the first of them begins: an eager task does so when it is made
+            activation.branches.append(member.branch)
+            member.branch.is_told = parent.is_told
+            if pending is not None:
+                member.branch.cancel = pending
+        for member, work in zip(self.members, self._works, strict=True):
+            context = contextvars.copy_context()
+            context.run(CURRENT.set, member.branch)
+            loop = asyncio.get_running_loop()
+            member.branch.task = loop.create_task(self._run(member, work), context=context)
+        try:
+            await self._all_ended
+        finally:
+            activation.ending -= self._all_ended.done() and not self._all_ended.cancelled()
+        if activation.is_unloading or any(member.is_unloaded for member in self.members):
+            raise Unload
+        self._hand_up()
+
+    def _hand_up(self) -> None:
+        """Raise that more than this group is cancelled, if a branch let that pass; nobody is told twice of it.
+
+        What a branch was to be told and was not, since it ended, its parent is told at its next operation.
+        """
+        parent, path = self._parent, self._path
+        for member in self.members:
+            untold = member.branch.cancel
+            if untold is not None and untold.is_beyond(path) and (parent.cancel is None or untold.of_run):
+                parent.cancel = untold
+        for member in self.members:
+            if isinstance(member.problem, RunCancelled) and member.problem.is_beyond(path):
+                parent.is_told = parent.is_told or member.problem.of_run
+                raise member.problem
+
+    async def _run(self, member: Member, work: Work) -> None:
+        member.branch.task = asyncio.current_task()
+        try:
+            member.result = await work
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is how the branch ended, and the parent raises it
+            member.problem = problem
+        finally:
+            self._ended(member)
+
+    def _ended(self, member: Member) -> None:
+        self._activation.branches.remove(member.branch)
+        self._parent.children -= 1
+        self.ended.append(member)
+        has_lost = self.has_lost(member)
+        if member.problem is not None and self.first_raised is None and not member.is_unloaded and not has_lost:
+            self.first_raised = member.problem
+        if not self._activation.is_unloading and not member.is_unloaded and not has_lost:
+            self.on_end()
+        if len(self.ended) == len(self.members) and not self._all_ended.done():
+            self._all_ended.set_result(None)
+            self._activation.ending += 1
+        else:
+            self._activation.someone_ended()
+
+    def has_lost(self, member: Member) -> bool:
+        """Tell whether another branch ended before this one, which was told so, in whatever order they are replayed."""
+        problem = member.problem
+        is_told = isinstance(problem, RunCancelled) and problem.group == self._path
+        return is_told or self._path in member.branch.lost_in
+
+    def cancel_others_if_raised(self) -> None:
+        """Cancel the rest when one has raised."""
+        if self.first_raised is not None:
+            self.cancel_others()
+
+    def cancel_others(self) -> None:
+        """Cancel every branch of the group that has not ended, once, and the branches that they wait for."""
+        if self._is_cancelling:
+            return
+        self._is_cancelling = True
+        paths = [member.branch.path for member in self.members if member not in self.ended]
+        for branch in tuple(self._activation.branches):
+            is_in = any(branch.path == path or branch.path.startswith(f"{path}/") for path in paths)
+            if is_in and not branch.children and not branch.is_told and self._path not in branch.lost_in:
+                told = RunCancelled("another branch has ended first")
+                told.group = self._path
+                self._activation.cancel_branch(branch, told)
+
+
+def _nothing() -> None:
+    """Let the others go on."""
+
+
+def _check(works: Sequence[Work]) -> None:
+    for work in works:
+        if not inspect.iscoroutine(work):
+            for each in works:
+                if inspect.iscoroutine(each):
+                    each.close()
+            kind = type(work).__name__
+            raise InvalidWorkflowError(
+                "ctx.gather and ctx.race",
+                f"they take coroutines that nobody has started, ctx.gather(ctx.step(a), branch(ctx)); got a {kind}",
+            )

@@ -1,0 +1,329 @@
+"""What can be known of a run from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, final
+
+from msgspec import Struct
+
+from standfast.clock import MICROSECONDS, Instant
+from standfast.errors import RunNotFoundError, StandfastError
+from standfast.workflows.claims import marks_of
+from standfast.workflows.failures import Failure
+from standfast.workflows.records import HEADERS, LIVES, Header, Life, Mark, RunKeys, Status
+from standfast.workflows.values import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Iterable
+
+    from standfast.scope import Scope
+
+
+# --- waiting for the ends of runs, wherever they are driven --------------------------------------------------------
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at a run whose end somebody waits for, if nothing tells earlier."""
+
+FEW: Final = 16
+"""How many runs are watched one by one. With more, one watch on all runs costs less than one on each."""
+
+PAGE: Final = 100
+"""The most records that are read at once."""
+
+
+@final
+class Endings:
+    """Tells everybody in this engine who waits for the end of a run.
+
+    Args:
+        scope: Where the runs lie.
+        loaded: The runs that are driven here: of those it is told without looking.
+    """
+
+    def __init__(self, scope: Scope, loaded: Container[str] = ()) -> None:
+        self._scope, self._loaded = scope, loaded
+        self._watched = 0
+        self._waiting: Final[dict[str, list[asyncio.Future[Life]]]] = {}
+        self._listening: asyncio.Task[None] | None = None
+
+    async def of(self, run_id: str) -> Life:
+        """Return how a run has ended, once it has.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+        """
+        if self._watched < FEW:
+            return await self._watch(run_id)
+        return await self._listen(run_id)
+
+    async def _watch(self, run_id: str) -> Life:
+        self._watched += 1
+        try:
+            async with self._scope.watch(RunKeys(self._scope, run_id).life) as watch:
+                while (life := (await self._read([run_id]))[run_id]) is None or not life.has_ended:
+                    if life is None:
+                        raise RunNotFoundError(run_id)
+                    await watch.wait(LOOK_EVERY)
+                return life
+        finally:
+            self._watched -= 1
+
+    async def _listen(self, run_id: str) -> Life:
+        future: asyncio.Future[Life] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run_id, []).append(future)
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.get_running_loop().create_task(self._hear())
+        try:
+            await self._look_at([run_id])
+            return await future
+        finally:
+            self._forget(run_id, future)
+
+    def _forget(self, run_id: str, future: asyncio.Future[Life]) -> None:
+        waiting = self._waiting.get(run_id, [])
+        if future in waiting:
+            waiting.remove(future)
+        if not waiting:
+            self._waiting.pop(run_id, None)
+        if not self._waiting and self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+    def tell(self, run_id: str, life: Life) -> None:
+        """Say that a run has ended here."""
+        for future in self._waiting.pop(run_id, ()):
+            if not future.done():
+                future.set_result(life)
+
+    async def _hear(self) -> None:
+        root, time, due = self._scope.key("life"), asyncio.get_running_loop().time, float("-inf")
+        try:
+            async with self._scope.watch(root) as watch:
+                while True:
+                    hint = None if time() >= due else await watch.wait(due - time())
+                    if hint is None or not hint.complete:  # also while others end all the time: a hint may be lost
+                        due = time() + LOOK_EVERY
+                        await self._look_at(list(self._waiting))
+                    elif told := [run_id for key in hint.about if self._is_news_of(run_id := key.parts[-1])]:
+                        await self._look_at(told)
+        except StandfastError as problem:
+            self._fail(problem)
+
+    def _is_news_of(self, run_id: str) -> bool:
+        return run_id in self._waiting and run_id not in self._loaded
+
+    async def _look_at(self, run_ids: list[str]) -> None:
+        for run_id, life in (await self._read(run_ids)).items():
+            if life is None:
+                self._fail(RunNotFoundError(run_id), [run_id])
+            elif life.has_ended:
+                self.tell(run_id, life)
+
+    def _fail(self, problem: StandfastError, run_ids: Iterable[str] | None = None) -> None:
+        for run_id in list(self._waiting if run_ids is None else run_ids):
+            for future in self._waiting.pop(run_id, ()):
+                if not future.done():
+                    future.set_exception(problem)
+
+    async def _read(self, run_ids: list[str]) -> dict[str, Life | None]:
+        found: dict[str, Life | None] = {}
+        page = self._scope.at_most(PAGE)
+        for first in range(0, len(run_ids), page):
+            keys = {run_id: RunKeys(self._scope, run_id).life for run_id in run_ids[first : first + page]}
+            seen = await self._scope.read(*keys.values())
+            for run_id, key in keys.items():
+                record = seen.get(key)
+                found[run_id] = None if record is None else LIVES.decode(record.value)
+        return found
+
+
+# --- what can be known of a run from outside -----------------------------------------------------------------------
+
+
+class RunInfo(Struct, frozen=True):
+    """How a run is.
+
+    Attributes:
+        id: The run.
+        workflow: Its workflow.
+        version: The version of its workflow's code.
+        status: How it is: ``pending``, ``running``, ``suspended``, ``quarantined``, ``completed``, ``failed``,
+            ``cancelled``, ``timed_out``.
+        started_at: When it was started, by the store's time.
+        changed_at: Since when it is as it is.
+        input: What it was started with, as JSON.
+        owner: The presence that drives it; empty: nobody does.
+        waits_for: What it waits for, in words.
+        until: When it goes on at the latest.
+        result: What it returned, as JSON-shaped data.
+        failure: What it raised, in words.
+        cancel: Why it was cancelled, or is to be.
+        parent: The run that started it as a child.
+        progress: What it last said about its progress.
+        claims: How often it was taken up.
+        deaths: How many workers died with it in a row.
+        tags: The tags it was started with.
+        lines: The limits and schedules that it counts for.
+        root: The run at the top of its tree; empty if nobody has started it as a child.
+        continues: It went on as a new run, which has the result.
+        continued_from: The run that went on as this one.
+        forked_from: The run that this one was restarted or forked from.
+        idempotency_key: The key that it was started with.
+        schedule: The schedule that started it.
+        nominal_at: The moment that its schedule meant.
+        deadline: When it is stopped if it has not ended.
+    """
+
+    id: str
+    workflow: str
+    version: str
+    status: Status
+    started_at: Instant
+    changed_at: Instant
+    input: Any = None
+    owner: str = ""
+    waits_for: str = ""
+    until: Instant | None = None
+    result: Any = None
+    failure: Failure | None = None
+    cancel: str | None = None
+    parent: str = ""
+    progress: Any = None
+    claims: int = 0
+    deaths: int = 0
+    tags: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    root: str = ""
+    continues: bool = False
+    continued_from: str = ""
+    forked_from: str = ""
+    idempotency_key: str = ""
+    schedule: str = ""
+    nominal_at: Instant | None = None
+    deadline: Instant | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended, for good."""
+        return self.status in ("completed", "failed", "cancelled", "timed_out")
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or takes so far until its last change."""
+        return (self.changed_at - self.started_at) / MICROSECONDS
+
+
+class Page(Struct, frozen=True):
+    """A page of runs, and where the next one begins; None: that was all."""
+
+    runs: tuple[RunInfo, ...]
+    next: str | None
+
+
+def info_of(run_id: str, header: Header, life: Life, progress: bytes | None = None) -> RunInfo:
+    """Return what two records say about a run."""
+    return RunInfo(
+        run_id,
+        header.workflow,
+        header.version,
+        life.status,
+        header.started_at,
+        life.changed_at,
+        PLAIN.unpack(header.input),
+        life.owner,
+        life.waits_for,
+        None if life.lease_awaited else life.until,  # that is when it is looked at again
+        PLAIN.unpack(life.result) if life.result else None,
+        life.failure,
+        life.cancel,
+        header.parent,
+        None if progress is None else PLAIN.unpack(progress),
+        life.claims,
+        life.deaths,
+        header.tags,
+        tuple(line.label for line in header.lines),
+        header.root,
+        life.continues,
+        header.continued_from,
+        header.forked_from,
+        header.idempotency_key,
+        header.schedule,
+        header.nominal_at,
+        header.deadline,
+    )
+
+
+async def read_info(scope: Scope, run_id: str) -> RunInfo:
+    """Read how a run is."""
+    keys = RunKeys(scope, run_id)
+    seen = await scope.read(keys.header, keys.life, keys.progress)
+    header, life, progress = seen.get(keys.header), seen.get(keys.life), seen.get(keys.progress)
+    if header is None or life is None:
+        raise RunNotFoundError(run_id)
+    return info_of(
+        run_id, HEADERS.decode(header.value), LIVES.decode(life.value), None if progress is None else progress.value
+    )
+
+
+async def list_runs(
+    scope: Scope,
+    *,
+    workflow: str | None,
+    status: Collection[str] | None,
+    parent: str | None,
+    tag: str | None,
+    newest_first: bool,
+    limit: int,
+    after: str | None,
+) -> Page:
+    """Read a page of runs, in the order of their ids."""
+    start, end = scope.key("life").within()
+    if after is not None:
+        own = scope.key("life", after)
+        start, end = (start, own) if newest_first else (own.within()[1], end)
+    found: list[RunInfo] = []
+    while True:
+        page = await scope.scan(start, end, limit=scope.at_most(PAGE), reverse=newest_first)
+        lives = {key.parts[-1]: LIVES.decode(record.value) for key, record in page.records.items()}
+        chosen = {
+            run_id: life
+            for run_id, life in lives.items()
+            if (workflow is None or life.workflow == workflow) and (status is None or life.status in status)
+        }
+        headers = await scope.read(*(scope.key("run", run_id) for run_id in chosen)) if chosen else None
+        for run_id, life in chosen.items():
+            record = None if headers is None else headers.get(scope.key("run", run_id))
+            if record is None:
+                continue
+            header = HEADERS.decode(record.value)
+            if (parent is None or header.parent == parent) and (tag is None or tag in header.tags):
+                found.append(info_of(run_id, header, life))
+                if len(found) == limit:
+                    return Page(tuple(found), run_id)
+        if page.more is None:
+            return Page(tuple(found), None)
+        start, end = (start, page.more) if newest_first else (page.more, end)
+
+
+class HistoryEntry(Struct, frozen=True):
+    """One line of a run's history, for people."""
+
+    number: int
+    kind: str
+    id: str
+    at: Instant
+    value: Any = None
+    failure: Failure | None = None
+    until: Instant | None = None
+
+
+async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[HistoryEntry, ...]:
+    """Read everything that a run has recorded; or only what came after the first so many, when they were all."""
+    marks = await marks_of(scope, RunKeys(scope, run_id), first=first)
+    return tuple(_entry(number, mark) for number, mark in enumerate(marks, first))
+
+
+def _entry(number: int, mark: Mark) -> HistoryEntry:
+    value = PLAIN.unpack(mark.value) if mark.value else None
+    return HistoryEntry(number, mark.kind, mark.id, mark.at, value, mark.failure, mark.until)

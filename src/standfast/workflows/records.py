@@ -1,0 +1,597 @@
+"""How a run lies in a store.
+
+The header never changes. The life says how the run is and who drives it. The owner's grant is a record of its own,
+named by the owner's presence: its version is the run's fence, and every write of a driver is guarded by it. The history
+is a row of chunks, each written by one commit. ``ready`` is a flag that somebody should look at the run: it is put by
+whoever has news for it and removed by whoever has looked, at the version that it saw, so that no news is lost.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from standfast.clock import Instant, later
+from standfast.codec import Codec
+from standfast.errors import (
+    EncodeError,
+    IdempotencyKeyPurgedError,
+    RunNotFoundError,
+    StoreBusyError,
+    WorkflowAlreadyExistsError,
+)
+from standfast.keys import RecordKey, encode_parts
+from standfast.stores.protocol import Conflict, Delete, Put
+from standfast.workflows.failures import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from standfast.scope import Scope
+    from standfast.stores.protocol import Change, Commit, Record, Snapshot
+    from standfast.workflows.runtime import Host
+
+
+# --- commits of which some changes hold whatever the record is at the moment ---------------------------------------
+
+TRIES: Final = 50
+
+
+async def commit_over(
+    scope: Scope,
+    changes: Sequence[Change],
+    over: Mapping[RecordKey, bytes | None],
+    seen: Mapping[RecordKey, int] | None = None,
+) -> Commit | Conflict:
+    """Commit ``changes``, and write ``over`` whatever is there; None deletes it.
+
+    Args:
+        scope: Where.
+        changes: What must hold as it is said; if it does not, that is the answer.
+        over: What is written over anything.
+        seen: The versions that those records were last seen with; what is missing is read.
+    """
+    versions = dict(seen or {})
+    if missing := [key for key in over if key not in versions]:
+        snapshot = await scope.read(*missing)
+        versions.update({key: snapshot.version(key) for key in missing})
+    for _ in range(TRIES):
+        writes = [change for key, value in over.items() for change in _write(key, value, versions[key])]
+        answer = await scope.commit(*changes, *writes)
+        if not isinstance(answer, Conflict) or any(key not in over for key in answer.current):
+            return answer
+        for key, record in answer.current.items():
+            versions[key] = 0 if record is None else record.version
+    raise StoreBusyError("a run", f"its records changed {TRIES} times while it was written")
+
+
+def _write(key: RecordKey, value: bytes | None, version: int) -> list[Change]:
+    if value is not None:
+        return [Put(key, value, version)]
+    return [Delete(key, version)] if version else []
+
+
+# --- how a run lies in a store -------------------------------------------------------------------------------------
+
+Status: TypeAlias = Literal[
+    "pending", "running", "suspended", "quarantined", "completed", "failed", "cancelled", "timed_out"
+]
+
+ENDED: Final[frozenset[str]] = frozenset({"completed", "failed", "cancelled", "timed_out"})
+"""How a run ends. Everything else is unfinished."""
+
+
+class Standing(Struct, frozen=True, omit_defaults=True):
+    """A line in which a run stands from its start to its end.
+
+    Attributes:
+        address: Where the line lies.
+        kind: As what: a limit or a schedule.
+        permits: How many it admits, as far as the run's own code says.
+        on_limit: What happens if it is full.
+        label: What it is called for people: the partition.
+        most_waiting: How many may wait in it.
+        ttl: Seconds after which one that still waits is cancelled.
+        entry: The id of the run's entry; empty: its own. A run that went on as a new one keeps its place.
+        note: What is said about the run in the line.
+    """
+
+    address: tuple[str, ...]
+    kind: str
+    permits: int
+    on_limit: str
+    label: str
+    most_waiting: int | None = None
+    ttl: float | None = None
+    entry: str = ""
+    note: str = ""
+
+
+class Header(Struct, frozen=True, omit_defaults=True):
+    """What a run was started with. It never changes.
+
+    When a run is deleted whose id can be used again, a header without a workflow stays: it says how often the id was.
+
+    Attributes:
+        incarnation: How many runs have had this id, this one included; 0: it was started by an early version, and the
+            idempotency keys of its steps are made as they were then.
+        chosen: Its id was chosen by whoever started it, and may come again.
+    """
+
+    workflow: str
+    version: str
+    input: Raw
+    started_at: Instant
+    root: str = ""
+    parent: str = ""
+    parent_step: str = ""
+    depth: int = 0
+    deadline: Instant | None = None
+    begins_at: Instant | None = None
+    idempotency_key: str = ""
+    schedule: str = ""
+    nominal_at: Instant | None = None
+    lines: tuple[Standing, ...] = ()
+    continued_from: str = ""
+    mail_from: tuple[str, ...] = ()
+    forked_from: str = ""
+    tags: tuple[str, ...] = ()
+    incarnation: int = 0
+    chosen: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the run was deleted, and only how often its id was used is left."""
+        return not self.workflow
+
+
+class Life(Struct, frozen=True, omit_defaults=True):
+    """How a run is.
+
+    Attributes:
+        status: See :data:`Status`.
+        workflow: As in the header, so that lists need not read it.
+        version: As in the header.
+        changed_at: Since when it is so.
+        owner: The presence that drives it; empty: nobody.
+        claims: How often it was taken up.
+        deaths: How many workers died with it in a row, without its history getting any longer.
+        position: How many marks its history had when it was last taken up.
+        until: When it is to be looked at again at the latest: the name of its record in the timer index.
+        waits_for: What it waits for, in words.
+        admitted: In how many of its lines it holds a place, from the first on.
+        ticket: Its ticket in the line in which it waits; None: it does not wait in one.
+        collects: It stands in no line yet, and goes there at ``until``; meanwhile it collects events.
+        cancel: Why it is to be cancelled; None: it is not.
+        result: What it returned.
+        failure: What it raised.
+        continues: It went on as a new run, which has the result.
+        leaving: It has ended and still has to leave lines.
+        purging: It has ended, and its records are being deleted: it does not come back.
+        leased: A run lock has been taken since a worker last drove it; see :mod:`standfast.locks.run_locks`.
+        lease_awaited: A worker has found it leased, and is to be told of the release.
+    """
+
+    status: Status
+    workflow: str
+    version: str
+    changed_at: Instant
+    owner: str = ""
+    claims: int = 0
+    deaths: int = 0
+    position: int = 0
+    until: Instant | None = None
+    waits_for: str = ""
+    admitted: int = 0
+    ticket: int | None = None
+    collects: bool = False
+    cancel: str | None = None
+    result: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    continues: bool = False
+    leaving: bool = False
+    purging: bool = False
+    leased: bool = False
+    lease_awaited: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended, for good."""
+        return self.status in ENDED
+
+
+class Mark(Struct, frozen=True, omit_defaults=True):
+    """One entry of a run's history: how an operation of its context went.
+
+    Attributes:
+        kind: Which operation: ``step``, ``sleep``, ``signal`` ...
+        id: Where in the code: the branch's path, a slash, the step id; without a path in the main branch.
+        at: When, by the store's time.
+        value: What it returned, as JSON.
+        failure: What it raised.
+        digest: Of the arguments, to notice that they have changed.
+        until: For those that wait: until when.
+    """
+
+    kind: str
+    id: str
+    at: Instant
+    value: Raw | UnsetType = UNSET
+    failure: Failure | None = None
+    digest: str = ""
+    until: Instant | None = None
+
+
+class Chunk(Struct, frozen=True):
+    """The marks that one commit added to a history."""
+
+    marks: tuple[Mark, ...]
+
+
+class Ownership(Struct, frozen=True):
+    """The owner's grant of a run. Its version is the run's fence."""
+
+    run: str
+    claimed_at: Instant
+
+
+class Item(Struct, frozen=True, omit_defaults=True):
+    """Something in a run's inbox: a signal, or an update that wants an answer.
+
+    Attributes:
+        kind: What it is.
+        name: What the run knows it by.
+        sent_at: When, by the store's time.
+        id: Of a signal: empty if its sender gave none. Of an update: where its answer is put.
+        value: What was sent, as JSON.
+        is_named: Its sender chose the id and may ask again, so the answer is kept for as long as the run.
+    """
+
+    kind: Literal["signal", "update"]
+    name: str
+    sent_at: Instant
+    id: str = ""
+    value: Raw | UnsetType = UNSET
+    is_named: bool = False
+
+
+class Counter(Struct, frozen=True):
+    """How many items were put into an inbox."""
+
+    next: int
+
+
+class Once(Struct, frozen=True, omit_defaults=True):
+    """What an idempotency key stands for. It outlives its run as a marker that the run was purged."""
+
+    run: str
+    digest: str = ""
+    purged: bool = False
+
+
+class WorkerRecord(Struct, frozen=True):
+    """A presence that drives runs. It is removed when everything that it drove is in other hands."""
+
+    since: Instant
+
+
+class Due(Struct, frozen=True, omit_defaults=True):
+    """A record of the timer index: what is due at the instant in its key.
+
+    Attributes:
+        look_at: The address of a line to look after; the run itself has nothing to do yet.
+        then: When the run itself has something to do; None: at no certain time.
+    """
+
+    look_at: tuple[str, ...] = ()
+    then: Instant | None = None
+
+
+class Ready(Struct, frozen=True):
+    """Somebody should look at the run. Only that it is there, and its version, mean anything."""
+
+
+HEADERS: Final[Codec[Header]] = Codec(Header, what="the header of a run")
+LIVES: Final[Codec[Life]] = Codec(Life, what="the life of a run")
+CHUNKS: Final[Codec[Chunk]] = Codec(Chunk, what="a part of a history")
+OWNERSHIPS: Final[Codec[Ownership]] = Codec(Ownership, what="the ownership of a run")
+ITEMS: Final[Codec[Item]] = Codec(Item, what="an item of an inbox")
+COUNTERS: Final[Codec[Counter]] = Codec(Counter, what="the counter of an inbox")
+ONCES: Final[Codec[Once]] = Codec(Once, what="an idempotency key")
+WORKERS: Final[Codec[WorkerRecord]] = Codec(WorkerRecord, what="a worker")
+DUES: Final[Codec[Due]] = Codec(Due, what="a timer")
+MOST_LISTED: Final = 10
+"""Under how many of its tags a run is listed that is quarantined: that is one commit, which has room for so much."""
+
+READY: Final = Codec(Ready, what="a ready flag").encode(Ready())
+NO_DUE: Final = DUES.encode(Due())
+
+
+def gone(header: Header) -> Header | None:
+    """Return what is left of the header of a run that is deleted; None: nothing, because its id does not come again.
+
+    Children and runs that went on as a new one are named after another run, and count with it.
+    """
+    if header.parent or header.continued_from or not (header.chosen or not header.incarnation):
+        return None
+    return Header("", "", Raw(b"null"), header.started_at, incarnation=max(1, header.incarnation))
+
+
+def effect_key(namespace: str, tenant: str, run_id: str, incarnation: int, step_id: str) -> str:
+    """Return the idempotency key of a step: no two steps of any two runs have the same.
+
+    It is ``run:step`` in the default namespace and tenant, for the first run of that id. Everything else is
+    ``:namespace:tenant:run:incarnation:step``. Colons are escaped in all but the step, which comes last.
+
+    Args:
+        namespace: Where the run lies.
+        tenant: Whose it is.
+        run_id: The run.
+        incarnation: See :class:`Header`.
+        step_id: The step, with its branch's path.
+    """
+    if not incarnation:
+        return f"{run_id}:{step_id}"
+    if incarnation == 1 and namespace == tenant == "default":
+        return f"{_without_colons(run_id)}:{step_id}"
+    names = (namespace, tenant, run_id, str(incarnation))
+    return f":{':'.join(map(_without_colons, names))}:{step_id}"
+
+
+def _without_colons(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A")
+
+
+def packed_chunk(marks: Sequence[Mark]) -> bytes:
+    """Encode a part of a history. One without marks is refused: it would lie where the next part has to be."""
+    if not marks:
+        raise EncodeError("a part of a history has at least one mark; this is a defect of Standfast, please report it")
+    return CHUNKS.encode_own(Chunk(tuple(marks)))
+
+
+@lru_cache(maxsize=1_000)
+def _place(namespace: str, tenant: str, kind: str) -> bytes:
+    return bytes(RecordKey(namespace, tenant, kind))
+
+
+@final
+class RunKeys:
+    """Where the records of one run lie. A run names a dozen of them, so each is put together from encoded pieces."""
+
+    __slots__ = ("_encoded", "_scope", "header", "id", "life")
+
+    def __init__(self, scope: Scope, run_id: str) -> None:
+        self.id: Final = run_id
+        self._scope: Final = scope
+        self._encoded: Final = encode_parts((run_id,))
+        self.header: Final = self._at("run")
+        self.life: Final = self._at("life")
+
+    def _at(self, kind: str, rest: bytes = b"") -> RecordKey:
+        place = _place(self._scope.namespace, self._scope.tenant, kind)
+        return RecordKey.from_encoded(place + self._encoded + rest)
+
+    @property
+    def ready(self) -> RecordKey:
+        """The flag that somebody should look at the run."""
+        return self._at("ready")
+
+    @property
+    def counter(self) -> RecordKey:
+        """How many items were put into the inbox."""
+        return self._at("mail")
+
+    @property
+    def progress(self) -> RecordKey:
+        """What the run last said about its progress."""
+        return self._at("progress")
+
+    def own(self, presence: str) -> RecordKey:
+        """Return the key of the grant that a presence has, or would have, of this run."""
+        place = _place(self._scope.namespace, self._scope.tenant, "own")
+        return RecordKey.from_encoded(place + encode_parts((presence,)) + self._encoded)
+
+    def chunk(self, position: int) -> RecordKey:
+        """Return the key of the chunk whose first mark has that position."""
+        return self._at("step", b"%08d\x00\x01" % position)
+
+    def history(self) -> tuple[RecordKey, RecordKey]:
+        """Return the range of all chunks."""
+        return self._at("step").within()
+
+    def item(self, number: int) -> RecordKey:
+        """Return the key of an item of the inbox."""
+        return self._at("inbox", b"%012d\x00\x01" % number)
+
+    def inbox(self) -> tuple[RecordKey, RecordKey]:
+        """Return the range of the whole inbox."""
+        return self._at("inbox").within()
+
+    def timer(self, at: Instant) -> RecordKey:
+        """Return the key of this run in the timer index."""
+        return timer_key(self._scope, at, self.id)
+
+    def signal_seen(self, name: str, signal_id: str) -> RecordKey:
+        """Return the key that says that a signal with this id was taken."""
+        return self._at("signalled").child(name, signal_id)
+
+    def update_seen(self, update_id: str) -> RecordKey:
+        """Return the key that says that an update with this id was taken."""
+        return self._scope.key("updated", self.id, update_id)
+
+    def leavings(self, *, markers: bool = True) -> tuple[tuple[RecordKey, RecordKey], ...]:
+        """Return the ranges of what a run leaves behind; with or without what says that something was sent to it."""
+        kinds = ("step", "inbox", "answer", *(("signalled", "updated") if markers else ()))
+        return tuple(self._scope.key(kind, self.id).within() for kind in kinds)
+
+    def quarantined(self, tags: tuple[str, ...]) -> list[RecordKey]:
+        """Return where it is listed, under its tags, that the run is quarantined."""
+        return [quarantined_with(self._scope, tag).child(self.id) for tag in tags[:MOST_LISTED]]
+
+    def answer(self, update_id: str) -> RecordKey:
+        """Return the key of the answer to an update."""
+        return self._at("answer").child(update_id)
+
+
+def quarantined_with(scope: Scope, tag: str) -> RecordKey:
+    """Return what the keys of all runs begin with that have a tag and are quarantined."""
+    return scope.key("quarantined", tag)
+
+
+def timer_key(scope: Scope, at: Instant, name: str) -> RecordKey:
+    """Return a key in the timer index; they sort by time."""
+    return scope.key("timer", f"{at:016d}", name)
+
+
+# --- the records of a run that is started, and finding the run that was started so before --------------------------
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """A start that is asked for."""
+
+    workflow: Any
+    packed: bytes
+    run_id: str
+    idempotency_key: str = ""
+    delay: float = 0.0
+    parent: str = ""
+    parent_step: str = ""
+    root: str = ""
+    depth: int = 0
+    drive: bool = False
+    schedule: str = ""
+    nominal_at: Instant | None = None
+    tags: tuple[str, ...] = ()
+    alongside: tuple[Any, ...] = ()
+    forked_from: str = ""
+    chosen: bool = False
+    incarnation: int = 1
+    over: int = 0
+    """The version of what a deleted run has left under this id; 0: nothing."""
+
+
+class Started(Struct, frozen=True):
+    """The run that a start came to: a new one, or one that was there."""
+
+    run_id: str
+    is_new: bool
+
+
+def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> Header:
+    """Return the header of a run that is started now."""
+    timeout = asked.workflow.timeout
+    return Header(
+        asked.workflow.name,
+        asked.workflow.version,
+        msgspec.Raw(asked.packed),
+        now,
+        root=asked.root,
+        parent=asked.parent,
+        parent_step=asked.parent_step,
+        depth=asked.depth,
+        deadline=None if timeout is None else later(now, asked.delay + timeout),
+        begins_at=later(now, asked.delay) if asked.delay else None,
+        idempotency_key=asked.idempotency_key,
+        schedule=asked.schedule,
+        nominal_at=asked.nominal_at,
+        lines=lines,
+        forked_from=asked.forked_from,
+        tags=asked.tags,
+        incarnation=asked.incarnation,
+        chosen=asked.chosen,
+    )
+
+
+def first_life(asked: Start, now: Instant, presence: str) -> Life:
+    """Return the life of a run that is started now, by a worker that drives it or for whoever comes."""
+    name, version = asked.workflow.name, asked.workflow.version
+    if presence:
+        return Life("running", name, version, now, owner=presence, claims=1)
+    if asked.delay:
+        return Life("pending", name, version, now, until=later(now, asked.delay), waits_for="the time of its start")
+    return Life("pending", name, version, now, waits_for="a worker")
+
+
+def creation(
+    host: Host, asked: Start, now: Instant, life: Life, lines: tuple[Standing, ...] = (), *, ready: bool = True
+) -> list[Change]:
+    """Return the changes that create a run. They are refused if it, or its idempotency key, exists."""
+    keys = RunKeys(host.space, asked.run_id)
+    changes: list[Change] = [
+        Put(keys.header, HEADERS.encode_own(header_of(asked, now, lines)), asked.over),
+        Put(keys.life, LIVES.encode_own(life)),
+    ]
+    if life.until is not None:
+        changes.append(Put(keys.timer(life.until), NO_DUE))
+    elif not life.owner and ready:
+        changes.append(Put(keys.ready, READY))
+    if asked.idempotency_key:
+        once = host.space.key("once", asked.idempotency_key)
+        changes.append(Put(once, ONCES.encode_own(Once(asked.run_id))))
+    return changes
+
+
+def after_gone(asked: Start, record: Record | None) -> Start | None:
+    """Return a start that begins anew where a deleted run had the same id; None if there is something else, or nothing.
+
+    Args:
+        asked: The start.
+        record: The header that it has met.
+    """
+    header = None if record is None else HEADERS.decode(record.value)
+    if record is None or header is None or not header.is_gone or record.version == asked.over:
+        return None
+    return structs.replace(asked, incarnation=header.incarnation + 1, over=record.version)
+
+
+async def found(host: Host, asked: Start, conflict: Conflict) -> Started:
+    """Find the run that a start has met: the same one, or another with its name."""
+    once_key = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+    record = None if once_key is None else conflict.current.get(once_key)
+    run_id = asked.run_id
+    if record is not None:
+        once = ONCES.decode(record.value)
+        if once.purged:
+            raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
+        run_id = once.run
+    await check_same(host, asked, run_id)
+    return Started(run_id, is_new=False)
+
+
+async def find_there(host: Host, asked: Start, conflict: Conflict) -> Started | None:
+    """Find the run that a start has met; None if it was purged at this very moment, so that the start is tried again.
+
+    Of a start that brings changes along, those may have been refused: it is for whoever made them to try again.
+    """
+    try:
+        return await found(host, asked, conflict)
+    except RunNotFoundError:
+        if asked.alongside:
+            raise
+        return None
+
+
+async def check_same(host: Host, asked: Start, run_id: str) -> None:
+    """Refuse a start that has the name of another run."""
+    keys = RunKeys(host.space, run_id)
+    compare(asked, keys, await host.space.read(keys.header, keys.life))
+
+
+def compare(asked: Start, keys: RunKeys, seen: Snapshot) -> None:
+    """Refuse a start that has the name of another run, as a snapshot of it shows; refuse it too if there is none."""
+    header, life = seen.get(keys.header), seen.get(keys.life)
+    if header is None or life is None:
+        raise RunNotFoundError(keys.id)
+    difference = _difference(asked, header)
+    if difference:
+        raise WorkflowAlreadyExistsError(keys.id, LIVES.decode(life.value).status, difference)
+
+
+def _difference(asked: Start, record: Record) -> str:
+    header = HEADERS.decode(record.value)
+    if header.workflow != asked.workflow.name:
+        return "workflow"
+    return "input" if bytes(header.input) != asked.packed else ""

@@ -1,0 +1,422 @@
+"""What a loaded run needs of the engine that drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import heapq
+from typing import TYPE_CHECKING, Any, Final, final
+from weakref import WeakValueDictionary
+
+from msgspec import Struct
+
+from standfast.clock import Instant, seconds_between
+from standfast.errors import StoreBusyError
+from standfast.events import RunLeftAlone, RunMoved
+from standfast.stores.protocol import Check, Commit, Delete
+from standfast.threads import Lane
+from standfast.workflows.failures import KnownErrors
+from standfast.workflows.inbox import Posts
+from standfast.workflows.queries import Endings
+from standfast.workflows.records import WORKERS, WorkerRecord, commit_over
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from standfast.events import Event, Hooks
+    from standfast.locks.heartbeat import Presence
+    from standfast.locks.registry import Lines
+    from standfast.space import Space
+    from standfast.workflows.activation import Activation
+    from standfast.workflows.definition import Step, Workflow
+    from standfast.workflows.records import Life, Standing
+    from standfast.workflows.steps import CurrentStep
+
+
+# --- threads for steps that are plain functions --------------------------------------------------------------------
+
+MOST: Final = 32
+"""How many plain functions run at a time, by default."""
+
+
+@final
+class Threads:
+    """A few threads that run plain functions, each when one is free.
+
+    Attributes:
+        queued: How many functions wait for a thread.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._free: Final[list[Lane]] = []
+        self._all: Final[list[Lane]] = []
+        self._permits: Final = asyncio.Semaphore(most)
+        self.queued = 0
+
+    async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
+        """Run a function in a thread, in the caller's context. A cancelled caller does not wait for its end."""
+        self.queued += 1
+        try:
+            await self._permits.acquire()
+        finally:
+            self.queued -= 1
+        try:
+            lane = self._free.pop() if self._free else self._another()
+            work = functools.partial(contextvars.copy_context().run, functools.partial(called, function, args, kwargs))
+            future = lane.start(work)
+            future.add_done_callback(functools.partial(self._ended, lane))
+            return await asyncio.shield(future)
+        finally:
+            self._permits.release()
+
+    @property
+    def busy(self) -> int:
+        """How many functions are running."""
+        return len(self._all) - len(self._free)
+
+    def _another(self) -> Lane:
+        lane = Lane(f"step-{len(self._all) + 1}")
+        self._all.append(lane)
+        return lane
+
+    def _ended(self, lane: Lane, future: asyncio.Future[Any]) -> None:
+        self._free.append(lane)
+        if not future.cancelled():
+            future.exception()  # whoever waited for it has it, or has gone
+
+    def close(self) -> None:
+        """Take no more work. A function that still runs keeps its thread; the program does not wait for it."""
+        for lane in self._all:
+            lane.close(wait=False)
+
+
+def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 -- whatever it returns
+    """Call a function in a thread; what it raises can be raised where somebody waits for it."""
+    try:
+        return function(*args, **kwargs)
+    except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:
+        # No future takes the first, a coroutine that waits takes the second for its own end, and the others would end
+        # the process of every other run.
+        raise RuntimeError(f"the function raised {type(problem).__name__}({problem})") from problem
+
+
+# --- runs with which several workers have died in a row, so that one of them may be what kills workers -------------
+#
+# All runs in the memory of a worker die with it, and only one of them is to blame. A worker therefore drives one
+# suspect at a time: the next death tells whether it was this one, and the others get on and are suspects no longer.
+
+SUSPICIOUS: Final = 2
+"""How many deaths make a suspect. After a single one, which is mostly nobody's fault, all go on at full speed."""
+
+
+@final
+class Suspects:
+    """Which suspect this worker drives, and which wait for their turn here.
+
+    Args:
+        most_deaths: How many deaths quarantine a run.
+    """
+
+    def __init__(self, most_deaths: int) -> None:
+        self._from: Final = max(1, min(SUSPICIOUS, most_deaths - 1))
+        self._driven: str | None = None
+        self._waiting: Final[dict[str, None]] = {}
+
+    def may_take(self, run_id: str, deaths: int) -> bool:
+        """Tell whether a run may be taken up now; if it is a suspect, no other one may before it is gone."""
+        if deaths < self._from:
+            return True
+        if self._driven not in (None, run_id):
+            self._waiting[run_id] = None
+            return False
+        self._driven = run_id
+        self._waiting.pop(run_id, None)
+        return True
+
+    def gone(self, run_id: str) -> list[str]:
+        """Say that a run is not driven here any more; return the suspects that can be looked at now."""
+        if run_id != self._driven:
+            return []
+        waiting = list(self._waiting)
+        self._driven = None
+        self._waiting.clear()  # others may have them by now
+        return waiting
+
+
+# --- what a loaded run needs of the engine that drives it ----------------------------------------------------------
+
+MOST_DEATHS: Final = 5
+"""How many workers may die with a run in a row, without its getting any further, before it is quarantined."""
+
+MOST_CONFLICTS: Final = 3
+"""How often in a row a run's records may be refused at the same place of its history before it is quarantined."""
+
+TRY_AGAIN_AFTER: Final = 60.0
+"""Seconds after which a worker tries a run again whose code did not fit."""
+
+
+class Attendance(Struct, frozen=True):
+    """This engine as a worker: the name of its presence, and the guard of everything that it claims."""
+
+    presence: str
+    guard: Check
+
+
+@final
+class Host:
+    """The services of one engine.
+
+    Attributes:
+        space: Where everything lies.
+        worker: Under which presence this engine claims runs; None while it has none.
+        loaded: The runs that are in memory.
+        dropped: Those that are not in memory, or not any more, because it was not known what is written.
+        dirty: Those that have marks which are not written yet.
+        idle: Those in which every branch waits, and since when by the process's own clock.
+        posts: What is about to be put into inboxes.
+        endings: Who waits for the end of a run.
+        doors: Through which one run at a time enters a line that is not its first.
+        poke: Called when there is something to do earlier than was known.
+        has_room: Tells whether another run may be taken up.
+        on_attempt: Called before each attempt of a step, for tests that count them.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        lines: Lines,
+        hooks: Hooks,
+        threads: Threads,
+        errors: Iterable[type[Exception]] = (),
+        *,
+        most_deaths: int = MOST_DEATHS,
+    ) -> None:
+        self.space, self.lines, self.clock, self.hooks, self.threads = space, lines, lines.clock, hooks, threads
+        self.most_deaths: Final = most_deaths
+        self._errors: Final = tuple(errors)
+        self._known: Final[dict[tuple[type[Exception], ...], KnownErrors]] = {}
+        self.known: Final = self.known_with(())
+        self.workflows: Final[dict[tuple[str, str], Workflow[..., Any]]] = {}
+        self.steps: Final[dict[str, Step[..., Any]]] = {}
+        self.worker: Attendance | None = None
+        self._presence: Presence | None = None
+        self._attending = asyncio.Lock()
+        self.doors: Final[WeakValueDictionary[tuple[str, ...], asyncio.Lock]] = WeakValueDictionary()
+        self.loaded: Final[dict[str, Activation]] = {}
+        self.dropped: Final[set[str]] = set()
+        self.dirty: Final[set[Activation]] = set()
+        self.idle: Final[dict[Activation, Instant]] = {}
+        self.posts: Final = Posts(self)
+        self.endings: Final = Endings(space, self.loaded)
+        self._told: Final[set[tuple[str, str, str]]] = set()
+        self._left: Final[dict[str, Instant]] = {}
+        self._mismatched: Final[dict[str, Instant]] = {}
+        self._conflicts: Final[dict[str, tuple[int, int]]] = {}
+        self.suspects: Final = Suspects(most_deaths)
+        self._offset = 0
+        self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
+        self._rung = 0
+        self.poke: Callable[[], None] = _nothing
+        self.take: Callable[[Activation], None] = _nothing_with
+        self.look_again: Callable[[str], None] = _nothing_with
+        self.has_room: Callable[[], bool] = bool
+        self.on_attempt: Callable[[CurrentStep], None] | None = None
+
+    def known_with(self, errors: tuple[type[Exception], ...]) -> KnownErrors:
+        """Return the exceptions that come back as themselves: the engine's, and some more."""
+        found = self._known.get(errors)
+        if found is None:
+            found = self._known[errors] = KnownErrors((*self._errors, *errors))
+        return found
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def saw(self, at: Instant) -> None:
+        """Take note of the store's time, as an answer of it told."""
+        self._offset = at - self.clock.elapsed()
+
+    def now(self) -> Instant:
+        """Return the store's time, as near as this process can tell without asking."""
+        return Instant(self.clock.elapsed() + self._offset)
+
+    def alarm(self, at: Instant, activation: Activation) -> None:
+        """Ring a run at an instant."""
+        self._rung += 1
+        heapq.heappush(self._alarms, (at, self._rung, activation))
+        if self._alarms[0][0] == at:
+            self.poke()
+
+    def next_alarm(self) -> Instant | None:
+        """Return when the next run is to be rung."""
+        while self._alarms and self._alarms[0][2].is_unloading:
+            heapq.heappop(self._alarms)
+        return self._alarms[0][0] if self._alarms else None
+
+    def ring(self) -> None:
+        """Ring those whose time has come."""
+        now = self.now()
+        while self._alarms and self._alarms[0][0] <= now:
+            _, _, activation = heapq.heappop(self._alarms)
+            activation.ring(now)
+
+    # --- being a worker ------------------------------------------------------------------------------------------
+
+    async def attend(self) -> Attendance:
+        """Return this engine's worker; make one if there is none that can be relied on."""
+        if self.worker is not None and self.may_act():
+            return self.worker
+        async with self._attending:
+            if self.worker is None or not self.may_act():
+                self.lost_presence()
+                presence = self._presence = await self.lines.keeper.attend(self.space.lease)
+                key = self.space.key("worker", presence.name)
+                answer = await commit_over(self.space, (), {key: WORKERS.encode(WorkerRecord(self.clock.wall()))})
+                self.saw(answer.at)
+                if isinstance(answer, Commit) and self._presence is presence:
+                    self.worker = Attendance(presence.name, Check(key, answer.versions[key]))
+            if self.worker is None:
+                raise StoreBusyError("a worker", "its record could not be written")
+            return self.worker
+
+    async def retire(self) -> None:
+        """Give the worker up, when every run is in other hands."""
+        worker, presence = self.worker, self._presence
+        self.worker = self._presence = None
+        if presence is not None:
+            self.lines.keeper.dismiss(presence)
+        if worker is not None:
+            own = self.space.key("own", worker.presence)
+            if not (await self.space.scan(*own.within(), limit=1)).records:
+                await self.space.commit(Delete(worker.guard.key, worker.guard.expected))
+
+    def may_act(self, presence: str | None = None) -> bool:
+        """Tell whether this process can still rely on being taken for alive, by a presence if one is given."""
+        if presence is not None and (self.worker is None or self.worker.presence != presence):
+            return False  # it was lost while something was under way that hangs on it
+        return self._presence is not None and self._presence.left() > 0
+
+    async def until_proven(self) -> None:
+        """Wait while others cannot see that this process lives, where they could before."""
+        if self._presence is not None:
+            await self._presence.until_proven()
+
+    def lost_presence(self) -> None:
+        """Stop everything that hangs on a presence which can no longer be relied on."""
+        if self._presence is not None:
+            self.lines.keeper.dismiss(self._presence)
+        self.worker = self._presence = None
+        for activation in tuple(self.loaded.values()):
+            if activation.claim is not None and not activation.is_unloading:
+                activation.depose()
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Tell the hooks."""
+        if self.hooks:
+            self.hooks.emit(event)
+
+    def emit_moved(self, run_id: str, life: Life, fence: int, since: Instant, lines: Iterable[Standing] = ()) -> None:
+        """Tell that a run is in another state now."""
+        if self.hooks:
+            about = life.waits_for or (life.failure.type if life.failure is not None else life.cancel or "")
+            self.hooks.emit(
+                RunMoved(
+                    at=self.clock.wall(),
+                    run=run_id,
+                    workflow=life.workflow,
+                    status=life.status,
+                    fence=fence,
+                    waited=max(0.0, seconds_between(since, life.changed_at)),
+                    about=about,
+                    key=", ".join(each.label for each in lines),
+                )
+            )
+
+    def leave_alone(self, run_id: str, life: Life) -> None:
+        """Tell, once, that the code of a run is not here, and do not look at it for a while."""
+        self._left[run_id] = self.clock.elapsed()
+        if (run_id, life.workflow, life.version) not in self._told:
+            self._told.add((run_id, life.workflow, life.version))
+            self.emit(RunLeftAlone(at=self.clock.wall(), run=run_id, workflow=life.workflow, version=life.version))
+
+    def has_code_of(self, run_id: str, life: Life) -> bool:
+        """Tell whether the code of a run is here; if not, leave it alone for a while."""
+        if (life.workflow, life.version) in self.workflows:
+            return True
+        self.leave_alone(run_id, life)
+        return False
+
+    def is_left_alone(self, run_id: str) -> bool:
+        """Tell whether the code of a run was not here, or did not fit, not long ago."""
+        return _is_recent(self._left, run_id, self.clock.elapsed()) or self.is_mismatched(run_id)
+
+    def look_at_all(self) -> None:
+        """Leave nothing alone any longer: there is more code here now."""
+        self._left.clear()
+
+    # --- what became of a run ------------------------------------------------------------------------------------
+
+    def leave_mismatched(self, run_id: str) -> None:
+        """Leave a run alone for a while, because the code here does not fit its history."""
+        self._mismatched[run_id] = self.clock.elapsed()
+
+    def try_again(self, run_id: str) -> None:
+        """Do not leave a run alone any longer that was found not to fit."""
+        self._mismatched.pop(run_id, None)
+
+    def is_mismatched(self, run_id: str) -> bool:
+        """Tell whether a run was found not to fit the code here, not long ago."""
+        return _is_recent(self._mismatched, run_id, self.clock.elapsed())
+
+    def conflicted(self, run_id: str, position: int) -> bool:
+        """Count that a run's record was refused at a position of its history; return True if it was too often there.
+
+        Once is normal: the record was written though that was not known, and the run is loaded with it.
+        """
+        before, times = self._conflicts.get(run_id, (position, 0))
+        times = times + 1 if before == position else 1
+        self._conflicts[run_id] = position, times
+        return times > MOST_CONFLICTS
+
+    def gone(self, activation: Activation) -> None:
+        """A run is no longer in memory."""
+        run_id = activation.keys.id
+        self._left.pop(run_id, None)
+        if activation.is_stuck or not activation.has_conflicted:
+            self._conflicts.pop(run_id, None)
+        if self.loaded.get(run_id) is activation:
+            del self.loaded[run_id]
+        self.dirty.discard(activation)
+        self.idle.pop(activation, None)
+        if activation.ended is not None:
+            self.endings.tell(run_id, activation.ended)
+        if activation.is_deposed and activation.ended is None:
+            self.dropped.add(run_id)
+        if activation.news.is_waiting or (activation.is_deposed and activation.ended is None):
+            self.look_again(run_id)
+        self.absolve(run_id)
+        self.poke()
+
+    def absolve(self, run_id: str) -> None:
+        """A run is not driven here: if it was a suspect, another one may be."""
+        for other in self.suspects.gone(run_id):
+            self.look_again(other)
+
+
+def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:
+    """Tell whether something was found of a run not long ago; what is older is forgotten."""
+    found = since.get(run_id)
+    if found is not None and seconds_between(found, now) > TRY_AGAIN_AFTER:
+        del since[run_id]
+        return False
+    return found is not None
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""
+
+
+def _nothing_with(_: object) -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,426 @@
+"""What a start was given: which workflow, and with which arguments. Both are checked before anything is written."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
+
+from msgspec import Struct, structs
+
+from standfast.errors import (
+    IdempotencyKeyPurgedError,
+    InvalidWorkflowError,
+    RunNotFoundError,
+    StartOrSignalConflictError,
+    StoreBusyError,
+    UnknownWorkflowError,
+    UnsuitableConnectionError,
+    WorkflowAlreadyExistsError,
+    WorkflowMismatchError,
+    WorkflowTerminalError,
+    WrongArgumentsError,
+)
+from standfast.ids import new_id
+from standfast.stores.protocol import Conflict, Put
+from standfast.stores.user_transactions import converse, guest_of, joining_of
+from standfast.workflows.activation import Activation
+from standfast.workflows.admission import WAITS, start_in_lines
+from standfast.workflows.catalog import RemoteWorkflow, find_remote, is_declared
+from standfast.workflows.definition import Bound, Workflow, checked_name, place_of, unbound
+from standfast.workflows.inbox import first_of
+from standfast.workflows.journal import Claim
+from standfast.workflows.limits import standings_of, waits_until
+from standfast.workflows.records import (
+    LIVES,
+    ONCES,
+    OWNERSHIPS,
+    READY,
+    Ownership,
+    RunKeys,
+    Start,
+    Started,
+    after_gone,
+    compare,
+    creation,
+    find_there,
+    first_life,
+    header_of,
+)
+from standfast.workflows.retention import make_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from standfast.durations import Duration
+    from standfast.stores.protocol import Change
+    from standfast.stores.user_transactions import Joining, Talk
+    from standfast.workflows.inbox import Sending
+    from standfast.workflows.records import Standing
+    from standfast.workflows.runtime import Host
+
+
+# --- starting runs: the run is durable before its first step, and a start that is asked for twice happens once -----
+
+LONGEST_ID: Final = 240
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_NEXT: Final = re.compile(r"~[0-9]+$")
+START_TRIES: Final = 20
+
+
+def checked_id(what: str, text: str) -> str:
+    """Return an id that a user has given; refuse what cannot be one."""
+    is_text = isinstance(text, str) and _TEXT.fullmatch(text) is not None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
+    if not is_text or len(text.encode("utf-8", "surrogatepass")) > LONGEST_ID:
+        raise InvalidWorkflowError(f"{what} {text!r:.240}", f"it must be 1 to {LONGEST_ID} bytes of printable text")
+    if what == "run id" and text.startswith("@"):  # as schedules do in the timer index
+        raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not begin with @")
+    if what == "run id" and _NEXT.search(text):  # as those that go on as a new run
+        raise InvalidWorkflowError(f"{what} {text!r:.240}", "it must not end in ~ and a number")
+    return text
+
+
+def as_start(
+    workflow: Startable,
+    packed: bytes,
+    *,
+    run_id: str | None,
+    idempotency_key: str | None,
+    delay: float,
+    drive: bool,
+) -> Start:
+    """Return a checked start of a workflow with packed arguments."""
+    if run_id is not None and idempotency_key is not None:
+        raise InvalidWorkflowError("engine.start", "give an id or an idempotency_key: an id is one already")
+    chosen = new_id() if run_id is None else checked_id("run id", run_id)
+    key = "" if idempotency_key is None else checked_id("idempotency key", idempotency_key)
+    return Start(
+        workflow=workflow,
+        packed=packed,
+        run_id=chosen,
+        idempotency_key=key,
+        delay=delay,
+        drive=drive,
+        chosen=run_id is not None,
+    )
+
+
+async def start(host: Host, asked: Start) -> Started:
+    """Start a run, or find the one that was started so before."""
+    standings = standings_of(asked.workflow, asked.packed)
+    if standings:
+        return await start_in_lines(host, asked, standings)
+    for _ in range(START_TRIES):
+        worker = await host.attend() if asked.drive and not asked.delay else None
+        now = host.now()
+        life = first_life(asked, now, worker.presence if worker is not None else "")
+        keys = RunKeys(host.space, asked.run_id)
+        changes = [*creation(host, asked, now, life), *asked.alongside]
+        own = keys.own("" if worker is None else worker.presence)
+        if worker is not None:
+            changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
+        try:
+            answer = await host.space.commit(*changes)
+        except BaseException:
+            host.dropped.add(keys.id)  # if it was written all the same, nobody here is about to load it
+            raise
+        host.saw(answer.at)
+        if not isinstance(answer, Conflict):
+            host.emit_moved(keys.id, life, 0, now)
+            if worker is not None:
+                right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.life], is_first=True)
+                header = header_of(asked, now)
+                host.take(Activation(host, keys, asked.workflow, header, life, right, ()))
+            return Started(asked.run_id, is_new=True)
+        if worker is not None and worker.guard.key in answer.current:
+            host.lost_presence()
+            continue
+        if (anew := after_gone(asked, answer.current.get(keys.header))) is not None:
+            asked = anew
+        elif (there := await find_there(host, asked, answer)) is not None:
+            return there
+    problem = f"it could not be started in {START_TRIES} tries: this worker is taken for dead, or such runs come and go"
+    raise StoreBusyError("a run", problem)
+
+
+# --- signalling a run that may have to be started first: run and signal are made by one commit ---------------------
+
+OnTerminal: TypeAlias = Literal["raise", "start_new"]
+Outcome: TypeAlias = Literal["started", "signalled"]
+TRIES: Final = 50
+
+
+class Met(Struct, frozen=True):
+    """The run that got the signal, and whether it had to be started for that."""
+
+    run_id: str
+    outcome: Outcome
+
+
+def check_request(on_terminal: object, run_id: str | None, idempotency_key: str | None, signal_id: str | None) -> None:
+    """Refuse what cannot work before anything is written."""
+    if on_terminal not in ("raise", "start_new"):
+        raise InvalidWorkflowError("on_terminal", f"{on_terminal!r:.100} is neither 'raise' nor 'start_new'")
+    if (run_id is None) == (idempotency_key is None):
+        raise InvalidWorkflowError("start_or_signal", "give an id or an idempotency_key: it says which run is meant")
+    if on_terminal == "start_new" and (run_id is None or signal_id is None):
+        problem = "on_terminal='start_new' needs an id and a signal_id, so that a call that is repeated starts nothing"
+        raise InvalidWorkflowError("start_or_signal", problem)
+
+
+async def start_or_signal(host: Host, asked: Start, signal: Sending, on_terminal: OnTerminal) -> Met:
+    """Signal a run, and start it if it is not there. Of several who do so at once one starts it; all signals arrive."""
+    for _ in range(TRIES):
+        run_id = await _meant(host, asked)
+        try:
+            if run_id is not None:
+                await _check_workflow(host, asked, run_id)
+                return Met((await host.posts.send(run_id, signal)).run_id, "signalled")
+            if await _is_started(host, asked, signal):
+                return Met(asked.run_id, "started")
+        except RunNotFoundError:
+            continue  # purged at this very moment
+        except WorkflowTerminalError as ended:
+            if on_terminal == "raise":
+                raise StartOrSignalConflictError(ended.run_id, ended.status) from None
+            await make_room(host, run_id or asked.run_id)
+    raise StoreBusyError(f"the run {asked.run_id}", f"others started and ended it {TRIES} times meanwhile")
+
+
+async def _meant(host: Host, asked: Start) -> str | None:
+    """Return the id of the run that is there; None if there is none."""
+    run_id = asked.run_id
+    if asked.idempotency_key:
+        key = host.space.key("once", asked.idempotency_key)
+        record = (await host.space.read(key)).get(key)
+        if record is None:
+            return None
+        once = ONCES.decode(record.value)
+        if once.purged:
+            raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
+        run_id = once.run
+    life = host.space.key("life", run_id)
+    return run_id if (await host.space.read(life)).version(life) else None
+
+
+async def _check_workflow(host: Host, asked: Start, run_id: str) -> None:
+    keys = RunKeys(host.space, run_id)
+    record = (await host.space.read(keys.life)).get(keys.life)
+    life = None if record is None else LIVES.decode(record.value)
+    if life is not None and life.workflow != asked.workflow.name:
+        raise WorkflowAlreadyExistsError(run_id, life.status, "workflow")
+
+
+async def _is_started(host: Host, asked: Start, signal: Sending) -> bool:
+    """Start the run with the signal in its inbox; False if somebody else was first."""
+    alongside: tuple[Any, ...] = first_of(RunKeys(host.space, asked.run_id), signal, host.now())
+    try:
+        started = await start(host, structs.replace(asked, alongside=(*asked.alongside, *alongside), drive=False))
+    except WorkflowAlreadyExistsError:
+        return False
+    return started.is_new
+
+
+# --- starting a run within a transaction of the user's: there is such a run if and only if that is committed -------
+
+JOIN_TRIES: Final = 3
+
+
+async def start_over(host: Host, asked: Start, connection: object) -> Started:
+    """Start a run in the transaction of a connection that is used with ``await``."""
+    guest = guest_of(connection)
+    if guest.blocks:
+        raise UnsuitableConnectionError(guest.kind, "it blocks; use standfast.blocking.Engine with it")
+    return await converse(guest, await start_within(host, asked))
+
+
+async def start_within(host: Host, asked: Start) -> Talk[Started]:
+    """Return the talk that starts a run in a transaction, or finds the run that was started so before.
+
+    Everything that can be refused without asking is refused here. Nobody drives the run until the transaction is
+    committed: then a worker takes it up, and lets it enter its lines.
+    """
+    standings = standings_of(asked.workflow, asked.packed)
+    _check_lines(asked, standings)
+    joining = await joining_of(host.space.store, host.space.store.capabilities.backend)
+    return _talk(host, asked, joining, standings)
+
+
+def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
+    for standing in standings:
+        if standing.on_limit not in WAITS or standing.most_waiting is not None:
+            raise InvalidWorkflowError(
+                f"engine.start of {asked.workflow.name}",
+                "whether its limit rejects or joins a start cannot be known before your transaction is committed; use "
+                "on_limit='queue' without max_queued, or start it after the commit",
+            )
+    if standings and asked.delay:
+        raise InvalidWorkflowError(
+            f"engine.start of {asked.workflow.name}",
+            "with a limit, a start within a transaction cannot have a delay; sleep in the workflow instead",
+        )
+
+
+def _changes(host: Host, asked: Start, standings: tuple[Standing, ...]) -> list[Change]:
+    now = host.now()
+    life, ready = first_life(asked, now, ""), RunKeys(host.space, asked.run_id).ready
+    if standings:
+        life = structs.replace(life, until=waits_until(header_of(asked, now, standings), now))
+    changes = creation(host, asked, now, life, standings)
+    if standings and life.until is not None:
+        changes.append(Put(ready, READY))  # besides its timer: it is to be looked at now, to enter its lines
+    return changes
+
+
+def _talk(host: Host, asked: Start, joining: Joining, standings: tuple[Standing, ...]) -> Talk[Started]:
+    header = RunKeys(host.space, asked.run_id).header
+    for _ in range(JOIN_TRIES):
+        answer = yield from joining.write(_changes(host, asked, standings))
+        if not isinstance(answer, Conflict):
+            return Started(asked.run_id, is_new=True)
+        if (anew := after_gone(asked, answer.current.get(header))) is not None:
+            asked = anew
+            continue
+        run_id = _met(host, asked, answer)
+        keys = RunKeys(host.space, run_id)
+        seen = yield from joining.read((keys.header, keys.life))
+        try:
+            compare(asked, keys, seen)
+        except RunNotFoundError:  # it was purged at this very moment
+            continue
+        return Started(run_id, is_new=False)
+    detail = f"such runs came and went {JOIN_TRIES} times while it was started; roll back and retry"
+    raise StoreBusyError("a run", detail)
+
+
+def _met(host: Host, asked: Start, conflict: Conflict) -> str:
+    """Return the id of the run that a start has met."""
+    key = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+    record = None if key is None else conflict.current.get(key)
+    if record is None:
+        return asked.run_id
+    once = ONCES.decode(record.value)
+    if once.purged:
+        raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
+    return once.run
+
+
+# --- what a start was given: which workflow, and with which arguments. Both are checked before anything is written -
+
+_log: Final = logging.getLogger("standfast.workflows")
+
+Unknown: TypeAlias = Literal["raise", "start"]
+"""What happens to a start by a name that nobody knows."""
+
+Startable: TypeAlias = Workflow[..., Any] | RemoteWorkflow
+"""A workflow, as far as a start needs it."""
+
+
+class StartOptions(TypedDict, total=False):
+    """What ``engine.start`` takes besides the arguments of the workflow; see there."""
+
+    id: str | None
+    idempotency_key: str | None
+    delay: Duration
+    tags: Iterable[str]
+    connection: object
+
+
+async def find(host: Host, given: object, *, drives: bool, unknown: Unknown = "raise") -> Startable:
+    """Return the workflow that is to be started: itself, that of bound arguments, or the one of that name.
+
+    Raises:
+        InvalidWorkflowError: That is no workflow.
+        UnknownWorkflowError: It is not there.
+        WorkflowMismatchError: Another one is there under its name.
+    """
+    if unknown not in ("raise", "start"):
+        raise InvalidWorkflowError("unknown", f"{unknown!r:.100} is neither 'raise' nor 'start'")
+    if isinstance(given, str):
+        name = checked_name("workflow", given)
+        here = [each for each in host.workflows.values() if not each.is_internal]
+        first = next((each for each in here if each.name == name), None)
+        names = {each.name for each in here}
+        return first or await find_remote(host.space, name, names, may_be_unknown=unknown == "start")
+    found = unbound(given)
+    if not isinstance(found, Workflow):
+        problem = "this is no workflow; declare it with @sf.workflow, or give the name of one"
+        raise InvalidWorkflowError(repr(found)[:100], problem)
+    workflow = cast("Workflow[..., Any]", found)
+    check_registered(host, workflow, drives=drives)
+    return workflow
+
+
+def check_registered(host: Host, workflow: Workflow[..., Any], *, drives: bool) -> None:
+    """Refuse a workflow that an engine does not have.
+
+    One that drives nothing and was given no workflows has none to compare with: it takes what it is given, for workers
+    elsewhere.
+    """
+    registered = host.workflows.get((workflow.name, workflow.version))
+    if registered is not None:
+        if not registered.is_same(workflow):
+            raise WorkflowMismatchError(workflow.name, place_of(workflow.function), place_of(registered.function))
+        return
+    known = [_label(each) for each in host.workflows.values() if not each.is_internal]
+    if known or drives:
+        raise UnknownWorkflowError(_label(workflow), tuple(sorted(known)))
+
+
+async def check_child(host: Host, workflow: Workflow[..., Any], parent: str) -> None:
+    """Refuse a child that is another workflow than the engine has under that name.
+
+    One that it does not have may be one of other workers. If none has had it, that is only told: a worker may still
+    come, as when new code is deployed, and a run must not fail meanwhile.
+    """
+    if (workflow.name, workflow.version) in host.workflows:
+        check_registered(host, workflow, drives=True)
+    elif not await is_declared(host.space, workflow.name):
+        told = "the run %r starts a child of %r, which no worker has had; it waits for one that has it"
+        _log.warning(told, parent, workflow.name)
+
+
+def _label(workflow: Workflow[..., Any]) -> str:
+    return f"{workflow.name} {workflow.version}".rstrip()
+
+
+def packed_arguments(
+    given: object,
+    target: Startable,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    by_name: Mapping[str, Any],
+    options: Mapping[str, object],
+) -> bytes:
+    """Return the arguments of a start as they are stored.
+
+    Args:
+        given: What the start was given: bound arguments are packed already.
+        target: The workflow.
+        args: The arguments by place.
+        kwargs: Arguments by name, in a mapping.
+        by_name: Arguments by name, as they are.
+        options: The options that were given. One with the name of a parameter must not be meant for that.
+
+    Raises:
+        WrongArgumentsError: The workflow cannot be called with these.
+        EncodeError: An argument cannot be stored.
+    """
+    if isinstance(given, Bound):
+        if args or kwargs or by_name:
+            raise WrongArgumentsError(repr(target.name), "its arguments are bound already; give none besides")
+        return given.packed
+    if kwargs and by_name and (twice := sorted(kwargs.keys() & by_name)):
+        raise WrongArgumentsError(repr(target.name), f"{', '.join(twice)} is given twice, by name and in kwargs")
+    named = {**(kwargs or {}), **by_name} if by_name else kwargs or {}
+    parameters = target.signature.parameters
+    if parameters is not None and options:
+        places = [each.name for each in parameters.parameters.values() if each.kind <= each.POSITIONAL_OR_KEYWORD]
+        for name in options:
+            if name in parameters.parameters and name not in named and name not in places[: len(args)]:
+                problem = (
+                    f"{name}= is an option of engine.start, and the workflow has a parameter of that name; give the "
+                    f"argument by place, in kwargs={{{name!r}: ...}}, or with {target.name}.bind(...)"
+                )
+                raise WrongArgumentsError(repr(target.name), problem)
+    return target.signature.pack(args, named)

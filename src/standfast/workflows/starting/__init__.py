@@ -1,1 +1,0 @@
-"""Starting runs and sending them something."""

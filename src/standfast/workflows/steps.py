@@ -1,0 +1,758 @@
+"""Running a step: once, or again after it raised, and never again once it is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from standfast.clock import later
+from standfast.errors import (
+    DecodeError,
+    EncodeError,
+    InvalidWorkflowError,
+    StepInterruptedError,
+    StepNotRecordedError,
+    StepTimeoutError,
+    StoreError,
+)
+from standfast.events import StepRecorded, StepRetried
+from standfast.stores.protocol import Check, Commit, Conflict, Put
+from standfast.stores.user_transactions import converse, converse_blocking, guest_of, joining_of
+from standfast.workflows.control import Unload
+from standfast.workflows.definition import INSIDE
+from standfast.workflows.failures import describe, restore
+from standfast.workflows.journal import insist
+from standfast.workflows.records import CHUNKS, Mark, packed_chunk
+from standfast.workflows.replay import OVER, Wait, raise_lost
+from standfast.workflows.values import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+    from concurrent.futures import Future
+
+    from standfast.clock import Instant
+    from standfast.keys import RecordKey
+    from standfast.stores.protocol import Change, Snapshot
+    from standfast.stores.user_transactions import Guest, Talk
+    from standfast.workflows.activation import Activation
+    from standfast.workflows.definition import Step
+    from standfast.workflows.failures import KnownErrors
+    from standfast.workflows.journal import Journal, Taken
+    from standfast.workflows.records import RunKeys
+    from standfast.workflows.replay import Branch
+
+
+# --- asking the store on behalf of a run's code --------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+async def ask(activation: Activation, work: Awaitable[T]) -> T:
+    """Return what the store answers. Should it fail, that is no matter of the run's code: the run is loaded again."""
+    try:
+        return await work
+    except StoreError:
+        activation.abandon()
+        raise Unload from None
+
+
+# --- operations that change something in the store: the change and its mark are one commit -------------------------
+#
+# Two marks are made of such an operation. The first is written together with the change, and with everything that was
+# noted before it. The second is noted when the code goes on, and says only that: other branches may have gone on while
+# the first was being written, and are to do so again, in the same order, when the run is replayed.
+
+MOST_ALONG: Final = 20
+"""How many other changes a ride takes along; if there are more, they are written first."""
+
+LARGEST: Final = CHUNKS.max_bytes - 4_000
+"""The most bytes of a mark's value: there must be room for the rest of its record."""
+
+
+class RideRefusedError(Exception):
+    """A guard does not hold: nothing was written."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(conflict)
+        self.conflict = conflict
+
+
+@final
+class Ride:
+    """What lies in a run's journal, on its way into a commit that does more.
+
+    Attributes:
+        keys: Every key that it looks at or changes.
+        before: When the commit must be done.
+    """
+
+    __slots__ = ("_alongside", "_chunks", "_guards", "_holds", "_taken", "added", "before", "keys", "versions")
+
+    def __init__(self, journal: Journal, run: RunKeys, taken: Taken, line: tuple[str, ...]) -> None:
+        own, *_ = journal.guards()
+        holds = {key: held for key, held in journal.holds.items() if not line or held.line != line}
+        self._taken, self._holds = taken, holds
+        self._guards: Final = (own, *(Check(key, held.fence) for key, held in holds.items()))
+        last = taken.position + len(taken.marks)
+        self._chunks: Final = (run.chunk(taken.position), run.chunk(last))
+        ends = [held.ends_at for held in holds.values() if held.ends_at is not None]
+        self.before: Final[Instant | None] = min(ends, default=None)
+        guarded = [guard.key for guard in self._guards]
+        self.keys: Final = tuple(dict.fromkeys((*guarded, *self._chunks, *taken.alongside)))
+        self.added: int | None = None
+        self.versions: Mapping[RecordKey, int] = {}
+
+    def check(self, seen: Snapshot) -> None:
+        """Refuse to go on if a guard does not hold in a snapshot of all keys."""
+        fixed = (*self._guards, *self._taken.alongside.values())
+        wrong = {each.key: seen.get(each.key) for each in fixed if seen.version(each.key) != each.expected}
+        if wrong or (self.before is not None and self.before <= seen.at):
+            raise RideRefusedError(Conflict(seen.at, wrong))
+
+    def changes(self, *marks: Mark) -> tuple[Change, ...]:
+        """Return everything that was noted, the guards, and more marks, as changes."""
+        self.added = len(marks)
+        return (*self.others(), *self.written(*marks))
+
+    def others(self) -> tuple[Change, ...]:
+        """Return everything but the marks."""
+        return (*self._guards, *self._taken.alongside.values())
+
+    def written(self, *marks: Mark) -> tuple[Change, ...]:
+        """Return what was noted, and more marks, as parts of the history."""
+        self.added = len(marks)
+        both = (*self._taken.marks, *marks)
+        if not both:
+            return ()
+        if _size(both) < LARGEST // 2 or not self._taken.marks or not marks:
+            return (Put(self._chunks[0], packed_chunk(both)),)
+        return (
+            Put(self._chunks[0], packed_chunk(self._taken.marks)),
+            Put(self._chunks[1], packed_chunk(marks)),
+        )
+
+
+async def ride(
+    activation: Activation,
+    branch: Branch,
+    operation: str,
+    send: Callable[[Ride], Awaitable[T]],
+    *,
+    line: tuple[str, ...] = (),
+    leaving: bool = False,
+) -> T:
+    """Let ``send`` commit something together with what was noted so far. If it is refused, it is sent again.
+
+    Args:
+        activation: The run.
+        branch: Where the operation is.
+        operation: Its id: a lock that is lost is raised there.
+        send: Commits. It calls :meth:`Ride.changes` if the marks are part of it.
+        line: The line that the commit is a step of: its own records cannot guard it.
+        leaving: It is done also if a lock is lost.
+    """
+    journal = activation.journal
+    if journal is None:
+        raise Unload
+    while True:
+        if not leaving and branch.lost is not None:
+            raise_lost(activation, branch, operation)
+        await activation.check_may_act()
+        conflict: Conflict | None = None
+        if journal.is_heavy(min(MOST_ALONG, activation.host.space.at_most(100) // 4)):
+            await activation.flush()
+        taken = await journal.begin()
+        sent = Ride(journal, activation.keys, taken, line)
+        try:
+            return await send(sent)
+        except RideRefusedError as refused:
+            sent.added = None
+            conflict = refused.conflict
+        except StoreError:
+            sent.added = None
+        except BaseException:
+            sent.added = None
+            raise
+        finally:
+            journal.end(taken, sent.added, sent.versions)
+        if conflict is None:
+            await _keep(activation)
+            raise Unload
+        activation.refused(conflict)
+
+
+async def _keep(activation: Activation) -> None:
+    """Write what was noted before a ride that came to nobody knows what; the run is loaded again from its records."""
+    await activation.flush()  # refused, if it was written
+    activation.abandon()
+
+
+def go_on(activation: Activation, operation: str, value: bytes | None = None) -> Mark:
+    """Note that the code goes on here, after a ride."""
+    if activation.is_unloading:
+        raise Unload
+    mark = Mark("went_on", operation, activation.host.now(), UNSET if value is None else Raw(value))
+    activation.note(mark)
+    return mark
+
+
+def _size(marks: tuple[Mark, ...]) -> int:
+    return sum(len(mark.value) for mark in marks if isinstance(mark.value, Raw))
+
+
+def known(answer: Any) -> Mapping[RecordKey, int]:  # noqa: ANN401 -- a Commit, a Decided, a Worked, or a Conflict
+    """Return the versions that a commit has written, if it tells."""
+    return getattr(answer, "versions", None) or {}
+
+
+# --- A step's record in a transaction of the step's own: the effect and its record are there together, or neither
+# is ---
+#
+# From the moment that the record is written until the step has ended, nobody else adds to the history of the run. The
+# record lies at the next place of the history; so if the transaction is still being committed when its step is taken
+# for failed, whatever the run writes next waits for it there, and meets it.
+
+IDLE: Final = 10.0
+"""For how many seconds a transaction may sit idle with a record in it: whoever takes the run over waits for it."""
+
+
+@final
+class Recording:
+    """The record of one attempt of a step, if the step wants to write it itself.
+
+    Attributes:
+        is_asked: The step has asked for it.
+        mark: The record, once it is known to be there for good.
+        result: What was recorded, as it is read back.
+    """
+
+    __slots__ = (
+        "_activation",
+        "_answer",
+        "_digest",
+        "_id",
+        "_is_over",
+        "_loop",
+        "_noted",
+        "_put",
+        "_ride",
+        "_step",
+        "_taken",
+        "is_asked",
+        "mark",
+        "result",
+    )
+
+    def __init__(self, activation: Activation, step: Step[..., Any], step_id: str, digest: str) -> None:
+        self._activation, self._step, self._id, self._digest = activation, step, step_id, digest
+        self._loop: Final = asyncio.get_running_loop()
+        self._taken: Taken | None = None
+        self._ride: Ride | None = None
+        self._put: Put | None = None
+        self._noted: Mark | None = None
+        self._answer: Commit | Conflict | None = None
+        self._is_over = self.is_asked = False
+        self.mark: Mark | None = None
+        self.result: Any = None
+
+    # --- in the step ---------------------------------------------------------------------------------------------
+
+    def record_with(self, connection: object, result: object) -> Awaitable[None]:
+        """Write the record; over a connection that blocks it is written when this returns."""
+        guest = guest_of(connection)
+        if self._is_over or self.is_asked:
+            raise self._problem("it has ended" if self._is_over else "it has called record_with before; call it once")
+        packed, self.result = self._step.signature.result.pack_and_restore(result)
+        if len(packed) > LARGEST:
+            raise EncodeError(f"the result of {self._id} takes {len(packed):,} bytes, at most {LARGEST:,} are allowed")
+        self.is_asked = True
+        if not guest.blocks:
+            return _Pending(functools.partial(self._record, guest, packed))
+        if _has_running_loop():
+            raise self._problem("the connection blocks; make the step a plain function, or use one with await")
+        self._take(converse_blocking(guest, self._elsewhere(packed).result()))
+        return _Pending(None)
+
+    async def _record(self, guest: Guest, packed: bytes) -> None:
+        is_here = asyncio.get_running_loop() is self._loop
+        talk = await (self._begin(packed) if is_here else asyncio.wrap_future(self._elsewhere(packed)))
+        self._take(await converse(guest, talk))
+
+    def _elsewhere(self, packed: bytes) -> Future[Talk[Commit | Conflict]]:
+        """Begin where the run is driven: the step runs in another thread."""
+        begin = self._begin(packed)
+        try:
+            return asyncio.run_coroutine_threadsafe(begin, self._loop)
+        except RuntimeError:
+            begin.close()
+            raise self._problem("the engine was closed") from None
+
+    async def _begin(self, packed: bytes) -> Talk[Commit | Conflict]:
+        """Take out everything that is to be written; nobody else writes until :meth:`settle`."""
+        activation = self._activation
+        journal, space = activation.journal, activation.host.space
+        if journal is None:
+            raise self._problem("the run is not driven here")
+        joining = await joining_of(space.store, space.store.capabilities.backend)
+        try:
+            if journal.is_heavy(MOST_ALONG):
+                await activation.flush()
+            await activation.check_may_act()
+        except Unload:
+            raise self._problem("the run is about to be driven elsewhere; roll back") from None
+        taken = await journal.begin()
+        if self._is_over:
+            journal.end(taken, None, {})
+            raise self._problem("it has ended")
+        self._taken, self._ride = taken, Ride(journal, activation.keys, taken, ())
+        mark = self._noted = Mark(
+            "transaction", self._id, activation.host.now(), msgspec.Raw(packed), digest=self._digest
+        )
+        changes = self._ride.changes(mark)
+        self._put = changes[-1] if isinstance(changes[-1], Put) else None
+        return joining.write(changes, before=self._ride.before, idle=IDLE)
+
+    def _take(self, answer: Commit | Conflict) -> None:
+        self._answer = answer
+        if isinstance(answer, Conflict):
+            raise self._problem("another worker drives the run by now, or a lock is lost that it holds; roll back")
+
+    def _problem(self, problem: str) -> StepNotRecordedError:
+        return StepNotRecordedError(self._id, problem)
+
+    # --- when the step has ended ---------------------------------------------------------------------------------
+
+    async def settle(self, problem: BaseException | None) -> BaseException | None:
+        """Find out whether the transaction was committed; return what the step failed with, None if it was."""
+        self._is_over = True
+        try:
+            if await self._has_landed():
+                self.mark = self._noted
+                return None
+        finally:
+            self.drop()
+        if isinstance(self._answer, Conflict):
+            self._activation.refused(self._answer)
+        if problem is not None:
+            return problem
+        if self._answer is None:
+            return self._problem("record_with did not come to its end; await it, and let pass what it raises")
+        return self._problem("it has ended, and its transaction was not committed")
+
+    async def _has_landed(self) -> bool:
+        put = self._put
+        if put is None or isinstance(self._answer, Conflict):
+            return False
+        activation = self._activation
+        try:
+            seen = await insist(activation, lambda: activation.host.space.read(put.key))
+        except StoreError:
+            activation.abandon()
+            raise Unload from None
+        record = seen.get(put.key)
+        return record is not None and record.value == put.value
+
+    def drop(self) -> None:
+        """Let others write again."""
+        self._is_over = True
+        taken, self._taken = self._taken, None
+        journal = self._activation.journal
+        if taken is not None and journal is not None:
+            versions = self._answer.versions if isinstance(self._answer, Commit) else {}
+            added = self._ride.added if self.mark is not None and self._ride is not None else None
+            journal.end(taken, added, versions)
+
+
+@final
+class _Pending:
+    """What ``record_with`` returns: something to await, or nothing left to do."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._work is not None:
+            yield from self._work().__await__()
+
+
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+RECORDING: Final[ContextVar[Recording | None]] = ContextVar("standfast_recording", default=None)
+"""The record of the step that is running."""
+
+
+# --- what a step can find out about itself, and do for itself ------------------------------------------------------
+
+
+class CurrentStep(Struct, frozen=True):
+    """What a step can find out about itself, see :func:`current_step`.
+
+    Attributes:
+        run_id: The run.
+        step_id: The step in it, with the branch's path.
+        attempt: 1, or more after it raised.
+        idempotency_key: The same each time that this step of this run is tried, and different from every other's. Give
+            it to whatever the step calls, so that doing it twice has the effect of once.
+        fence: Grows each time that the run is taken up: what it calls can refuse those who were taken for dead.
+    """
+
+    run_id: str
+    step_id: str
+    attempt: int
+    idempotency_key: str
+    fence: int = 0
+
+    def record_with(self, connection: object, result: object = None) -> Awaitable[None]:
+        """Write this step's record, with its result, in a transaction of your own: effect and record are one commit.
+
+            async def charge(order: str) -> int:
+                async with pool.acquire() as connection, connection.transaction():
+                    number = await connection.fetchval("INSERT INTO charges ... RETURNING id", order)
+                    await sf.current_step().record_with(connection, number)
+                return number
+
+        Call it last in the transaction, commit, and return. The step has happened if and only if that transaction is
+        committed, and ``result`` is what it returned, whatever happens to this process. If it is not committed, the
+        step has failed, and is tried again as its ``retry`` says.
+
+        The store is a PostgreSQL, and the connection one to its database: of asyncpg, psycopg, SQLAlchemy or Django.
+        With one that is used with ``await``, await this too; with one that blocks, which belongs into a step that is a
+        plain function, it is done when this returns.
+
+        Raises:
+            UnsuitableConnectionError: The connection is not in a transaction, or not one to the store's database.
+            UnsuitableStoreError: The store is no PostgreSQL; use ``ctx.transaction`` instead.
+            StepNotRecordedError: Another worker drives the run by now. Let it pass, so that you roll back.
+        """
+        recording = RECORDING.get()
+        if recording is None:
+            raise InvalidWorkflowError("record_with", "no step is running here; call it inside a step")
+        return recording.record_with(connection, result)
+
+
+CURRENT_STEP: Final[ContextVar[CurrentStep | None]] = ContextVar("standfast_step", default=None)
+
+
+def current_step() -> CurrentStep:
+    """Return the step that is running. Outside of one it is refused."""
+    found = CURRENT_STEP.get()
+    if found is None:
+        raise InvalidWorkflowError("current_step()", "no step is running here; call it inside a step")
+    return found
+
+
+# --- running a step: once, or again after it raised, and never again once it is recorded ---------------------------
+
+STEP: Final = ("step", "tried", "began", "cancelled", "transaction", "went_on")
+
+
+class Happened(Struct, frozen=True):
+    """The answer of a ``reconcile`` function: the step did happen, and this is its result."""
+
+    result: Any = None
+
+
+class DidNotHappen(Struct, frozen=True):
+    """The answer of a ``reconcile`` function: the step did not happen, so it is run."""
+
+
+DID_NOT_HAPPEN: Final = DidNotHappen()
+
+
+@final
+class Performance:
+    """One step of a run, from its first mark to its last."""
+
+    __slots__ = (
+        "_activation",
+        "_args",
+        "_attempt",
+        "_began",
+        "_branch",
+        "_digest",
+        "_id",
+        "_kwargs",
+        "_recorded",
+        "_retry_at",
+        "_step",
+    )
+
+    def __init__(
+        self,
+        activation: Activation,
+        branch: Branch,
+        step: Step[..., Any],
+        step_id: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._activation, self._branch, self._step, self._id = activation, branch, step, step_id
+        self._args, self._kwargs = args, kwargs
+        self._digest: Final = digest(args, kwargs)
+        self._attempt, self._began = 1, False
+        self._retry_at: Instant | None = None
+        self._recorded: Mark | None = None
+
+    async def result(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        """Return what the step returned, by record or by running it."""
+        if not self._activation.is_live(self._branch):
+            while (mark := await self._activation.turn(self._branch, STEP, self._id)) is not None:
+                self._compare(mark)
+                if mark.kind == "step":
+                    return self._replayed(mark)
+                if mark.kind == "transaction":
+                    return await self._resume(mark)
+                self._began = mark.kind == "began"
+                if mark.kind == "tried":
+                    self._attempt, self._retry_at = self._attempt + 1, mark.until
+        return await self._perform()
+
+    async def _resume(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
+        """Go on after a record that the step itself has written: when the code did so, or now."""
+        if await self._activation.turn(self._branch, STEP, self._id) is None:
+            go_on(self._activation, self._id)
+        return self._replayed(mark)
+
+    def _replayed(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
+        try:
+            return outcome_of(mark, self._step, self._known)
+        except DecodeError as problem:
+            if mark.failure is not None:
+                raise
+            self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
+            raise Unload from None
+
+    def _compare(self, mark: Mark) -> None:
+        if mark.digest != self._digest and mark.digest and self._digest:
+            self._activation.arguments_differ(self._id)
+
+    async def _perform(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        activation, options = self._activation, self._step.options
+        while True:
+            if self._retry_at is not None:
+                await self._wait_for_retry(self._retry_at)
+            if options.semantics == "at_most_once" and (settled := await self._begin()) is not None:
+                return outcome_of(settled, self._step, self._known)
+            journal = activation.journal
+            if journal is not None and (journal.is_dirty or journal.is_flushing or journal.holds):
+                await activation.flush(self._branch, self._id)  # what was done before is durable before anything else
+            await activation.check_may_act()
+            if self._branch.cancel is not None:  # it was told while that was written
+                activation.raise_cancel(self._branch, self._id)
+            value, problem = await self._attempt_it()
+            if self._recorded is not None:
+                return self._go_on(self._recorded, value)
+            mark, restored = self._record(value, problem)
+            if mark.failure is None:
+                return restored
+            if mark.kind == "step":
+                raise restore(mark.failure, self._known)
+            self._attempt, self._retry_at, self._began = self._attempt + 1, mark.until, False
+
+    def _go_on(self, mark: Mark, value: Any) -> Any:  # noqa: ANN401 -- whatever was recorded
+        go_on(self._activation, self._id)
+        if self._activation.host.hooks:
+            self._tell(mark)
+        return value
+
+    async def _wait_for_retry(self, retry_at: Instant) -> None:
+        activation, branch = self._activation, self._branch
+        if retry_at > activation.host.now():
+            wait = Wait(f"attempt {self._attempt} of {self._id}", retry_at)
+            result = await activation.wait(branch, wait)
+            if result is not OVER:
+                activation.raise_cancel(branch, self._id)
+
+    async def _begin(self) -> Mark | None:
+        """Note that an at-most-once step begins; if it has begun before, return what became of it."""
+        if self._began:
+            return await self._reconcile()
+        self._note(Mark("began", self._id, self._activation.host.now(), digest=self._digest))
+        return None
+
+    def _note(self, mark: Mark) -> Mark:
+        self._activation.note(mark)
+        return mark
+
+    async def _attempt_it(self) -> tuple[Any, BaseException | None]:
+        branch, activation, step = self._branch, self._activation, self._step
+        key = activation.effect_key(self._id)
+        current = CurrentStep(activation.keys.id, self._id, self._attempt, key, activation.fence)
+        recording = Recording(activation, step, self._id, self._digest)
+        tokens = CURRENT_STEP.set(current), INSIDE.set(False), RECORDING.set(recording)
+        if activation.host.on_attempt is not None:
+            activation.host.on_attempt(current)
+        how: tuple[Any, BaseException | None]
+        branch.is_in_effect, branch.step = True, self._id
+        try:
+            if step.is_async and step.options.timeout is None:
+                how = await step.function(*self._args, **self._kwargs), None
+            else:
+                how = await self._call_otherwise(step.options.timeout), None
+        except (KeyboardInterrupt, SystemExit, Unload):
+            recording.drop()
+            raise
+        except BaseException as problem:  # noqa: BLE001 -- it is how the step ended
+            how = None, problem
+        finally:
+            branch.is_in_effect = False
+            CURRENT_STEP.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+            RECORDING.reset(tokens[2])
+        if recording.is_asked:
+            how = await self._settle(recording, how)
+        else:
+            recording.drop()  # a plain function may still run, in its thread
+        if branch.is_interrupted:
+            branch.is_interrupted = False
+            await self._take_interruption(how[1])
+        return how
+
+    async def _settle(
+        self, recording: Recording, how: tuple[Any, BaseException | None]
+    ) -> tuple[Any, BaseException | None]:
+        """Find out what became of a record that the step has written itself; if it is there, that counts."""
+        if self._branch.is_interrupted:
+            await self._calm_down()
+        problem = await recording.settle(how[1])
+        self._recorded = recording.mark
+        return (recording.result, None) if problem is None else (None, problem)
+
+    async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
+        return await (self._call() if timeout is None else self._call_within(timeout))
+
+    async def _call_within(self, timeout: float) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await self._call()
+        except TimeoutError as error:
+            if limit.expired():
+                where = None if error.__cause__ is None else error.__cause__.__traceback__  # the line that it waited in
+                raise StepTimeoutError(self._id, timeout).with_traceback(where) from None
+            raise
+
+    async def _take_interruption(self, problem: BaseException | None) -> None:
+        """Raise why the step was told to stop; unless it ended all the same, and then that counts."""
+        if isinstance(problem, asyncio.CancelledError):
+            if self._branch.task is not None:
+                self._branch.task.uncancel()
+            self._stopped()
+        await self._calm_down()
+
+    async def _calm_down(self) -> None:
+        """Let a cancellation pass that was on its way to the step: it is not for what comes next."""
+        if self._branch.task is not None:
+            self._branch.task.uncancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+    def _stopped(self) -> None:
+        """Raise why the step was told to stop."""
+        if self._activation.is_unloading or self._branch.cancel is None:
+            raise Unload
+        self._activation.raise_cancel(self._branch, self._id)
+
+    async def _call(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+        step = self._step
+        if step.is_async:
+            return await step.function(*self._args, **self._kwargs)
+        result = await self._activation.host.threads.run(step.function, self._args, self._kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    def _record(self, value: Any, problem: BaseException | None) -> tuple[Mark, Any]:  # noqa: ANN401 -- whatever the step returned
+        """Note how the step ended; return the mark, and the result as it is read back."""
+        activation, restored = self._activation, None
+        now = activation.host.now()
+        packed = b"null"
+        if problem is None:
+            try:
+                packed, restored = self._step.signature.result.pack_and_restore(value)
+            except EncodeError as refused:
+                problem = refused
+        if problem is not None:
+            mark = self._failed(problem, now)
+        else:
+            mark = Mark("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
+        activation.note(mark)
+        if activation.host.hooks:
+            self._tell(mark)
+        return mark, restored
+
+    def _failed(self, problem: BaseException, now: Instant) -> Mark:
+        failure = describe(problem, self._known)
+        retry = self._step.options.retry
+        if self._attempt < retry.attempts and isinstance(problem, retry.on) and not isinstance(problem, EncodeError):
+            until = later(now, retry.wait_before(self._attempt + 1))
+            return Mark("tried", self._id, now, failure=failure, digest=self._digest, until=until)
+        return Mark("step", self._id, now, failure=failure, digest=self._digest)
+
+    @property
+    def _known(self) -> KnownErrors:
+        return self._activation.host.known_with(self._step.options.raises)
+
+    def _tell(self, mark: Mark) -> None:
+        host, run = self._activation.host, self._activation.keys.id
+        fence = self._activation.fence
+        if mark.kind == "tried" and mark.failure is not None:
+            host.emit(
+                StepRetried(
+                    at=host.clock.wall(), run=run, step=self._id, attempt=self._attempt, error=mark.failure.type
+                )
+            )
+        else:
+            host.emit(
+                StepRecorded(at=host.clock.wall(), run=run, step=self._id, fence=fence, failed=mark.failure is not None)
+            )
+
+    async def _reconcile(self) -> Mark | None:
+        """Find out whether an interrupted step happened; None: it did not, so it is run."""
+        now, key = self._activation.host.now(), self._activation.effect_key(self._id)
+        error, answer = StepInterruptedError(self._id, key), None
+        tokens = (
+            CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)),
+            INSIDE.set(False),
+        )
+        try:
+            answer = await self._ask_whether_it_happened()
+        except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody knows whether the step happened
+            error.__cause__ = problem
+        finally:
+            CURRENT_STEP.reset(tokens[0])
+            INSIDE.reset(tokens[1])
+        if isinstance(answer, Happened):
+            return self._record(answer.result, None)[0]
+        if isinstance(answer, DidNotHappen):
+            return None
+        return self._note(Mark("step", self._id, now, failure=describe(error, self._known), digest=self._digest))
+
+    async def _ask_whether_it_happened(self) -> object:
+        reconcile = self._step.options.reconcile
+        if reconcile is None:
+            return None
+        if inspect.iscoroutinefunction(reconcile):
+            return await reconcile(*self._args, **self._kwargs)
+        answer = await self._activation.host.threads.run(reconcile, self._args, self._kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def outcome_of(mark: Mark, step: Step[..., Any], known: KnownErrors) -> Any:  # noqa: ANN401 -- whatever the step returned
+    """Return what a mark says that a step returned, or raise what it says that it raised."""
+    if mark.failure is not None:
+        raise restore(mark.failure, known)
+    return step.signature.result.unpack(mark.value or b"null")

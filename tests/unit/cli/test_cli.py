@@ -1,0 +1,171 @@
+"""The command as a whole: its errors, version and completion scripts, and what it costs those who do not use it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from standfast.cli import application
+from standfast.cli import target as exits
+from standfast.cli.output import described
+from standfast.cli.target import advice_of
+from standfast.clock import Instant
+from standfast.errors import LeaseLostError, WithdrawnError
+from standfast.locks import ExplainedHolder, ExplainedWaiter, Explanation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.unit.cli.conftest import Ask
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+async def test_the_version_is_that_of_the_package(ask: Ask) -> None:
+    """``--version`` tells it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (await ask("--version")).stdout == f"standfast {project['version']}\n"
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [("", "STANDFAST_STORE"), ("memory://", "only by the process"), ("memory://x", "name another")],
+)
+async def test_a_store_must_be_named(ask: Ask, store: str, message: str) -> None:
+    """Without one that others can see, the usage is shown."""
+    shown = await ask("locks", "list", STANDFAST_STORE=store)
+    assert shown.exit_code == 2
+    assert message in shown.stderr
+
+
+@pytest.mark.parametrize("store", ["sqlite://host/x", "oracle://x", "store.db"])
+async def test_an_error_of_ours_is_a_message(ask: Ask, store: str) -> None:
+    """What went wrong and what to do next, on stderr, and no traceback."""
+    shown = await ask("--store", store, "locks", "list")
+
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("standfast: ")
+    assert "Traceback" not in shown.output
+    assert shown.stdout == ""
+
+
+def test_advice_has_no_markup() -> None:
+    """What an error's documentation says is shown as plain words."""
+    for error in (WithdrawnError("a"), LeaseLostError("a", 1, "x")):
+        assert "`" not in advice_of(error)
+        assert advice_of(error)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+async def test_there_is_a_completion_script_for_each_shell(ask: Ask, shell: str) -> None:
+    """It names the command and the variable by which it asks."""
+    shown = await ask("completion", shell)
+    assert shown.exit_code == 0
+    assert f"_STANDFAST_COMPLETE={shell}_complete" in shown.stdout
+
+
+async def test_an_unknown_shell_is_refused(ask: Ask) -> None:
+    """The usage names those that are known."""
+    shown = await ask("completion", "tcsh")
+    assert shown.exit_code == 2
+    assert "'bash', 'zsh', 'fish'" in shown.stderr
+
+
+def test_the_library_does_not_load_the_command() -> None:
+    """``import standfast`` with all its names loads neither click nor the command."""
+    code = "import sys; from standfast import *; print([n for n in sys.modules if n.startswith(NAMES)])"
+    code = code.replace("NAMES", "('click', 'standfast.cli')")
+    assert subprocess.check_output([sys.executable, "-P", "-c", code], text=True) == "[]\n"
+
+
+def test_the_module_is_the_command() -> None:
+    """``python -m standfast`` does the same."""
+    shown = subprocess.check_output([sys.executable, "-P", "-m", "standfast", "--help"], text=True)
+    assert shown.startswith("Usage: standfast [OPTIONS] COMMAND [ARGS]...")
+
+
+@pytest.mark.parametrize("command", ["completion", "mcp", "run", "serve", "worker"])
+async def test_the_help_shows_examples_as_they_are_typed(ask: Ask, command: str) -> None:
+    """Each on a line of its own, and nothing of how that is written."""
+    shown = (await ask(command, "--help")).stdout
+    assert "\\b" not in shown
+    assert re.search(rf"^  (bash:  eval .*|standfast {command} \S.*)$", shown, re.MULTILINE)
+
+
+PERSON: dict[str, Any] = {
+    "note": "",
+    "mode": "",
+    "weight": 1,
+    "is_alive": True,
+    "process": 1,
+    "host": "h",
+    "program": "p",
+}
+
+
+def told(*, more: bool = False) -> Explanation:
+    """Return a line with one holder and two waiters."""
+    holder = ExplainedHolder(
+        entry="1", owner="ann", since=Instant(0), held_for=1, lease_left=1, ends_at=None, fence=1, slot=0,
+        **{**PERSON, "note": "backup"},
+    )  # fmt: skip
+    waiters = tuple(
+        ExplainedWaiter(
+            entry=str(place), owner=owner, since=Instant(0), place=place, ticket=place, waited=1, estimate=estimate,
+            **PERSON,
+        )
+        for place, (owner, estimate) in enumerate([("ben", None), ("cat", 90.0)])
+    )  # fmt: skip
+    return Explanation(
+        key="a", family="", parts=("a",), at=Instant(0), kind="mutex", holders=(holder,), waiters=waiters, more=more
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "more", "words"),
+    [
+        ("ben", False, "waiting for a: 0 in front, held by ann (backup)"),
+        ("cat", False, "waiting for a: 1 in front, held by ann (backup), likely 90 s more"),
+        ("dan", True, "waiting for a: 2 or more in front, held by ann (backup)"),
+        ("dan", False, ""),
+    ],
+)
+def test_a_wait_is_described(owner: str, words: str, *, more: bool) -> None:
+    """Who is in front, who holds, and how long it may take; nothing for one that does not wait any more."""
+    assert described(told(more=more), owner) == words
+
+
+def commands(group: click.Group, path: str = "standfast") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its full name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(application)), ids=lambda part: str(part).split()[-1])
+def test_the_reference_names_every_command_and_option(name: str, command: click.Command) -> None:
+    """What can be typed is documented."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
+    assert name in page
+    assert [option for option in options if f"`{option}" not in page] == []
+
+
+def test_the_reference_names_every_exit_code() -> None:
+    """Each code of ours has its row."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    codes = [value for name, value in vars(exits).items() if name.isupper() and type(value) is int]
+    assert len(codes) == 11
+    assert [code for code in codes if f"| {code} " not in page] == []

@@ -1,0 +1,69 @@
+"""What is kept in mind of requests that have ended here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from standfast.clock import Instant, later
+from standfast.flows import server as remembering
+from standfast.flows.inline import Brief
+from standfast.flows.records import KEPT
+from standfast.flows.request import NOBODY
+from standfast.flows.server import LIGHT, Remembering
+
+if TYPE_CHECKING:
+    from standfast.flows.inline import Attended
+
+
+class Ended:
+    """A request that has ended."""
+
+    def __init__(self, name: str, size: int = 10, at: int = 0) -> None:
+        self._brief = Brief(name, cast("Any", None), None, NOBODY, "", "http", b"x" * size, *[Instant(at)] * 3)
+
+    def in_brief(self) -> Brief:
+        """Return what is kept."""
+        return self._brief
+
+
+def keeping(*ended: Ended) -> Remembering:
+    """Keep requests in mind."""
+    kept = Remembering()
+    for each in ended:
+        kept.add(cast("Attended", each))
+    return kept
+
+
+def known(kept: Remembering, names: str) -> str:
+    """Return those that are known."""
+    return "".join(each for each in names if kept.get(each) is not None)
+
+
+@pytest.mark.parametrize("asked_about", ["", "c"])
+def test_the_oldest_are_forgotten_first(asked_about: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not somebody has asked about one in between."""
+    monkeypatch.setattr(remembering, "REMEMBERED", 3)
+    kept = keeping(*map(Ended, "abc"))
+    assert known(kept, asked_about) == asked_about
+    for name in "de":
+        kept.add(cast("Attended", Ended(name)))
+    assert known(kept, "abcde") == "cde"
+
+
+def test_heavy_ones_are_forgotten_when_there_is_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that are older; light ones need none."""
+    monkeypatch.setattr(remembering, "ROOM", 10 * LIGHT)
+    kept = keeping(Ended("a"), Ended("b", 6 * LIGHT), Ended("c"), Ended("d", 6 * LIGHT), Ended("e"))
+    assert known(kept, "abcde") == "cde"
+
+
+def test_all_are_forgotten_after_an_hour() -> None:
+    """Those that nobody has asked about, and the others."""
+    kept = keeping(Ended("a", at=1), Ended("b", at=2))
+    assert known(kept, "ab") == "ab"
+    kept.add(cast("Attended", Ended("c", at=1)))
+    kept.add(cast("Attended", Ended("d", at=3)))
+    kept.forget(later(Instant(2), KEPT))
+    assert known(kept, "abcd") == "bd"

@@ -1,0 +1,50 @@
+"""What a server says becomes the error that says what to do, on old servers and new ones."""
+
+from __future__ import annotations
+
+import pytest
+from redis import exceptions
+
+from standfast import errors
+from standfast.stores.redis.connection import translate
+
+NAME = "redis://host"
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (exceptions.OutOfMemoryError("command not allowed"), errors.StoreFullError),
+        (exceptions.ResponseError("OOM command not allowed when used memory > 'maxmemory'."), errors.StoreFullError),
+        (
+            exceptions.ResponseError("Error running script (call to f_12): @user_script:9: -OOM command not allowed"),
+            errors.StoreFullError,
+        ),
+        (exceptions.ReadOnlyError("You can't write against a read only replica."), errors.StoreReadOnlyError),
+        (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), errors.StoreFullError),
+        (exceptions.ResponseError("NOREPLICAS Not enough good replicas"), errors.StoreUnavailableError),
+        (exceptions.BusyLoadingError("dataset in memory"), errors.StoreUnavailableError),
+        (exceptions.ResponseError("BUSY Redis is busy running a script."), errors.StoreBusyError),
+        (exceptions.AuthenticationError("invalid username-password pair"), errors.UnsuitableStoreError),
+        (exceptions.NoPermissionError("no permissions to run"), errors.UnsuitableStoreError),
+        (exceptions.ResponseError("ACL failure in script: User x has no permissions"), errors.UnsuitableStoreError),
+        (exceptions.ResponseError("WRONGTYPE Operation against a key"), errors.StoreCorruptError),
+        (exceptions.ClusterDownError("Hash slot not served"), errors.StoreUnavailableError),
+        (exceptions.ResponseError("something new"), errors.StoreError),
+    ],
+)
+def test_each_refusal_has_its_error(problem: Exception, expected: type[errors.StoreError]) -> None:
+    """By the driver's class or by the code in the text."""
+    assert type(translate(NAME, problem)) is expected
+
+
+def test_a_secret_in_what_the_server_says_is_masked() -> None:
+    """Whatever it repeats of what it was sent."""
+    problem = exceptions.ResponseError("cannot reach redis://me:hunter2@other, password=hunter2")
+
+    assert "hunter2" not in str(translate(NAME, problem))
+
+
+def test_who_gave_no_password_is_not_told_that_it_was_wrong() -> None:
+    """The driver has one error for both."""
+    assert "none was given" in str(translate(NAME, exceptions.AuthenticationError("Authentication required.")))

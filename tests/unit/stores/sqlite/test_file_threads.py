@@ -1,0 +1,74 @@
+"""Threads of one process may open the same file at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.sqlite import file as connecting
+from standfast.stores.sqlite.backend import Upkeep
+from standfast.stores.sqlite.file import connect, disconnect, open_connection, prepare
+from standfast.stores.sqlite.locks import share, unshare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from standfast.stores.sqlite.file import Connection
+
+
+async def open_and_close(path: Path) -> None:
+    """Open a store on a loop of its own."""
+    store = await open_sqlite(str(path))
+    await store.aclose()
+
+
+def test_a_file_is_not_opened_while_another_thread_creates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who creates the file has closed it before anybody has locks on it: closing it would drop them."""
+    creating, may_go_on, close = threading.Event(), threading.Event(), os.close
+
+    def close_late(descriptor: int) -> None:
+        monkeypatch.undo()
+        creating.set()
+        may_go_on.wait(timeout=10)
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", close_late)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(prepare, str(tmp_path / "x.db"), Options())
+        creating.wait(timeout=10)
+        second = threads.submit(asyncio.run, open_and_close(tmp_path / "x.db"))
+        wait([second], timeout=0.2)  # it must not come to an end before the first one
+        may_go_on.set()
+        first.result()
+        second.result()
+
+
+async def test_a_connection_that_a_thread_is_opening_is_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking for foreign descriptors and opening one of our own do not get into each other's way."""
+    path, looks = str(tmp_path / "x.db"), list[Future[None]]()
+    store = await open_sqlite(path)
+    file = share(path)
+    upkeep = store.backend._upkeep  # type: ignore[attr-defined]  # the test looks behind the protocol
+    assert isinstance(upkeep, Upkeep)
+
+    def open_while_looking(path: str) -> Connection:
+        connection = open_connection(path)
+        looks.append(threads.submit(upkeep._look_for_strangers))
+        wait(looks, timeout=0.2)  # it must not look now
+        return connection
+
+    monkeypatch.setattr(connecting, "open_connection", open_while_looking)
+    with ThreadPoolExecutor() as threads:
+        connection = connect(file, busy_seconds=1.0)
+        looks[0].result()
+    disconnect(file, connection)
+    unshare(file)
+    await store.aclose()

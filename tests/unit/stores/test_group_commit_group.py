@@ -1,0 +1,179 @@
+"""What becomes of those who ride together when one of them breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from standfast.errors import OutcomeUnknownError
+from standfast.keys import RecordKey
+from standfast.stores import Commit, Decision, GroupedStore, Put, Snapshot, verdict_of
+from standfast.stores.backend import Applied, Deferred
+from standfast.stores.group_commit import ANY_NUMBER, AT_ONCE_IN_A_ROW, USED_TO_BE_ALONE
+from standfast.stores.memory import MemoryBackend, open_memory
+
+if TYPE_CHECKING:
+    from standfast.stores.backend import Batch
+
+
+async def test_large_commits_do_not_all_share_one_transaction(batches: list[int]) -> None:
+    """Nobody waits for more than a few megabytes to be written, and none is left behind."""
+    store, value = open_memory(), bytes(ANY_NUMBER.max_bytes // 20)
+    verdicts = await asyncio.gather(*(store.commit(Put(RecordKey("ns", str(n)), value)) for n in range(50)))
+    await store.aclose()
+
+    assert batches == [20, 20, 10]
+    assert all(isinstance(verdict, Commit) for verdict in verdicts)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of riders of each transaction in memory, as they happen."""
+    sizes: list[int] = []
+    apply = MemoryBackend.apply_now
+
+    def note(backend: MemoryBackend, batch: Batch) -> Applied | None:
+        sizes.append(len(batch.riders))
+        return apply(backend, batch)
+
+    monkeypatch.setattr(MemoryBackend, "apply_now", note)
+    return sizes
+
+
+async def commit_alone(store: GroupedStore, times: int) -> None:
+    """Commit one after another, until the group is used to it."""
+    for number in range(times):
+        await store.commit(Put(RecordKey("ns", "alone", str(number)), b""))
+
+
+async def test_who_was_alone_for_a_while_leaves_at_once(batches: list[int]) -> None:
+    """Its commit is durable before the loop has run again."""
+    store, turns = open_memory(), list[None]()
+    await commit_alone(store, USED_TO_BE_ALONE)
+    asyncio.get_running_loop().call_soon(turns.append, None)
+
+    await store.commit(Put(RecordKey("ns", "next"), b""))
+
+    assert turns == []
+    assert batches == [1] * (USED_TO_BE_ALONE + 1)
+    await store.aclose()
+
+
+async def test_one_who_is_always_alone_still_lets_the_loop_run() -> None:
+    """Whatever else is ready waits for a few commits at most."""
+    store, turns = open_memory(), list[None]()
+    await commit_alone(store, USED_TO_BE_ALONE)
+    asyncio.get_running_loop().call_soon(turns.append, None)
+
+    for number in range(AT_ONCE_IN_A_ROW):
+        assert turns == []
+        await store.commit(Put(RecordKey("ns", "next", str(number)), b""))
+
+    assert turns == [None]
+    await store.aclose()
+
+
+async def test_a_crowd_that_finds_one_alone_soon_rides_together(batches: list[int]) -> None:
+    """After one who left at once, many share their transactions as ever."""
+    store = open_memory()
+    await commit_alone(store, 20)
+    batches.clear()
+
+    async def task(name: str) -> None:
+        for number in range(10):
+            await store.commit(Put(RecordKey("ns", name, str(number)), b""))
+
+    await asyncio.gather(*(task(str(number)) for number in range(100)))
+
+    assert len(batches) <= 10 + AT_ONCE_IN_A_ROW + 1
+    assert sum(batches) == 1_000
+    await store.aclose()
+
+
+async def test_a_cancellation_after_leaving_at_once_carries_the_verdict() -> None:
+    """Cancelled in the turn of the loop that follows, the caller can still learn that it has written."""
+    store = open_memory()
+    await commit_alone(store, USED_TO_BE_ALONE + AT_ONCE_IN_A_ROW - 1)
+    task = asyncio.create_task(store.commit(Put(RecordKey("ns", "next"), b"")))
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await task
+
+    assert isinstance(verdict_of(cancelled.value), Commit)
+    await store.aclose()
+
+
+class Interrupting:
+    """An update whose decision is interrupted, as by Ctrl-C, and a commit beside it."""
+
+    store: GroupedStore
+    riders: list[asyncio.Task[object]]
+
+    async def run(self) -> None:
+        """Let both ride together."""
+        self.store = open_memory()
+        key = RecordKey("ns", "a")
+        self.riders = [
+            asyncio.create_task(self.store.update([key], self.decide)),
+            asyncio.create_task(self.store.commit(Put(RecordKey("ns", "b"), b""))),
+        ]
+        await asyncio.wait(self.riders)
+
+    def decide(self, _: Snapshot) -> Decision[None]:
+        """Be interrupted."""
+        raise KeyboardInterrupt
+
+    async def outcomes(self) -> list[object]:
+        """Return what the riders got."""
+        return await asyncio.gather(*self.riders, return_exceptions=True)
+
+
+@pytest.fixture
+def interrupted() -> tuple[asyncio.Runner, Interrupting]:
+    """A loop that was interrupted in the midst of a transaction."""
+    runner, interrupting = asyncio.Runner(), Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(interrupting.run())
+    return runner, interrupting
+
+
+def test_an_interruption_leaves_nobody_waiting(interrupted: tuple[asyncio.Runner, Interrupting]) -> None:
+    """All riders of the transaction are told that it is not known what became of it."""
+    with interrupted[0] as runner:
+        outcomes = runner.run(interrupted[1].outcomes())
+
+    assert [type(each) for each in outcomes] == [OutcomeUnknownError, OutcomeUnknownError]
+
+
+def test_a_store_goes_on_after_an_interruption(interrupted: tuple[asyncio.Runner, Interrupting]) -> None:
+    """The next commit is written as if nothing had happened."""
+    with interrupted[0] as runner:
+        runner.run(interrupted[1].outcomes())
+        verdict = runner.run(interrupted[1].store.commit(Put(RecordKey("ns", "c"), b"")))
+
+    assert isinstance(verdict, Commit)
+
+
+async def test_one_who_is_cancelled_twice_while_put_off_is_not_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put off to the next transaction and cancelled right then, a rider is withdrawn; nobody waits for its verdict."""
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
+
+    async def put_off(_backend: MemoryBackend, _batch: Batch) -> Applied:
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)
+        loop.call_soon(tasks[0].cancel)
+        return Applied((Deferred(),))
+
+    monkeypatch.setattr(MemoryBackend, "apply_now", lambda _backend, _batch: None)
+    monkeypatch.setattr(MemoryBackend, "apply", put_off)
+    store = open_memory()
+    tasks.append(asyncio.create_task(store.commit(Put(RecordKey("ns", "k"), b""))))
+
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await asyncio.wait_for(asyncio.shield(tasks[0]), 1)
+    assert verdict_of(cancelled.value) is None
+    await store.aclose()

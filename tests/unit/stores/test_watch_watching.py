@@ -1,0 +1,62 @@
+"""A watch folds hints until somebody asks for them, and tells each of them once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from standfast.keys import RecordKey
+from standfast.stores import Hint
+from standfast.stores import watch as watching
+from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.watch import BackendWatch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+A, B, C = RecordKey("ns", "a"), RecordKey("ns", "b"), RecordKey("ns", "c")
+
+
+@pytest.fixture
+async def watch() -> AsyncIterator[BackendWatch]:
+    """A watch of everything in a namespace."""
+    async with BackendWatch(MemoryBackend(Memory()), (RecordKey("ns"),), lambda: None) as entered:
+        yield entered
+
+
+async def test_hints_are_folded_into_one_answer_and_told_once(watch: BackendWatch) -> None:
+    """What was told is over: the next wait is for something new, so a loop around it cannot spin."""
+    for key in (A, B, A):
+        watch.hear(key)
+    assert await watch.wait() == Hint(frozenset({A, B}), complete=True)
+    assert await watch.wait(0) is None
+
+
+async def test_a_lost_hint_makes_one_answer_incomplete(watch: BackendWatch) -> None:
+    """Look at everything, says it; the one after that knows what it is about again."""
+    watch.hear(A)
+    watch.hear(None)
+    watch.hear(B)
+    assert await watch.wait() == Hint(frozenset(), complete=False)
+    watch.hear(C)
+    assert await watch.wait() == Hint(frozenset({C}), complete=True)
+
+
+async def test_a_watch_nobody_asks_remembers_a_bounded_number_of_keys(
+    watch: BackendWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond it the answer is to look at everything."""
+    monkeypatch.setattr(watching, "MAX_REMEMBERED", 2)
+    for key in (A, B, C):
+        watch.hear(key)
+    assert await watch.wait() == Hint(frozenset(), complete=False)
+
+
+async def test_who_waits_is_woken_when_the_store_is_closed(watch: BackendWatch) -> None:
+    """It looks at everything, and finds out."""
+    waiting = asyncio.create_task(watch.wait())
+    await asyncio.sleep(0)
+    watch.stop()
+    assert await waiting == Hint(frozenset(), complete=False)
