@@ -26,8 +26,8 @@ from standfast.keys import RecordKey, decode_parts, display, encode_parts
 from standfast.log_hook import as_logfmt
 from standfast.redaction import mask_message, mask_text, mask_url
 from standfast.stores.url import file_of
-from standfast.web.asgi import headers_of, host_of, is_loopback, raw_headers
-from standfast.web.auth import BearerTokens, route_path, token_digest
+from standfast.web.asgi import headers_of, host_of, is_loopback, raw_headers, route_path
+from standfast.web.auth import BearerTokens, token_digest
 from standfast.web.call import content_type, read_after, read_chain, read_json, read_preference
 from standfast.web.chat.feed import Seen
 from standfast.web.signatures import GitHub, Slack, StandardWebhooks, Stripe

@@ -11,6 +11,7 @@ from standfast.flows.dispatcher import Dispatcher
 from standfast.flows.flow import Flows
 from standfast.flows.records import name_of
 from standfast.web import limits as given
+from standfast.web.auth import OwnToken
 from standfast.web.chat import checked_chats
 from standfast.web.limits import AppLimits, Rooms
 from standfast.web.tools import Toolbox
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from standfast.flows.flow import Action, Flow
     from standfast.flows.request import Arrival, Principal
     from standfast.space import Space
-    from standfast.web.auth import Authenticate, OwnToken
+    from standfast.web.auth import Authenticate
     from standfast.web.call import Handle, Simple
     from standfast.web.chat import Chat
     from standfast.web.mcp import ToolEndpoint
@@ -119,7 +120,7 @@ class App:
         self.closing: Final = asyncio.Event()
         self._is_open = False
         building = _building()
-        who: Authenticate = building.auth.OwnToken() if authenticate is None else authenticate
+        who: Authenticate = OwnToken() if authenticate is None else authenticate
         self._authenticate: Final = who
         known = _checked(webhooks, self.flows)
         self.toolbox: Final = Toolbox(tools, self.flows)

@@ -177,3 +177,10 @@ def headers_of(scope: Scope) -> Headers:
         known = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers(scope).items()}
         scope[HEADERS] = known
     return known
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path below where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path

@@ -15,21 +15,17 @@ from standfast.errors import (
     BodyTooLargeError,
     BodyTooSlowError,
     InvalidHeaderError,
-    ResultTimeoutError,
-    StandfastError,
     UnsupportedBodyError,
 )
 from standfast.flows.deadlock import SIGNED
 from standfast.flows.request import Arrival
 from standfast.threads import Lane
 from standfast.web.asgi import FOR_DATA, Alarm, Begun
-from standfast.web.problems import problem_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from standfast.flows.flow import Action
     from standfast.flows.request import Address, Event, Explanation, Principal, Request, RequestInfo
@@ -304,20 +300,6 @@ async def _watch(handle: Handle, receive: Receive) -> None:
     handle.abandon(GONE)
 
 
-async def result_within(handle: Handle, wait: float, closing: asyncio.Event) -> ASGIApp | None:
-    """Return the answer of a request that ends in time.
-
-    None: it does not, or the server stops before; then it goes on without this server.
-    """
-    try:
-        packed = await unless_closing(handle.packed(wait), closing)
-    except ResultTimeoutError:
-        return None
-    except StandfastError as problem:
-        return refusal(problem, handle)
-    return None if packed is None else Result(packed, handle.id, is_replay=handle.is_replay)
-
-
 async def unless_closing(work: Coroutine[Any, Any, T], closing: asyncio.Event) -> T | None:
     """Wait for something that goes on without this server; None: the server stops before."""
     ended, stops = asyncio.ensure_future(work), asyncio.ensure_future(closing.wait())
@@ -328,17 +310,6 @@ async def unless_closing(work: Coroutine[Any, Any, T], closing: asyncio.Event) -
         ended.cancel()
         stops.cancel()
         await asyncio.gather(ended, stops, return_exceptions=True)
-
-
-def refusal(problem: StandfastError, handle: Handle) -> Response:
-    """Return the answer that tells why a request has no result."""
-    return problem_response(problem, handle.id, told(handle)) if handle.is_taken_on else problem_response(problem)
-
-
-def told(handle: Handle) -> dict[str, str]:
-    """Return the headers that every answer about a request has."""
-    headers = {REQUEST: handle.id, "Cache-Control": "no-store"}
-    return headers | {"Idempotency-Replayed": "true"} if handle.is_replay else headers
 
 
 @final

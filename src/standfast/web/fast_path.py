@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from standfast.errors import StandfastError
 from standfast.flows.request import Arrival
-from standfast.web.asgi import Begun, Rest
-from standfast.web.auth import route_path
-from standfast.web.call import LARGE, Result, received, refusal, watched
-from standfast.web.problems import problem_response
+from standfast.web.asgi import Begun, Rest, route_path
+from standfast.web.call import LARGE, Result, received, watched
+from standfast.web.problems import problem_response, refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from standfast.errors import FlowError, StandfastError, TooManyRequestsError
+from standfast.errors import FlowError, ResultTimeoutError, StandfastError, TooManyRequestsError
 from standfast.flows.view import OPERATOR
 from standfast.web.asgi import Begun, headers_of
-from standfast.web.auth import PRINCIPAL, who_asks
 from standfast.web.call import (
     GONE,
     Preference,
@@ -21,13 +20,12 @@ from standfast.web.call import (
     read_after,
     read_body,
     read_preference,
-    refusal,
-    result_within,
-    told,
+    unless_closing,
     watched,
 )
+from standfast.web.gate import PRINCIPAL, who_asks
 from standfast.web.log_budget import LogBudget
-from standfast.web.problems import as_json, problem_response, shown_handle, shown_info
+from standfast.web.problems import as_json, problem_response, refusal, shown_handle, shown_info, told
 from standfast.web.sse import EventStream, closed, written
 
 if TYPE_CHECKING:
@@ -108,6 +106,20 @@ class Calling:
                     handle.abandon(GONE)
 
         return send_events
+
+
+async def result_within(handle: Handle, wait: float, closing: asyncio.Event) -> ASGIApp | None:
+    """Return the answer of a request that ends in time.
+
+    None: it does not, or the server stops before; then it goes on without this server.
+    """
+    try:
+        packed = await unless_closing(handle.packed(wait), closing)
+    except ResultTimeoutError:
+        return None
+    except StandfastError as problem:
+        return refusal(problem, handle)
+    return None if packed is None else Result(packed, handle.id, is_replay=handle.is_replay)
 
 
 def _is_stream(scope: Scope) -> bool:

@@ -34,8 +34,8 @@ from standfast.errors import (
 from standfast.flows.request import Arrival
 from standfast.flows.shares import SAID, Shares, is_spent
 from standfast.web.asgi import headers_of
-from standfast.web.auth import PRINCIPAL, who_asks
 from standfast.web.call import IDEMPOTENCY_KEY, LARGE, SESSION, read_body, unless_closing
+from standfast.web.gate import PRINCIPAL, who_asks
 from standfast.web.limits import Places, Tally
 from standfast.web.problems import problem_of, spread, status_of
 

@@ -27,10 +27,12 @@ from standfast.errors import (
     StoreError,
     TooManyRequestsError,
 )
+from standfast.web.call import REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from standfast.errors import StandfastError
     from standfast.flows.request import Explanation, RequestInfo
     from standfast.web.call import Handle
 
@@ -121,6 +123,17 @@ def problem_response(error: BaseException, request_id: str = "", headers: Mappin
     if challenge := getattr(error, "challenge", "Bearer" if facts["status"] == HTTPStatus.UNAUTHORIZED else ""):
         told["WWW-Authenticate"] = challenge
     return Response(msgspec.json.encode(facts), facts["status"], told, MEDIA_TYPE)
+
+
+def refusal(problem: StandfastError, handle: Handle) -> Response:
+    """Return the answer that tells why a request has no result."""
+    return problem_response(problem, handle.id, told(handle)) if handle.is_taken_on else problem_response(problem)
+
+
+def told(handle: Handle) -> dict[str, str]:
+    """Return the headers that every answer about a request has."""
+    headers = {REQUEST: handle.id, "Cache-Control": "no-store"}
+    return headers | {"Idempotency-Replayed": "true"} if handle.is_replay else headers
 
 
 def plain_problem(kind: str, title: str, status: int, headers: Mapping[str, str] | None = None) -> Response:

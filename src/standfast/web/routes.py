@@ -10,11 +10,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 
 from standfast.errors import MissingExtraError
-from standfast.web.auth import PRINCIPAL, Gate, route_path
+from standfast.web.asgi import route_path
 from standfast.web.call import IDEMPOTENCY_KEY, REQUEST, SESSION
 from standfast.web.chat.routes import chat_routes
 from standfast.web.deliveries import WebhookEndpoint
 from standfast.web.fast_path import Straight
+from standfast.web.gate import PRINCIPAL, Gate
 from standfast.web.http import Calling, Following
 from standfast.web.oauth import OAuthTokens
 from standfast.web.openapi import describe

@@ -13,8 +13,9 @@ from standfast.clock import Instant
 from standfast.errors import RequestCancelledError, RequestNotFoundError, ResultTimeoutError, StandfastError
 from standfast.flows.flow import Flow, Flows
 from standfast.flows.request import Event, Explanation, Request, RequestInfo
-from standfast.web.auth import Gate, OwnToken
+from standfast.web.auth import OwnToken
 from standfast.web.fast_path import Straight
+from standfast.web.gate import Gate
 from standfast.web.limits import AppLimits, Rooms
 from standfast.web.routes import (
     CALLS,

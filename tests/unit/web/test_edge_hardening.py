@@ -96,7 +96,7 @@ def test_nobody_is_called_but_for_keys_of_an_issuer() -> None:
         for path in source.rglob("*.py")
         if CALLERS & set(_imported(path))
     }
-    assert found == {"transports/oauth/keys.py"}
+    assert found == {"web/oauth.py"}
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -16,11 +16,11 @@ from standfast.errors import FlowError, ForbiddenError, IdempotencyInFlightError
 from standfast.flows.request import Arrival
 from standfast.flows.tenants import Owners, checked_session, new_session
 from standfast.ids import new_id
-from standfast.web.auth import PRINCIPAL, who_asks
 from standfast.web.call import SESSION, Handle, content_type, is_json, read_body
 from standfast.web.chat import TEXT, Guests
 from standfast.web.chat.feed import Conversation, Entry, Feed, Seen, accepted_body, checked_message, read_message
 from standfast.web.chat.socket import ROOM, Talk
+from standfast.web.gate import PRINCIPAL, who_asks
 from standfast.web.problems import as_json, problem_of, problem_response
 from standfast.web.sse import EventStream, closed
 
