@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks._lock_contender import Lock
     from standfast.locks.line_driver import Answered, LocalLine
-    from standfast.locks.line_records import Request, Site
+    from standfast.locks.line_records import LockSpec, Request
     from standfast.locks.locks import Holding, Mutex
     from standfast.space import Space
 
@@ -47,7 +47,7 @@ class Ours:
     def _listen_to(self, driver: Any) -> None:  # noqa: ANN401 -- one method of it is replaced
         do = driver.do
 
-        async def listening(request: Request, site: Site) -> Answered:
+        async def listening(request: Request, site: LockSpec) -> Answered:
             answered: Answered = await do(request, site)
             if isinstance(request, Enter):
                 self._note(answered)

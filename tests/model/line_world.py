@@ -8,7 +8,7 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.locks import line as algebra
-from standfast.locks.line import Attended, Entry, Line, Rules, Until
+from standfast.locks.line import Entry, Line, OfPresence, Rules, Until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,7 +123,7 @@ class Model(NamedTuple):
         return self._commit(world, Step(kind, entry_id), lambda line: self.functions.leave(line, entry_id))
 
     def _asks(self, world: World, kind: str, number: int, actor: Actor, entry_id: str) -> tuple[Step, World]:
-        anchor = Attended(str(number)) if actor.lease is None else Until(Instant(world.now + actor.lease))
+        anchor = OfPresence(str(number)) if actor.lease is None else Until(Instant(world.now + actor.lease))
         entry = Entry(entry_id, str(number), anchor, Instant(0), actor.mode, actor.weight, actor.woken)
         return self._commit(world, Step(kind, entry_id), lambda line: self.functions.enter(line, entry, world.now)[0])
 

@@ -16,7 +16,7 @@ from standfast.locks import line_records as requests
 from standfast.locks import line_step as deciding
 from standfast.locks.heartbeat import MARGIN, Presence
 from standfast.locks.line import Granted, Line, Waiter, Waiting, _grant, advance, enter, leave, renew, resize, sweep
-from standfast.locks.line_records import Leave, Left, View
+from standfast.locks.line_records import Leave, Left, LineView
 from standfast.locks.locks import Hold
 from standfast.locks.registry import Lines
 from standfast.stores.protocol import Check, Put
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from standfast.locks.acquire import Wish
+    from standfast.locks.acquire import AcquireRequest
     from standfast.locks.line import Entry, Holder
     from standfast.locks.line_driver import LocalLine
     from standfast.locks.line_records import Answer, Request
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 # --- no fence: a grant is written once, and stays when the permit changes hands -------------------------------
 
-_grant_changes, _fences = View._grant_changes, deciding._fences
+_grant_changes, _fences = LineView._grant_changes, deciding._fences
 
 
-def written_once(view: View, line: Line) -> Iterator[Change]:
+def written_once(view: LineView, line: Line) -> Iterator[Change]:
     """Write a grant only where there is none yet."""
     return (each for each in _grant_changes(view, line) if not (isinstance(each, Put) and each.expected))
 
 
-def fences_of_old(asked: Any, view: View, line: Line, some: Any) -> tuple[dict[str, int], tuple[Holder, ...]]:
+def fences_of_old(asked: Any, view: LineView, line: Line, some: Any) -> tuple[dict[str, int], tuple[Holder, ...]]:
     """Return the fence that is there, whoever it was given to."""
     fences, granted = _fences(asked, view, line, some)
     old = {holder.entry.id: fence for holder in granted if (fence := view.fence_of(holder))}
@@ -179,11 +179,11 @@ def stay(
     line: LocalLine,  # noqa: ARG001 -- as _leave_for_certain
     leave: Leave,  # noqa: ARG001 -- as _leave_for_certain
     presence: Presence | None,
-    wish: Wish,  # noqa: ARG001 -- as _leave_for_certain
+    request: AcquireRequest,  # noqa: ARG001 -- as _leave_for_certain
 ) -> asyncio.Task[Any]:
     """Give up, and leave a ghost in the line."""
     if presence is not None:
-        lines.keeper.dismiss(presence)
+        lines.heartbeat.leave(presence)
     return lines.own(asyncio.sleep(0))
 
 
@@ -192,7 +192,7 @@ def never(_lines: Lines) -> None:
 
 
 MUTANTS: Final[dict[str, Patches]] = {
-    "no fence": ((View, "_grant_changes", written_once), (deciding, "_fences", fences_of_old)),
+    "no fence": ((LineView, "_grant_changes", written_once), (deciding, "_fences", fences_of_old)),
     "fence from the clock": ((Hold, "__init__", fenced_by_clock), (Hold, "guard", property(true_guard))),
     "barging": ((requests, "enter", barging),),
     "reap without looking again": ((Lines, "_presences", first_seen),),

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from standfast.keys import RecordKey
-from standfast.locks.line import Attended, Entry, Holder, Waiter
+from standfast.locks.line import Entry, Holder, OfPresence, Waiter
 from standfast.locks.line_records import GRANTS, HEADS, WAITERS
 from tests.simulation.lock_states import Attempt, Grants, LineState
 
@@ -260,7 +260,7 @@ def _grant_of(holder: Holder) -> tuple[str, int]:
 
 
 def _presence_of(entry: Entry) -> str:
-    assert isinstance(entry.anchor, Attended)
+    assert isinstance(entry.anchor, OfPresence)
     return entry.anchor.presence
 
 

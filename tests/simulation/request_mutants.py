@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from standfast.flows.arbiter import in_store as shared_turn
 from standfast.flows.arbiter.in_memory import LocalArbiter, LocalTurn, RequestLine
 from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
-from standfast.locks.line_records import Along
+from standfast.locks.line_records import ExtraChanges
 from standfast.stores.protocol import Decision
 from tests.simulation.hunting import replaced
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Snapshot
 
 
-def leaving_in_any_case(beside: Beside | None) -> Along:
+def leaving_in_any_case(beside: Beside | None) -> ExtraChanges:
     """Commit the end of a request, whoever has the turn by now."""
 
     def decide(_: Any, seen: Snapshot) -> Any:
         return (() if beside is None else tuple(beside.decide(0, seen))), ()
 
-    return Along(() if beside is None else beside.keys, decide)
+    return ExtraChanges(() if beside is None else beside.keys, decide)
 
 
 async def update_without_guard(turn: SharedTurn, beside: Beside) -> Mapping[RecordKey, int]:

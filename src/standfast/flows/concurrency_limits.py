@@ -33,9 +33,9 @@ from standfast.flows.policies import SAID, ActionLimit
 from standfast.flows.request import Arrival, Explanation, Principal, partition_of
 from standfast.ids import new_id
 from standfast.locks import rate_limiter as algebra
-from standfast.locks.acquire import Wish
+from standfast.locks.acquire import AcquireRequest
 from standfast.locks.line import Rules
-from standfast.locks.line_records import Site
+from standfast.locks.line_records import LockSpec
 from standfast.locks.locks import Holding
 from standfast.locks.rate_limiter import RateLimiter
 from standfast.space import lines_of
@@ -223,7 +223,7 @@ class SharedGate:
         self._lines: Final = lines_of(space)
         self._lease: Final = space.lease
         self._address, self._label, self._note, self._on_idle = address, label, note, on_idle
-        self._site: Final = Site(LIMIT, Rules(most))
+        self._site: Final = LockSpec(LIMIT, Rules(most))
         self._waiters: Final = Waiters()
         self._standing: Final[dict[asyncio.Task[Any], None]] = {}
         self._leaving: Final[dict[asyncio.Task[Any], None]] = {}
@@ -273,7 +273,7 @@ class SharedGate:
             self._own(permit.__aexit__(None, None, None), self._leaving)
 
     async def _enter(self, *, waits: bool) -> Holding:
-        wish = Wish(
+        request = AcquireRequest(
             self._label,
             self._address,
             self._site,
@@ -285,7 +285,7 @@ class SharedGate:
             may_circle=False,
             permits=self._site.rules.permits,
         )
-        holding = Holding(self._lines, wish, "tell")
+        holding = Holding(self._lines, request, "tell")
         await holding.__aenter__()
         return holding
 

@@ -150,7 +150,7 @@ class Server:
         self.owners: Final = Owners(engine.space, tenants.session_kept)
         self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
         self._host: Final = engine.host
-        self._keeper: Final = lines_of(self.space).keeper
+        self._heartbeat: Final = lines_of(self.space).heartbeat
         self._presence: Presence | None = None
         self._attending: Final = asyncio.Lock()
         self.now: Final = self._host.now
@@ -184,8 +184,8 @@ class Server:
         async with self._attending:
             if self._presence is None or self._presence.left() <= 0:
                 if self._presence is not None:
-                    self._keeper.dismiss(self._presence)
-                self._presence = await self._keeper.attend(self.space.lease)
+                    self._heartbeat.leave(self._presence)
+                self._presence = await self._heartbeat.join(self.space.lease)
 
     @property
     def owner(self) -> str:
@@ -322,7 +322,7 @@ class Server:
         await self.tenants.aclose()
         presence, self._presence = self._presence, None
         if presence is not None and not left:  # while something runs on here, nobody is to take it for ended
-            self._keeper.dismiss(presence)
+            self._heartbeat.leave(presence)
 
 
 # --- removing what ended requests leave behind besides their records, which go by themselves: the runs of durable

@@ -27,12 +27,12 @@ from standfast.errors import (
 )
 from standfast.events import PermitsDisagree, ReleaseDelayed, Requeued
 from standfast.ids import new_id
-from standfast.locks.deadlock import PATIENCE, circle_to_break, marker_key, shown
+from standfast.locks.deadlock import PATIENCE, cycle_to_break, marker_key, shown
 from standfast.locks.heartbeat import remove
 from standfast.locks.inspect import find_waiter, was_turned_out
-from standfast.locks.line import Attended, Entry, Granted, TooHeavy, Waiting
-from standfast.locks.line_driver import Turn, Wait, turn_of
-from standfast.locks.line_records import Along, Enter, Leave, Left, Site, WaitsForItself, WrongKind
+from standfast.locks.line import Entry, Granted, OfPresence, TooHeavy, Waiting
+from standfast.locks.line_driver import LocalWaiter, SeenGrant, grant_seen
+from standfast.locks.line_records import Enter, ExtraChanges, Leave, Left, LockSpec, WaitsForItself, WrongKind
 from standfast.stores.liveness import run_in_forked_child
 
 if TYPE_CHECKING:
@@ -113,18 +113,18 @@ class PermitsWarning(UserWarning):
     """A call site says another number of permits than the line has. The line's counts while it is in use."""
 
 
-class Wish(Struct, frozen=True):
+class AcquireRequest(Struct, frozen=True):
     """What is asked for: a place in a line, for whom, and for how long.
 
     Attributes:
         name: The key, as shown to people.
         address: Where its line lies.
-        site: What the call site says about the line.
+        spec: What the call site says about the line.
         called_from: The place in the code.
         owner: For whom; None: for the task that asks.
         waits: Whether to wait for it.
         timeout: For how many seconds at most.
-        along: What to commit together with the answer, see :class:`~standfast.locks.line_records.Along`.
+        extra_changes: What to commit together with the answer, see :class:`~standfast.locks.line_records.ExtraChanges`.
         on_leave: What to commit together with leaving the line again.
         may_circle: Whether its owner may hold something that another one waits for who is in its way here.
         on_waiting: Called when it has to wait, with how many are in front of it, and whether it is back: it had a
@@ -136,7 +136,7 @@ class Wish(Struct, frozen=True):
 
     name: str
     address: tuple[str, ...]
-    site: Site
+    spec: LockSpec
     lease: float
     called_from: str
     owner: str | None = None
@@ -146,34 +146,34 @@ class Wish(Struct, frozen=True):
     timeout: float | None = None
     max_hold: float | None = None
     note: str = ""
-    along: Along | None = None
+    extra_changes: ExtraChanges | None = None
     may_circle: bool = True
     on_waiting: Callable[[int, bool], None] | None = None
     keeps_age: bool = False
     entry_id: str = ""
     permits: int | None = None
-    on_leave: Along | None = None
+    on_leave: ExtraChanges | None = None
 
 
 @final
-class Place:
+class HeldEntry:
     """A place at the front: an entry that holds, and what it hangs on."""
 
     __slots__ = ("entry", "line", "presence", "turn")
 
-    def __init__(self, line: LocalLine, entry: Entry, presence: Presence, turn: Turn) -> None:
+    def __init__(self, line: LocalLine, entry: Entry, presence: Presence, turn: SeenGrant) -> None:
         self.line, self.entry, self.presence, self.turn = line, entry, presence, turn
 
 
-async def acquire(lines: Lines, wish: Wish) -> Place:
+async def acquire(lines: Lines, request: AcquireRequest) -> HeldEntry:
     """Take a place in the line and wait for its turn; leave nothing behind if that fails."""
     lines.guard.check()
-    if wish.timeout == 0:
-        return await _acquire_at_once(lines, wish)
-    attempt = _Attempt(lines, wish)
-    if wish.timeout is None:
+    if request.timeout == 0:
+        return await _acquire_at_once(lines, request)
+    attempt = _Acquisition(lines, request)
+    if request.timeout is None:
         return await attempt.run()
-    limit = asyncio.timeout(wish.timeout)
+    limit = asyncio.timeout(request.timeout)
     try:
         async with limit:
             return await attempt.run()
@@ -181,43 +181,43 @@ async def acquire(lines: Lines, wish: Wish) -> Place:
         if not limit.expired():
             raise
         await attempt.withdrawn()
-        raise HoldTimeoutError(wish.name, wish.timeout, attempt.holders()) from None
+        raise HoldTimeoutError(request.name, request.timeout, attempt.holders()) from None
 
 
-async def _acquire_at_once(lines: Lines, wish: Wish) -> Place:
+async def _acquire_at_once(lines: Lines, request: AcquireRequest) -> HeldEntry:
     try:
-        return await _Attempt(lines, structs.replace(wish, waits=False)).run()
+        return await _Acquisition(lines, structs.replace(request, waits=False)).run()
     except WouldWaitError as busy:
-        if not wish.waits:
+        if not request.waits:
             raise
-        raise HoldTimeoutError(wish.name, 0.0, busy.holders) from None
+        raise HoldTimeoutError(request.name, 0.0, busy.holders) from None
 
 
-async def give_back(lines: Lines, place: Place, wish: Wish) -> Left | None:
+async def release(lines: Lines, place: HeldEntry, request: AcquireRequest) -> Left | None:
     """Leave the line; None if the store does not answer. Then it is tried again until it does, or all is closed."""
-    leave = Leave(place.entry.id, place.turn.holder.slot, along=wish.on_leave)
+    leave = Leave(place.entry.id, place.turn.holder.slot, extra_changes=request.on_leave)
     try:
-        left = (await place.line.driver.do(leave, wish.site)).answer
+        left = (await place.line.driver.do(leave, request.spec)).answer
     except StandfastError as problem:
-        _leave_for_certain(lines, place.line, leave, place.presence, wish)
+        _leave_for_certain(lines, place.line, leave, place.presence, request)
         if lines.hooks:
             at = lines.clock.wall()
-            lines.hooks.emit(ReleaseDelayed(at=at, key=wish.name, problem=type(problem).__name__))
+            lines.hooks.emit(ReleaseDelayed(at=at, key=request.name, problem=type(problem).__name__))
         return None
     except BaseException:
         # When its caller is cancelled the request is on its way all the same; this makes sure of it.
-        _leave_for_certain(lines, place.line, leave, place.presence, wish)
+        _leave_for_certain(lines, place.line, leave, place.presence, request)
         raise
-    lines.keeper.dismiss(place.presence)
+    lines.heartbeat.leave(place.presence)
     return left if isinstance(left, Left) else None
 
 
 def _leave_for_certain(
-    lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, wish: Wish
+    lines: Lines, line: LocalLine, leave: Leave, presence: Presence | None, request: AcquireRequest
 ) -> asyncio.Task[Any]:
     """Leave a line for certain: as long as this process is present, nobody else would take its entry away."""
     # Asked at once: should the same task ask for the lock again, it must not find itself in its own way.
-    return lines.own(_see_left(lines, line, leave, presence, wish, line.driver.ask(leave, wish.site)))
+    return lines.own(_see_left(lines, line, leave, presence, request, line.driver.ask(leave, request.spec)))
 
 
 async def _see_left(
@@ -225,7 +225,7 @@ async def _see_left(
     line: LocalLine,
     leave: Leave,
     presence: Presence | None,
-    wish: Wish,
+    request: AcquireRequest,
     asked: asyncio.Future[Answered],
 ) -> None:
     pause = FIRST_PAUSE
@@ -242,10 +242,10 @@ async def _see_left(
                 if hidden is None:
                     return
                 leave = structs.replace(leave, ticket=hidden)
-            asked = line.driver.ask(leave, wish.site)
+            asked = line.driver.ask(leave, request.spec)
     finally:
         if presence is not None:
-            lines.keeper.dismiss(presence)
+            lines.heartbeat.leave(presence)
 
 
 async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: Answered) -> int | None:
@@ -259,15 +259,17 @@ async def _out_of_sight(lines: Lines, line: LocalLine, leave: Leave, answered: A
 
 
 @final
-class _Attempt:
+class _Acquisition:
     """One way into a line."""
 
-    def __init__(self, lines: Lines, wish: Wish) -> None:
-        self._lines, self._wish = lines, wish
-        self._line: Final = lines.line(wish.address)
-        self._id: Final = wish.entry_id or lines.new_entry_id()
-        self._owner: Final = wish.owner or owner_of_task()
-        may_circle = wish.waits and wish.may_circle and (wish.owner is not None or holds_something(self._owner))
+    def __init__(self, lines: Lines, request: AcquireRequest) -> None:
+        self._lines, self._request = lines, request
+        self._line: Final = lines.line(request.address)
+        self._id: Final = request.entry_id or lines.new_entry_id()
+        self._owner: Final = request.owner or owner_of_task()
+        may_circle = (
+            request.waits and request.may_circle and (request.owner is not None or holds_something(self._owner))
+        )
         self._marker: Final = marker_key(lines.scope, self._owner, self._id) if may_circle else None
         self._ticket: int | None = None
         self._life = ""
@@ -275,7 +277,7 @@ class _Attempt:
         self._may_stand = False
         self._withdrawal: asyncio.Task[Any] | None = None
 
-    async def run(self) -> Place:
+    async def run(self) -> HeldEntry:
         """Return the place, once it is at the front."""
         await self._lines.listen()
         try:
@@ -285,25 +287,25 @@ class _Attempt:
                 self._withdraw(None)
             raise
 
-    async def _run(self) -> Place:
+    async def _run(self) -> HeldEntry:
         has_looked = False
         while True:
             if self._lines.is_closing:
                 raise StoreClosedError(repr(self._lines.scope), "it was closed while somebody waited in it")
             outcome = await self._try_once()
-            if isinstance(outcome, Place) and self._lines.is_closing:  # nobody would tell its block
+            if isinstance(outcome, HeldEntry) and self._lines.is_closing:  # nobody would tell its block
                 self._withdraw(outcome.presence)
                 continue
-            if isinstance(outcome, Place):
+            if isinstance(outcome, HeldEntry):
                 return outcome
             if isinstance(outcome, WouldWaitError) and not has_looked:
                 has_looked = True
-                if await self._lines.look_after(self._line):
+                if await self._lines.reap(self._line):
                     continue
             if outcome is not None:
                 raise outcome
             if await was_turned_out(self._lines.scope, self._id):
-                raise WithdrawnError(self._wish.name)
+                raise WithdrawnError(self._request.name)
 
     async def withdrawn(self) -> None:
         """Wait until nothing of the attempt is left in the line; a while at most, if the store does not answer."""
@@ -314,15 +316,15 @@ class _Attempt:
         """Return who held when the line was last seen."""
         return () if self._line.last is None else _holders(self._line.last.line)
 
-    async def _try_once(self) -> Place | StandfastError | None:
+    async def _try_once(self) -> HeldEntry | StandfastError | None:
         """Return the place, or why there is none; None if it got lost on the way and must be asked for again."""
-        lines, wish = self._lines, self._wish
-        presence = await lines.keeper.attend(wish.lease)
-        wait = Wait(self._entry(presence), presence, wish.site)
+        lines, request = self._lines, self._request
+        presence = await lines.heartbeat.join(request.lease)
+        wait = LocalWaiter(self._entry(presence), presence, request.spec)
         self._line.waits[self._id] = wait
         try:
             self._may_stand = True
-            outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), wish.site))
+            outcome = await self._wait(wait, await self._line.driver.do(self._enter(wait.entry), request.spec))
             await presence.until_proven()  # nobody is let in while others may take this process for dead
         except BaseException:
             self._withdraw(presence)
@@ -333,17 +335,19 @@ class _Attempt:
             outcome = None
         if outcome is not None and self._ticket is not None and self._marker is not None:
             lines.own(_remove(lines, self._marker))
-        if isinstance(outcome, Turn) and presence.left() > 0:
-            return Place(self._line, wait.entry, presence, outcome)
-        lines.keeper.dismiss(presence)
-        if isinstance(outcome, Turn):  # its presence lapsed before this was known; by another one it may still keep it
+        if isinstance(outcome, SeenGrant) and presence.left() > 0:
+            return HeldEntry(self._line, wait.entry, presence, outcome)
+        lines.heartbeat.leave(presence)
+        if isinstance(
+            outcome, SeenGrant
+        ):  # its presence lapsed before this was known; by another one it may still keep it
             return None
         self._may_stand = outcome is None
         return outcome
 
     def _withdraw(self, presence: Presence | None) -> None:
-        leave = Leave(self._id, ticket=self._ticket, along=self._wish.on_leave)
-        leaving = _leave_for_certain(self._lines, self._line, leave, presence, self._wish)
+        leave = Leave(self._id, ticket=self._ticket, extra_changes=self._request.on_leave)
+        leaving = _leave_for_certain(self._lines, self._line, leave, presence, self._request)
         self._withdrawal = leaving if self._marker is None else self._lines.own(self._unmark(leaving, self._marker))
 
     async def _unmark(self, leaving: asyncio.Task[Any], marker: RecordKey) -> None:
@@ -351,64 +355,66 @@ class _Attempt:
         await _remove(self._lines, marker)
 
     def _enter(self, entry: Entry) -> Enter:
-        wish, since = self._wish, self._entered_at if self._wish.keeps_age else None
-        return Enter(entry, wish.waits, self._marker, self._ticket, None, wish.along, wish.permits, since)
+        request, since = self._request, self._entered_at if self._request.keeps_age else None
+        return Enter(
+            entry, request.waits, self._marker, self._ticket, None, request.extra_changes, request.permits, since
+        )
 
     def _entry(self, presence: Presence) -> Entry:
-        wish = self._wish
+        request = self._request
         return Entry(
             self._id,
             self._owner,
-            Attended(presence.name),
+            OfPresence(presence.name),
             Instant(0),
-            mode=wish.mode,
-            weight=wish.weight,
-            max_hold=wish.max_hold,
-            note=wish.note,
+            mode=request.mode,
+            weight=request.weight,
+            max_hold=request.max_hold,
+            note=request.note,
         )
 
-    async def _wait(self, wait: Wait, answered: Answered) -> Turn | StandfastError | None:
+    async def _wait(self, wait: LocalWaiter, answered: Answered) -> SeenGrant | StandfastError | None:
         answer = answered.answer
         self._note_disagreement()
         if isinstance(answer, Granted):
             self._note_place(answer.holder, answered.sight, None)
-            return turn_of(answer.holder, answered.sight)
+            return grant_seen(answer.holder, answered.sight)
         if not isinstance(answer, Waiting):
             return self._refusal(answered)
         is_back = self._note_place(answered.sight.line.waiter(self._id), answered.sight, answer.ticket)
         self._line.note_ticket(wait, answer.ticket)
-        self._lines.hurry()
-        if self._wish.on_waiting is not None:
-            self._wish.on_waiting(answer.place, is_back)
+        self._lines.poll_soon()
+        if self._request.on_waiting is not None:
+            self._request.on_waiting(answer.place, is_back)
         if self._marker is not None:
             await self._refuse_circle(wait.turn)
         return await wait.turn
 
     def _refusal(self, answered: Answered) -> StandfastError:
-        answer, wish = answered.answer, self._wish
+        answer, request = answered.answer, self._request
         if isinstance(answer, TooHeavy):
-            return TooHeavyError(wish.name, wish.weight, answer.permits)
+            return TooHeavyError(request.name, request.weight, answer.permits)
         if isinstance(answer, WrongKind):
-            return LockKindError(wish.name, answer.kind, wish.site.kind)
+            return LockKindError(request.name, answer.kind, request.spec.kind)
         if isinstance(answer, WaitsForItself):
-            return ReentryError(wish.name, self._taken_from(answer.line), wish.called_from)
-        return WouldWaitError(wish.name, _holders(answered.sight.line))
+            return ReentryError(request.name, self._taken_from(answer.line), request.called_from)
+        return WouldWaitError(request.name, _holders(answered.sight.line))
 
     def _taken_from(self, line: Line) -> str:
         own = [holder.entry.id for holder in line.holders if holder.entry.owner == self._owner]
         here = [self._line.holds[each].called_from for each in own if each in self._line.holds]
         return here[0] if here else "somewhere else"
 
-    async def _refuse_circle(self, turn: asyncio.Future[Turn | None]) -> None:
+    async def _refuse_circle(self, turn: asyncio.Future[SeenGrant | None]) -> None:
         """Raise if waiting would never end."""
 
         async def still_waits() -> bool:
             await asyncio.wait({turn}, timeout=PATIENCE)
             return not turn.done()
 
-        circle = await circle_to_break(self._lines.scope, self._owner, self._id, still_waits)
+        circle = await cycle_to_break(self._lines.scope, self._owner, self._id, still_waits)
         if circle:
-            raise WaitCycleError(self._wish.name, self._wish.called_from, shown(circle))
+            raise WaitCycleError(self._request.name, self._request.called_from, shown(circle))
 
     def _note_place(self, found: Holder | Waiter | None, sight: Sight, ticket: int | None) -> bool:
         """Note which place it has got; tell whether it waits again after it has lost another one."""
@@ -419,21 +425,23 @@ class _Attempt:
         if ticket is not None:
             self._life, self._ticket = sight.life, ticket
         if is_back and self._lines.hooks:
-            self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), key=self._wish.name))
+            self._lines.hooks.emit(Requeued(at=self._lines.clock.wall(), key=self._request.name))
         return is_back
 
     def _note_disagreement(self) -> None:
         head, self._line.driver.disagreement = self._line.driver.disagreement, None
-        if head is None or self._wish.permits is not None:  # one that brings its own number has been heard
+        if head is None or self._request.permits is not None:  # one that brings its own number has been heard
             return
-        if not self._lines.is_news(self._wish.address, self._wish.site):
+        if not self._lines.is_news(self._request.address, self._request.spec):
             return
-        stored, asked = head.rules.permits, self._wish.site.rules.permits
+        stored, asked = head.rules.permits, self._request.spec.rules.permits
         if self._lines.hooks:
             at = self._lines.clock.wall()
-            self._lines.hooks.emit(PermitsDisagree(at=at, key=self._wish.name, stored=stored, asked=asked))
+            self._lines.hooks.emit(PermitsDisagree(at=at, key=self._request.name, stored=stored, asked=asked))
         else:
-            message = f"{self._wish.called_from} says {asked} permits of {self._wish.name}, and its line has {stored}"
+            message = (
+                f"{self._request.called_from} says {asked} permits of {self._request.name}, and its line has {stored}"
+            )
             warnings.warn(message, PermitsWarning, stacklevel=2)
 
 
@@ -452,7 +460,7 @@ async def _remove(lines: Lines, key: RecordKey) -> None:
 # --- taking back a cancellation: a task that was cancelled to leave a block does not stay cancelled because of it --
 
 
-async def take_back(
+async def undo_cancellation(
     task: asyncio.Task[Any], cancelling: int, error: BaseException | None
 ) -> asyncio.CancelledError | None:
     """Undo one's own cancellation of the running task; return it if somebody else has cancelled the task, too.

@@ -17,7 +17,7 @@ from standfast.clock import Instant
 from standfast.codec import Codec
 from standfast.errors import StoreError
 from standfast.locks.heartbeat import PRESENCES
-from standfast.locks.line import Attended, Entry, Holder, Rules
+from standfast.locks.line import Entry, Holder, OfPresence, Rules
 from standfast.locks.line_records import HEADS, WAITERS, LineKeys, presences_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def marker_key(scope: Scope, owner: str, entry_id: str) -> RecordKey:
     return scope.key("waiting", owner, entry_id)
 
 
-async def find_circle(scope: Scope, owner: str) -> tuple[Link, ...]:
+async def find_cycle(scope: Scope, owner: str) -> tuple[Link, ...]:
     """Return the owners that wait for each other, beginning with ``owner``; nothing if it can still go on.
 
     What is seen is read piece by piece, so it is looked at twice: only what is the same both times is a circle.
@@ -81,7 +81,7 @@ async def find_circle(scope: Scope, owner: str) -> tuple[Link, ...]:
     return found if found and found == await _Search(scope).run(owner) else ()
 
 
-async def circle_to_break(
+async def cycle_to_break(
     scope: Scope, owner: str, entry_id: str, still_waits: Callable[[], Awaitable[bool]]
 ) -> tuple[Link, ...]:
     """Return the circle in which an entry has to give way; nothing if it may wait.
@@ -92,14 +92,14 @@ async def circle_to_break(
     find out. While the store does not answer, nobody is refused.
     """
     try:
-        circle = await find_circle(scope, owner)
+        circle = await find_cycle(scope, owner)
         if not circle:
             return ()
         mine = next((link for link in circle if link.entry == entry_id), circle[0])
         later = [link for link in circle if (link.entered_at, link.entry) > (mine.entered_at, mine.entry)]
         looks = len(later) * (1 if later and later[0].entered_at == mine.entered_at else GIVEN)
         for _ in range(looks):
-            if not await still_waits() or await find_circle(scope, owner) != circle:
+            if not await still_waits() or await find_cycle(scope, owner) != circle:
                 return ()
         return circle  # noqa: TRY300 -- what is below is about the store alone
     except StoreError:
@@ -190,7 +190,9 @@ class _Search:
             seen = await self._scope.read(*some.values())
             present.update(name for name, key in some.items() if self._is_present(seen.get(key)))
         return frozenset(
-            entry.id for entry in entries if not isinstance(entry.anchor, Attended) or entry.anchor.presence in present
+            entry.id
+            for entry in entries
+            if not isinstance(entry.anchor, OfPresence) or entry.anchor.presence in present
         )
 
     def _is_present(self, record: Record | None) -> bool:

@@ -192,7 +192,7 @@ TRIES: Final = 20
 
 
 @final
-class Keeper:
+class Heartbeat:
     """Keeps the presences of one space alive while anything is anchored to them.
 
     ``lost`` is called on the space's own loop with each presence that can no longer be relied on, once.
@@ -208,10 +208,10 @@ class Keeper:
         self._making: Final[dict[float, asyncio.Lock]] = {}
         self._watches: Final[dict[Presence, tuple[Callable[[], None], ...]]] = {}
         self._made = 0
-        self._rounds = _Rounds(self)
+        self._rounds = _HeartbeatThread(self)
 
-    async def attend(self, lease: float) -> Presence:
-        """Return a presence with that lease that can be relied on for a while; call :meth:`dismiss` when done."""
+    async def join(self, lease: float) -> Presence:
+        """Return a presence with that lease that can be relied on for a while; call :meth:`leave` when done."""
         presence = self._presences.get(lease)
         if presence is None or presence.left() < lease / 2:
             async with self._making.setdefault(lease, asyncio.Lock()):
@@ -224,7 +224,7 @@ class Keeper:
         return presence
 
     @staticmethod
-    def dismiss(presence: Presence) -> None:
+    def leave(presence: Presence) -> None:
         """Say that one entry less is anchored to a presence. Without any it is no longer renewed."""
         presence.users -= 1
 
@@ -358,11 +358,11 @@ class Keeper:
 
 
 @final
-class _Rounds:
+class _HeartbeatThread:
     """The tasks on the keeper's own loop, one for each presence in use."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper: Final = keeper
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat: Final = heartbeat
         self._beside: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted: Final[list[Presence]] = []
@@ -416,7 +416,7 @@ class _Rounds:
 
     async def _connect(self) -> Store | None:
         try:
-            return await self._keeper.open_store()
+            return await self._heartbeat.open_store()
         except StandfastError:
             asyncio.get_running_loop().call_later(0.1, self._poke)
             return None
@@ -424,7 +424,7 @@ class _Rounds:
     def _start(self, presence: Presence, store: Store) -> None:
         running = self._tasks.get(presence)
         if running is None or running.done():
-            task = self._tasks[presence] = asyncio.create_task(self._keeper.keep(presence, store))
+            task = self._tasks[presence] = asyncio.create_task(self._heartbeat.keep(presence, store))
             task.add_done_callback(
                 lambda _: self._tasks.pop(presence, None) if self._tasks.get(presence) is task else None
             )

@@ -17,7 +17,7 @@ from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.errors import InvalidLockArgumentError
 from standfast.keys import RecordKey
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
-from standfast.locks.line import Attended, Entry, Holder, Until, Waiter
+from standfast.locks.line import Entry, Holder, OfPresence, Until, Waiter
 from standfast.locks.line_records import GRANTS, HEADS, WAITERS, Head, Leave, Left, LineKeys, presences_of, run_of
 from standfast.locks.lock_record import MAX_EXACT, LockHolder, LockRecord, LockWaiter
 from standfast.stores.protocol import Decision, Put, Record, Wake
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.codec import Codec
     from standfast.locks.line import Rules
     from standfast.locks.line_driver import LocalLine
-    from standfast.locks.line_records import Site
+    from standfast.locks.line_records import LockSpec
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
 
@@ -408,7 +408,7 @@ def _shown(record: Record) -> dict[str, Any]:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-class _Seen(Struct, frozen=True):
+class _LineRead(Struct, frozen=True):
     """What was read of a line. ``is_whole``: nobody came or went meanwhile, so that all of it was so at once."""
 
     at: Instant
@@ -419,11 +419,11 @@ class _Seen(Struct, frozen=True):
     is_whole: bool = True
 
 
-async def _look(scope: Scope, keys: LineKeys, limit: int) -> _Seen:
+async def _look(scope: Scope, keys: LineKeys, limit: int) -> _LineRead:
     first = await scope.read(keys.head)
     found = first.get(keys.head)
     if found is None:
-        return _Seen(first.at)
+        return _LineRead(first.at)
     head = HEADS.decode(found.value)
     waiters = [waiter async for waiter in _waiters(scope, keys, head.front, limit + 1)]
     shown = tuple(waiters[:limit])
@@ -433,7 +433,7 @@ async def _look(scope: Scope, keys: LineKeys, limit: int) -> _Seen:
     records, at = await _read_all(scope, wanted)
     now = records.get(keys.head)
     is_whole = now is not None and now.version == found.version
-    return _Seen(at, head, shown, len(waiters) > limit, records, is_whole)
+    return _LineRead(at, head, shown, len(waiters) > limit, records, is_whole)
 
 
 async def _read_all(scope: Scope, keys: Sequence[RecordKey]) -> tuple[dict[RecordKey, Record], Instant]:
@@ -479,11 +479,11 @@ def _summary(keys: LineKeys, head: Head, at: Instant) -> LineSummary:
     )
 
 
-def _explained(scope: Scope, keys: LineKeys, seen: _Seen) -> Explanation:
+def _explained(scope: Scope, keys: LineKeys, seen: _LineRead) -> Explanation:
     head = seen.head
     if head is None:
         return Explanation(key=keys.name, family=keys.address[1], parts=keys.address[2:], at=seen.at)
-    lives = _Lives(scope, keys, seen)
+    lives = _Liveness(scope, keys, seen)
     holding = {holder.entry.id for holder in head.holders}
     waiters = [waiter for waiter in seen.waiters if waiter.entry.id not in holding]
     estimates = _estimates(head, lives, [waiter.entry for waiter in waiters])
@@ -506,7 +506,7 @@ def _explained(scope: Scope, keys: LineKeys, seen: _Seen) -> Explanation:
     )
 
 
-def _estimates(head: Head, lives: _Lives, waiters: Sequence[Entry]) -> list[float | None]:
+def _estimates(head: Head, lives: _Liveness, waiters: Sequence[Entry]) -> list[float | None]:
     """Return the estimate of each waiter, and last that of a newcomer. The dead are in nobody's way."""
     holders = [
         (remaining(head.pace, lives.since(each.granted_at), lives.until(each.ends_at)), each)
@@ -531,10 +531,10 @@ def _for_newcomer(estimate: float | None, head: Head, unseen: int) -> float | No
     return None if estimate is None or not head.pace else estimate + unseen * head.pace / (head.rules.permits or 1)
 
 
-class _Lives:
+class _Liveness:
     """Who of those in a line is alive, by what was read."""
 
-    def __init__(self, scope: Scope, keys: LineKeys, seen: _Seen) -> None:
+    def __init__(self, scope: Scope, keys: LineKeys, seen: _LineRead) -> None:
         self._scope, self._keys, self._seen = scope, keys, seen
 
     def since(self, instant: Instant) -> float:
@@ -544,12 +544,12 @@ class _Lives:
         return None if instant is None else seconds_between(self._seen.at, instant)
 
     def _presence(self, entry: Entry) -> Record | None:
-        if not isinstance(entry.anchor, Attended):
+        if not isinstance(entry.anchor, OfPresence):
             return None
         return self._seen.records.get(self._keys.presence(entry.anchor.presence))
 
     def is_alive(self, entry: Entry) -> bool:
-        if isinstance(entry.anchor, Attended):
+        if isinstance(entry.anchor, OfPresence):
             record = self._presence(entry)
             return record is not None and not self._scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
         return not isinstance(entry.anchor, Until) or entry.anchor.at > self._seen.at
@@ -626,7 +626,7 @@ def entry_of(scope: Scope, key: RecordKey) -> str | None:
     return key.parts[-1] if key.startswith(scope.key("turned-out")) else None
 
 
-async def turn_out(scope: Scope, line: LocalLine, site: Site, entry_id: str, *, only_waiting: bool = False) -> bool:
+async def turn_out(scope: Scope, line: LocalLine, spec: LockSpec, entry_id: str, *, only_waiting: bool = False) -> bool:
     """Take an entry out of a line for good; tell whether it was there, and waiting if that is asked for."""
     keys = line.driver.keys
     holder = (await line.look()).line.holder(entry_id)
@@ -635,7 +635,7 @@ async def turn_out(scope: Scope, line: LocalLine, site: Site, entry_id: str, *, 
         await _note(scope, entry_id)
     slot, ticket = None if holder is None else holder.slot, None if waiter is None else waiter.ticket
     leave = Leave(entry_id, slot, ticket, by_force=True, only_waiting=only_waiting)
-    answer = (await line.driver.ask(leave, site)).answer
+    answer = (await line.driver.ask(leave, spec)).answer
     if not isinstance(answer, Left):
         return False
     if answer.was_waiting and waiter is not None:

@@ -34,7 +34,7 @@ class Until(Struct, frozen=True, tag="until", tag_field="kind", gc=False):
     at: Instant
 
 
-class Attended(Struct, frozen=True, tag="presence", tag_field="kind", gc=False):
+class OfPresence(Struct, frozen=True, tag="presence", tag_field="kind", gc=False):
     """Alive as long as the presence is: the heartbeat of one process, shared by everything that it holds."""
 
     presence: str
@@ -46,7 +46,7 @@ class OfRun(Struct, frozen=True, tag="run", tag_field="kind", gc=False):
     run: str
 
 
-Anchor: TypeAlias = Until | Attended | OfRun
+Anchor: TypeAlias = Until | OfPresence | OfRun
 """How long an entry lives: exactly one of a lease, a presence, or a run."""
 
 

@@ -17,23 +17,23 @@ from msgspec import Struct
 from standfast.clock import Instant
 from standfast.errors import StoreBusyError
 from standfast.keys import RecordKey
-from standfast.locks.line import Attended, Holder, Line, Rules
+from standfast.locks.line import Holder, Line, OfPresence, Rules
 from standfast.locks.line_records import (
     WINDOW,
     Answer,
     Enter,
-    Facts,
     Head,
     Leave,
-    Poke,
+    LineFacts,
+    LineView,
+    LockSpec,
+    Reap,
     Renew,
     Request,
-    Site,
-    View,
-    along_of,
+    extra_changes_of,
     run_of,
 )
-from standfast.locks.line_step import Asked, Step, decide_step
+from standfast.locks.line_step import StepInput, StepResult, decide_step
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Decided
 
@@ -144,7 +144,7 @@ class Guess:
 
 def _is_queue(head: Head) -> bool:
     """Tell whether a line was full when it was last seen, with holders who live by their presence."""
-    return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is Attended for each in head.holders)
+    return head.rules.is_full(head.holders) and all(type(each.entry.anchor) is OfPresence for each in head.holders)
 
 
 def _goes_the_short_way(request: Request) -> bool:
@@ -155,9 +155,9 @@ def brought_by(request: Request) -> Iterator[RecordKey]:
     """Yield the keys that a request names besides those of the line."""
     if isinstance(request, Enter | Leave) and request.marker is not None:
         yield request.marker
-    along = along_of(request)
-    if along is not None:
-        yield from along.keys
+    extra_changes = extra_changes_of(request)
+    if extra_changes is not None:
+        yield from extra_changes.keys
 
 
 # --- driving one line: the requests of one process on one key, folded in order and committed once ------------------
@@ -180,7 +180,7 @@ MOST_FENCES: Final = 40
 TRIES: Final = 50
 
 
-_NO_SITE: Final = Site("", Rules())
+_NO_SITE: Final = LockSpec("", Rules())
 
 
 class Sight(Struct, frozen=True):
@@ -214,7 +214,7 @@ class _Queued(Struct, frozen=True):
     """A request that waits for its step."""
 
     request: Request
-    site: Site
+    spec: LockSpec
     answer: asyncio.Future[Answered]
 
     def settle(self, answered: Answered | Exception) -> None:
@@ -260,23 +260,23 @@ class LineDriver:
         """Whether nothing is asked of the line at the moment."""
         return self._running is None and not self._is_busy
 
-    def ask(self, request: Request, site: Site) -> asyncio.Future[Answered]:
+    def ask(self, request: Request, spec: LockSpec) -> asyncio.Future[Answered]:
         """Put a request to the line. Requests are answered in the order of the calls, also if nobody waits for it."""
-        asked = _Queued(request, site, asyncio.get_running_loop().create_future())
+        asked = _Queued(request, spec, asyncio.get_running_loop().create_future())
         self._queue.append(asked)
         self._go_on()
         return asked.answer
 
-    async def do(self, request: Request, site: Site) -> Answered:
+    async def do(self, request: Request, spec: LockSpec) -> Answered:
         """Ask, and wait for the answer. If the line is idle, the step is taken right here, without a task for it.
 
         A caller that is cancelled cannot tell whether the request was answered; it asks to leave.
         """
         if self._running is not None or self._is_busy or self._queue:
-            return await self.ask(request, site)
+            return await self.ask(request, spec)
         self._is_busy = True
         try:
-            sight, [outcome] = await self._advance((request,), site)
+            sight, [outcome] = await self._advance((request,), spec)
         finally:
             self._is_busy = False
             self._go_on()
@@ -305,7 +305,7 @@ class LineDriver:
         """Take what can share a step: requests that agree about what the line is, as far as their keys fit."""
         queue, taken = self._queue, [self._queue.popleft()]
         brought, room = set(brought_by(taken[0].request)), self._most - WINDOW - 2
-        while queue and len(taken) < MOST_AT_ONCE and queue[0].site == taken[0].site:
+        while queue and len(taken) < MOST_AT_ONCE and queue[0].spec == taken[0].spec:
             brought.update(brought_by(queue[0].request))
             if len(brought) + KEYS_EACH * (len(taken) + 1) > room:
                 break
@@ -315,7 +315,7 @@ class LineDriver:
     async def _serve(self, some: list[_Queued]) -> None:
         while some:
             try:
-                sight, outcomes = await self._advance([each.request for each in some], some[0].site)
+                sight, outcomes = await self._advance([each.request for each in some], some[0].spec)
             except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
                 for each in some:
                     each.settle(problem)
@@ -324,21 +324,21 @@ class LineDriver:
                 each.settle(outcome if isinstance(outcome, Exception) else Answered(outcome, sight))
             some = some[len(outcomes) :]
 
-    async def _advance(self, requests: Sequence[Request], site: Site) -> tuple[Sight, tuple[Outcome, ...]]:
+    async def _advance(self, requests: Sequence[Request], spec: LockSpec) -> tuple[Sight, tuple[Outcome, ...]]:
         dead = frozenset(self.dead)
-        sight, outcomes = await self._step(requests, site)
+        sight, outcomes = await self._step(requests, spec)
         self._guess.is_crowded = self._guess.is_crowded and bool(sight.line.holders)
         while _is_halfway(sight.line, dead) or _has_dead_holders(sight, dead):
-            sight = await self._look_further(sight, site, dead)
+            sight = await self._look_further(sight, spec, dead)
         return sight, outcomes
 
-    async def _look_further(self, sight: Sight, site: Site, dead: frozenset[str]) -> Sight:
+    async def _look_further(self, sight: Sight, spec: LockSpec, dead: frozenset[str]) -> Sight:
         """Find the first who still waits behind all those who are gone, and let it move up."""
         start, end = self.keys.tickets_from(sight.line.front)
         page = await self._scope.scan(start, end, limit=1)
         first = next((int(key.parts[-1]) for key in page.records), sight.line.next_ticket)
         front = min(first, sight.line.next_ticket)
-        moved, _ = await self._step([Poke()], site, Facts(dead=dead, life=sight.life, front=front))
+        moved, _ = await self._step([Reap()], spec, LineFacts(dead=dead, life=sight.life, front=front))
         return moved
 
     async def look(self, also: Collection[str] = ()) -> Sight:
@@ -351,7 +351,7 @@ class LineDriver:
         while True:
             asked_at = self._clock.elapsed()
             seen = await self._scope.read(*keys)
-            view = View(self.keys, seen, keys, _NO_SITE, Facts())
+            view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts())
             ours = [each for each in view.line.holders if each.entry.id in self._interest or each.entry.id in also]
             ours.sort(key=lambda holder: holder.entry.id not in also)
             fences = {holder.entry.id: view.fence_of(holder) for holder in ours[:most]}
@@ -360,7 +360,7 @@ class LineDriver:
                 return Sight(view.line, view.head.life, fences, seen.at, asked_at)
             keys = frozenset((self.keys.head, *view.missing, *self._guess.likely((), view.head)))
 
-    async def glance(self, waiting: Mapping[str, int]) -> Sight:
+    async def poll_front(self, waiting: Mapping[str, int]) -> Sight:
         """Read what a hint may be about, mostly in one round trip: who holds, and the tickets of ``waiting``.
 
         Whoever stands in front of them, and was not looked at, is out of sight.
@@ -368,7 +368,7 @@ class LineDriver:
         keys = self._guess.near(waiting.values())
         asked_at = self._clock.elapsed()
         seen = await self._scope.read(*keys)
-        view = View(self.keys, seen, keys, _NO_SITE, Facts())
+        view = LineView(self.keys, seen, keys, _NO_SITE, LineFacts())
         holders = {holder.entry.id: holder for holder in view.head.holders}
         ours = [holder for holder in view.head.holders if holder.entry.id in self._interest]
         stands = {waiter.entry.id for ticket in waiting.values() if (waiter := view.waiter_at(ticket)) is not None}
@@ -384,14 +384,14 @@ class LineDriver:
     # --- one step ------------------------------------------------------------------------------------------------
 
     async def _step(
-        self, requests: Sequence[Request], site: Site, known: Facts | None = None
+        self, requests: Sequence[Request], spec: LockSpec, known: LineFacts | None = None
     ) -> tuple[Sight, tuple[Outcome, ...]]:
         """Answer requests, from the first to as far as one commit takes them."""
-        known = known or Facts()
+        known = known or LineFacts()
         dead = known.dead | self.dead
         tickets = tuple(each.ticket for each in requests if isinstance(each, Enter | Leave) and each.ticket is not None)
         self._lives += 1
-        facts = Facts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
+        facts = LineFacts(dead, known.life, known.front, tickets, f"{self._scope.presence_name}.{self._lives}")
         if self._guess.wants_look(requests):
             await self.look()
         limits = self._scope.store.capabilities
@@ -400,7 +400,7 @@ class LineDriver:
         for _ in range(TRIES):
             asked_at = self._clock.elapsed()
             try:
-                asked = Asked(self.keys, requests, site, keys, facts, self._interest, self._scope.presence, limits)
+                asked = StepInput(self.keys, requests, spec, keys, facts, self._interest, self._scope.presence, limits)
                 decided = await self._scope.update(tuple(keys), partial(decide_step, asked))
             except asyncio.CancelledError as cancelled:
                 self._learn_from(cancelled, asked_at)
@@ -423,10 +423,10 @@ class LineDriver:
     def _learn_from(self, cancelled: asyncio.CancelledError, asked_at: Instant) -> None:
         """Tell those who were granted by a step whose caller was cancelled too late."""
         verdict = verdict_of(cancelled)
-        if isinstance(verdict, Decided) and not cast("Decided[Step]", verdict).answer.missing:
+        if isinstance(verdict, Decided) and not cast("Decided[StepResult]", verdict).answer.missing:
             self._finish(verdict, asked_at)
 
-    def _finish(self, decided: Decided[Step], asked_at: Instant) -> Sight:
+    def _finish(self, decided: Decided[StepResult], asked_at: Instant) -> Sight:
         found, line = decided.answer, decided.answer.line
         self._guess.remember(line)
         if found.disagrees:
@@ -452,7 +452,7 @@ def _has_dead_holders(sight: Sight, dead: frozenset[str]) -> bool:
     """Tell whether some of a large crowd are left over from a step in which only so many can fall."""
     return any(
         (holder.ends_at is not None and holder.ends_at <= sight.at)
-        or (isinstance(holder.entry.anchor, Attended) and holder.entry.anchor.presence in dead)
+        or (isinstance(holder.entry.anchor, OfPresence) and holder.entry.anchor.presence in dead)
         for holder in sight.line.holders
     )
 
@@ -465,7 +465,7 @@ NEAR: Final = 3
 TAKEN_AWAY: Final = "it was released by force, or this process was taken for dead"
 
 
-class Turn(Struct, frozen=True):
+class SeenGrant(Struct, frozen=True):
     """That an entry holds: its holder record and fence, and when that was seen, by both clocks."""
 
     holder: Holder
@@ -474,31 +474,31 @@ class Turn(Struct, frozen=True):
     asked_at: Instant
 
 
-def turn_of(holder: Holder, sight: Sight) -> Turn | None:
+def grant_seen(holder: Holder, sight: Sight) -> SeenGrant | None:
     """Return a holder's turn; None if it was over before it was seen."""
     fence = sight.fences.get(holder.entry.id)
-    return None if fence is None else Turn(holder, fence, sight.at, sight.asked_at)
+    return None if fence is None else SeenGrant(holder, fence, sight.at, sight.asked_at)
 
 
 @final
-class Wait:
+class LocalWaiter:
     """An entry of this process that waits, or is about to. ``turn`` is set when it holds; to None when it is gone.
 
     ``is_gone``: it was turned out after it was granted, before anybody here took note of the grant.
     """
 
-    __slots__ = ("entry", "is_gone", "joined", "presence", "since", "site", "ticket", "turn")
+    __slots__ = ("entry", "is_gone", "joined", "presence", "since", "spec", "ticket", "turn")
 
-    def __init__(self, entry: Entry, presence: Presence, site: Site) -> None:
-        self.entry, self.presence, self.site = entry, presence, site
+    def __init__(self, entry: Entry, presence: Presence, spec: LockSpec) -> None:
+        self.entry, self.presence, self.spec = entry, presence, spec
         self.ticket: int | None = None
         self.joined = 0
         self.is_gone = False
         loop = asyncio.get_running_loop()
         self.since: Final = loop.time()
-        self.turn: Final[asyncio.Future[Turn | None]] = loop.create_future()
+        self.turn: Final[asyncio.Future[SeenGrant | None]] = loop.create_future()
 
-    def settle(self, turn: Turn | None) -> None:
+    def settle(self, turn: SeenGrant | None) -> None:
         """Tell whoever waits."""
         if not self.turn.done():
             self.turn.set_result(turn)
@@ -506,7 +506,7 @@ class Wait:
             self.is_gone = True
 
 
-class Tenure(Protocol):
+class LocalHold(Protocol):
     """What a line asks of a hold: who it is, and to be told when it is over."""
 
     @property
@@ -546,8 +546,8 @@ class LocalLine:
     __slots__ = ("_joined", "driver", "due_in", "holds", "last", "lifelines", "next_end", "waits")
 
     def __init__(self, scope: Scope, keys: LineKeys, clock: Clock) -> None:
-        self.waits: Final[dict[str, Wait]] = {}
-        self.holds: Final[dict[str, Tenure]] = {}
+        self.waits: Final[dict[str, LocalWaiter]] = {}
+        self.holds: Final[dict[str, LocalHold]] = {}
         self.lifelines: dict[str, str] = {}
         self.last: Sight | None = None
         self.due_in = 0.0
@@ -573,7 +573,7 @@ class LocalLine:
         place, first = self.last.line.place, itertools.islice(self.waits.values(), NEAR)
         return any(wait.ticket is not None and place(wait.ticket) < NEAR for wait in first)
 
-    def note_ticket(self, wait: Wait, ticket: int) -> None:
+    def note_ticket(self, wait: LocalWaiter, ticket: int) -> None:
         """Note the place that one who waits here has got."""
         self._joined += 1  # tickets would not do: those of another life of the line begin anew
         wait.ticket, wait.joined = ticket, self._joined
@@ -587,11 +587,11 @@ class LocalLine:
         self._tell_holds(sight, held)
         return sight
 
-    async def glance(self) -> None:
+    async def poll_front(self) -> None:
         """Read as much of the line as a hint is about, and tell those who wait and hold here."""
         joined, held = self._joined, tuple(self.holds)
         first = itertools.islice(self.waits.items(), NEAR)
-        sight = await self.driver.glance({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
+        sight = await self.driver.poll_front({entry: wait.ticket for entry, wait in first if wait.ticket is not None})
         self._tell_waits(sight, joined)
         self._tell_holds(sight, held)
 
@@ -605,7 +605,7 @@ class LocalLine:
         for entry_id in sight.fences.keys() & self.waits.keys():
             wait, holder = self.waits[entry_id], holders[entry_id]
             if holder.entry.anchor == wait.entry.anchor:  # by another one it holds only until that is noticed
-                wait.settle(turn_of(holder, sight))
+                wait.settle(grant_seen(holder, sight))
         waiting, horizon = {waiter.entry.id for waiter in sight.line.waiters}, sight.line.horizon
         for entry_id, wait in self.waits.items():  # in the order in which they joined
             if wait.ticket is None or wait.joined > joined or (horizon is not None and wait.ticket >= horizon):

@@ -17,11 +17,11 @@ from standfast.clock import Instant, later
 from standfast.codec import Codec
 from standfast.keys import RecordKey, display
 from standfast.locks.line import (
-    Attended,
     Entry,
     Granted,
     Holder,
     Line,
+    OfPresence,
     OfRun,
     Rules,
     TooHeavy,
@@ -50,24 +50,24 @@ MOST_FALLING: Final = 16
 """The most holders that fall in one step: each needs a key or two, and a step names only so many."""
 
 
-class Lacks(Struct, frozen=True):
+class MissingKeys(Struct, frozen=True):
     """It cannot be decided without these keys. The step is taken again, with them in the snapshot."""
 
     keys: frozenset[RecordKey]
 
 
-class Shown(Snapshot, frozen=True):
+class StepSnapshot(Snapshot, frozen=True):
     """The records before a step, and of which keys they are: those that are not ``given`` were not looked at."""
 
     given: frozenset[RecordKey] = frozenset()
 
 
-class Along(Struct, frozen=True):
+class ExtraChanges(Struct, frozen=True):
     """Changes of one's own, in the same commit as the step that answers a request.
 
     ``decide`` is a pure function of the answer and of the records as they were before the step. It returns changes of
     ``keys`` and wakes; whatever it is answered, also if it is refused. It may run several times, on another thread. It
-    may also name keys that it :class:`Lacks`.
+    may also name keys that it :class:`MissingKeys`.
 
     If it raises, the request has not happened: nothing of it is in the line or in any record, and its caller alone
     gets the exception. It is there to say no: to a run that exists already, or to a driver that has lost its run.
@@ -75,13 +75,13 @@ class Along(Struct, frozen=True):
     Attributes:
         keys: All that it looks at or changes, none of it a record of the line; some forty at most.
         decide: What to do, given what was answered.
-        welcome: For a request that is alone in its step: what to do for those whom the step grants, given who they are.
-            It returns changes, and which ready records are not needed because their runs know already.
+        on_grant: For a request that is alone in its step: what to do for the entries that the step grants. It returns
+            changes, and the ready records that are not needed because their runs know already.
     """
 
     keys: tuple[RecordKey, ...]
-    decide: Callable[[Answer, Shown], tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks]
-    welcome: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
+    decide: Callable[[Answer, StepSnapshot], tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys]
+    on_grant: Callable[[tuple[Holder, ...], Snapshot], tuple[tuple[Change, ...], tuple[RecordKey, ...]]] | None = None
 
 
 class Enter(Struct, frozen=True):
@@ -90,8 +90,8 @@ class Enter(Struct, frozen=True):
     ``marker`` is where it is noted that the owner waits here: for those who hold something else meanwhile, and so may
     be part of a circle. ``ticket`` is the place that it had, if it asks again. With a ``lease`` the entry is anchored
     for so many seconds from the step's own time on, whatever its anchor says: the caller's clock has no say in it.
-    ``along`` is committed together with the answer, whatever that is. ``permits`` is how many the line has from now on,
-    unless an operator has set another number. ``since`` is when it entered, if that is not now: it was there before.
+    ``extra_changes`` are committed together with any answer. ``permits`` is how many the line has from
+    now on, unless an operator has set another number. ``since`` is when it entered, if that is not now.
     """
 
     entry: Entry
@@ -99,7 +99,7 @@ class Enter(Struct, frozen=True):
     marker: RecordKey | None = None
     ticket: int | None = None
     lease: float | None = None
-    along: Along | None = None
+    extra_changes: ExtraChanges | None = None
     permits: int | None = None
     since: Instant | None = None
 
@@ -116,8 +116,8 @@ class Leave(Struct, frozen=True):
     """Leave the line, whether holding or waiting. ``slot`` and ``ticket`` say where to look, if that is known.
 
     ``by_force``: its owner does not ask for it, and has to be told. ``only_waiting``: one that holds by now stays.
-    ``marker`` is where it was noted that its owner waits here, and is taken away. ``along`` is committed together with
-    the answer.
+    ``marker`` is where it was noted that its owner waits here, and is taken away. ``extra_changes`` are committed
+    together with the answer.
     """
 
     entry_id: str
@@ -126,7 +126,7 @@ class Leave(Struct, frozen=True):
     by_force: bool = False
     only_waiting: bool = False
     marker: RecordKey | None = None
-    along: Along | None = None
+    extra_changes: ExtraChanges | None = None
 
 
 class Resize(Struct, frozen=True):
@@ -136,21 +136,21 @@ class Resize(Struct, frozen=True):
     pinned: bool = True
 
 
-class Poke(Struct, frozen=True):
-    """Only look: let the dead fall and the front move up. ``along`` is committed with what that comes to."""
+class Reap(Struct, frozen=True):
+    """Only look: let the dead fall and the front move up. ``extra_changes`` is committed with what that comes to."""
 
-    along: Along | None = None
-
-
-Request: TypeAlias = Enter | Renew | Leave | Resize | Poke
+    extra_changes: ExtraChanges | None = None
 
 
-def along_of(request: Request) -> Along | None:
+Request: TypeAlias = Enter | Renew | Leave | Resize | Reap
+
+
+def extra_changes_of(request: Request) -> ExtraChanges | None:
     """Return what is to be committed together with the answer to a request."""
-    return None if isinstance(request, Renew | Resize) else request.along
+    return None if isinstance(request, Renew | Resize) else request.extra_changes
 
 
-class Refused(Struct, frozen=True):
+class NotGranted(Struct, frozen=True):
     """It would have had to wait, and did not want to; or does not hold what it wanted to renew. ``line`` shows who."""
 
     line: Line
@@ -175,13 +175,13 @@ class Left(Struct, frozen=True):
     was_waiting: bool
 
 
-class Done(Struct, frozen=True):
+class Advanced(Struct, frozen=True):
     """The line after a request that has no answer of its own."""
 
     line: Line
 
 
-Answer: TypeAlias = Granted | Waiting | TooHeavy | Refused | WaitsForItself | WrongKind | Left | Done
+Answer: TypeAlias = Granted | Waiting | TooHeavy | NotGranted | WaitsForItself | WrongKind | Left | Advanced
 
 
 def step(
@@ -215,14 +215,14 @@ def _answer(line: Line, request: Request, now: Instant) -> tuple[Line, Answer]:
         return _enter(line, request, now)
     if isinstance(request, Renew):
         line, granted = renew(line, request.entry_id, Until(later(now, request.lease)))
-        return line, granted or Refused(line)
+        return line, granted or NotGranted(line)
     if isinstance(request, Leave):
         left = Left(line.holder(request.entry_id) is not None, line.waiter(request.entry_id) is not None)
         stays = request.only_waiting and left.was_holding
         return (line if stays else leave(line, request.entry_id)), left
     if isinstance(request, Resize):
         line = resize(line, request.permits)
-    return line, Done(line)
+    return line, Advanced(line)
 
 
 def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
@@ -235,7 +235,7 @@ def _enter(line: Line, request: Enter, now: Instant) -> tuple[Line, Answer]:
         return entered, answer
     if _waits_for_itself(line, entry):
         return line, WaitsForItself(line)
-    return (entered, answer) if request.waits else (line, Refused(line))
+    return (entered, answer) if request.waits else (line, NotGranted(line))
 
 
 def _waits_for_itself(line: Line, entry: Entry) -> bool:
@@ -267,7 +267,9 @@ def run_of(entry: Entry) -> str | None:
     return entry.anchor.run if isinstance(entry.anchor, OfRun) else None
 
 
-def runs_to_tell(before: Line, after: Line, requests: Sequence[Request], answers: Sequence[Answer]) -> tuple[str, ...]:
+def runs_to_notify(
+    before: Line, after: Line, requests: Sequence[Request], answers: Sequence[Answer]
+) -> tuple[str, ...]:
     """Return the runs whose place in the line is another one than they know of.
 
     One that asks knows what it was answered, which is not always how the step ends: it may be told to wait, and be
@@ -410,14 +412,14 @@ class LineKeys:
         return ready_key(self._scope, run)
 
 
-class Site(Struct, frozen=True):
+class LockSpec(Struct, frozen=True):
     """What the call site says about the line. It counts if there is no line yet; else the head does."""
 
     kind: str
     rules: Rules
 
 
-class Facts(Struct, frozen=True):
+class LineFacts(Struct, frozen=True):
     """What is known before a step, and cannot cease to be true.
 
     Attributes:
@@ -435,7 +437,7 @@ class Facts(Struct, frozen=True):
 
 
 @final
-class View:
+class LineView:
     """A line as one snapshot shows it, and the way back from a changed line to changes.
 
     ``missing`` names keys that the snapshot would have had to be taken of; while there are any, the rest means
@@ -445,12 +447,12 @@ class View:
     __slots__ = ("_given", "_keys", "_shown", "_snapshot", "facts", "head", "line", "missing")
 
     def __init__(
-        self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], site: Site, facts: Facts
+        self, keys: LineKeys, snapshot: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts
     ) -> None:
         self._keys, self._snapshot, self._given, self.facts = keys, snapshot, given, facts
         self.missing: Final[set[RecordKey]] = set()
         stored = snapshot.get(keys.head)
-        self.head: Final = Head(facts.new_life, site.kind, site.rules) if stored is None else HEADS.decode(stored.value)
+        self.head: Final = Head(facts.new_life, spec.kind, spec.rules) if stored is None else HEADS.decode(stored.value)
         front = max(self.head.front, facts.front) if facts.life == self.head.life else self.head.front
         last = self.head.next_ticket
         self._shown: Final = range(min(front, last), min(last, front + WINDOW))
@@ -484,7 +486,7 @@ class View:
     def is_alive(self, entry: Entry) -> bool:
         """Tell whether an entry's anchor holds at the time of the snapshot."""
         anchor = entry.anchor
-        if isinstance(anchor, Attended):
+        if isinstance(anchor, OfPresence):
             return anchor.presence not in self.facts.dead
         return not isinstance(anchor, Until) or anchor.at > self._snapshot.at
 
@@ -559,7 +561,7 @@ class View:
             *(waiter.entry for waiter in self.line.waiters if waiter.entry.id not in stayed),
             *(each.entry for each in self.line.holders if _grant_id(each) not in held and each.entry.id not in told),
         ):
-            if isinstance(entry.anchor, Attended) and entry.anchor.presence not in self.facts.dead:
+            if isinstance(entry.anchor, OfPresence) and entry.anchor.presence not in self.facts.dead:
                 yield Wake(self._keys.presence(entry.anchor.presence), self._keys.head)
 
 
@@ -573,4 +575,4 @@ def _grant_id(holder: Holder) -> tuple[str, Instant]:
 
 def presences_of(entries: Iterable[Entry]) -> frozenset[str]:
     """Return the presences that entries are anchored to."""
-    return frozenset(entry.anchor.presence for entry in entries if isinstance(entry.anchor, Attended))
+    return frozenset(entry.anchor.presence for entry in entries if isinstance(entry.anchor, OfPresence))

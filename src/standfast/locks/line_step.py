@@ -11,33 +11,33 @@ from standfast.clock import later
 from standfast.errors import InvalidChangeError
 from standfast.keys import RecordKey
 from standfast.locks.deadlock import KEPT_FOR, MARKERS, Marker
-from standfast.locks.line import Attended, Granted, Holder, Line, OfRun, Rules, Until, Waiter, Waiting
+from standfast.locks.line import Granted, Holder, Line, OfPresence, OfRun, Rules, Until, Waiter, Waiting
 from standfast.locks.line_records import (
     GRANTS,
     HEADS,
     READY,
     WAITERS,
     WINDOW,
-    Along,
     Answer,
     Enter,
-    Facts,
+    ExtraChanges,
     Grant,
     Head,
-    Lacks,
     Leave,
     Left,
+    LineFacts,
     LineKeys,
-    Poke,
+    LineView,
+    LockSpec,
+    MissingKeys,
+    Reap,
     Renew,
     Request,
     Resize,
-    Shown,
-    Site,
-    View,
+    StepSnapshot,
     WrongKind,
-    along_of,
-    runs_to_tell,
+    extra_changes_of,
+    runs_to_notify,
     step,
     waiter_in,
 )
@@ -78,13 +78,13 @@ class QuickStep(Struct, frozen=True):
 
 
 def queue_up(
-    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, site: Site, request: Enter
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, spec: LockSpec, request: Enter
 ) -> QuickStep | None:
     """Let one join a line that is full, and in which it has not been before; nobody moves up by that."""
     entry, ticket = request.entry, head.next_ticket
     is_plain = request.waits and request.ticket is None and request.lease is None and request.permits is None
     is_plain = is_plain and request.since is None
-    if not is_plain or type(entry.anchor) is not Attended or (head.kind, head.rules) != (site.kind, site.rules):
+    if not is_plain or type(entry.anchor) is not OfPresence or (head.kind, head.rules) != (spec.kind, spec.rules):
         return None
     if not head.rules.ever_admit(entry) or not _stays_full(head, entry, seen.at) or keys.ticket(ticket) not in given:
         return None
@@ -113,7 +113,7 @@ def calls(keys: LineKeys, head: Head, at: Instant) -> tuple[Wake, ...]:
     if head.front != head.next_ticket or len(head.holders) != 1:
         return ()
     holder = head.holders[0]
-    if type(holder.entry.anchor) is not Attended or pace_after(head, holder, at) < UNHURRIED:
+    if type(holder.entry.anchor) is not OfPresence or pace_after(head, holder, at) < UNHURRIED:
         return ()
     return (Wake(keys.presence(holder.entry.anchor.presence), keys.head),)
 
@@ -129,7 +129,7 @@ def hand_on(
     if record is None or not given.issuperset((grant_key, ticket_key)):
         return None
     first = waiter_in(record).entry
-    if type(first.anchor) is not Attended or not first.woken or first.weight != 1:
+    if type(first.anchor) is not OfPresence or not first.woken or first.weight != 1:
         return None
     ends_at = None if first.max_hold is None else later(seen.at, first.max_hold)
     holder = Holder(first, 0, seen.at, ends_at)
@@ -150,7 +150,7 @@ def _may_leave(holder: Holder, request: Leave, at: Instant) -> bool:
     """Tell whether a holder is the one who asks, in the first slot, and lives by a presence and not past its time."""
     is_over = holder.ends_at is not None and holder.ends_at <= at
     is_asking = holder.entry.id == request.entry_id and holder.slot == 0
-    return is_asking and not is_over and type(holder.entry.anchor) is Attended
+    return is_asking and not is_over and type(holder.entry.anchor) is OfPresence
 
 
 def _horizon(front: int, last: int) -> int | None:
@@ -167,24 +167,24 @@ def pace_after(head: Head, left: Holder, at: Instant) -> float:
 # --- the commonest steps, taken the short way: into an empty line, out of one, and from one run to the next --------
 #
 # They come to exactly what :func:`~standfast.locks.line_records.step` and a
-# :class:`~standfast.locks.line_records.View` come to, in a third of the time; a test compares the two on every kind of
-# line. Whatever is not so simple goes the long way. What a request brings along is added to either.
+# :class:`~standfast.locks.line_records.LineView` come to, in a third of the time; a test compares the two on every kind
+# of line. Whatever is not so simple goes the long way. The extra changes of a request are added to either.
 #
 # Where processes queue up, see :mod:`~standfast.locks.line_step`.
 
 
 def quick_step(
-    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], site: Site, facts: Facts, request: Request
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts, request: Request
 ) -> QuickStep | None:
     """Take the step if it is one of the simple ones; None: go the long way."""
     stored = seen.get(keys.head)
     if stored is None:
-        return _enter(keys, seen, given, site, facts, request) if type(request) is Enter else None
+        return _enter(keys, seen, given, spec, facts, request) if type(request) is Enter else None
     if facts.dead:
         return None
     is_plain = not facts.tickets and not facts.front
     if type(request) is Enter and is_plain:
-        return queue_up(keys, seen, given, HEADS.decode(stored.value), site, request)
+        return queue_up(keys, seen, given, HEADS.decode(stored.value), spec, request)
     if type(request) is Leave and not request.by_force and not request.only_waiting:
         head = HEADS.decode(stored.value)
         if head.front == head.next_ticket:
@@ -200,18 +200,18 @@ def _next_turn(
 
 
 def _enter(
-    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], site: Site, facts: Facts, request: Enter
+    keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], spec: LockSpec, facts: LineFacts, request: Enter
 ) -> QuickStep | None:
     grant_key, entry = keys.grant(0), request.entry
-    if request.lease is not None or grant_key not in given or not site.rules.ever_admit(entry):
+    if request.lease is not None or grant_key not in given or not spec.rules.ever_admit(entry):
         return None
     entry = structs.replace(entry, entered_at=seen.at if request.since is None else request.since)
     ends_at = None if entry.max_hold is None else later(seen.at, entry.max_hold)
     holder = Holder(entry, 0, seen.at, ends_at)
     grant = GRANTS.encode_own(Grant(entry.id, entry.owner, seen.at))
-    head = Head(facts.new_life, site.kind, site.rules, (holder,))
+    head = Head(facts.new_life, spec.kind, spec.rules, (holder,))
     changes = (Put(grant_key, grant, seen.version(grant_key)), Put(keys.head, HEADS.encode_own(head)))
-    return QuickStep(head, Line(site.rules, (holder,)), Granted(holder), changes, (holder,))
+    return QuickStep(head, Line(spec.rules, (holder,)), Granted(holder), changes, (holder,))
 
 
 def _leave(keys: LineKeys, seen: Snapshot, given: frozenset[RecordKey], head: Head, request: Leave) -> QuickStep | None:
@@ -281,7 +281,7 @@ Outcome: TypeAlias = Answer | Exception
 """What becomes of a request: its answer, or what its own function has raised."""
 
 
-class Asked(Struct, frozen=True):
+class StepInput(Struct, frozen=True):
     """All that a step is a function of, but for the snapshot.
 
     Attributes:
@@ -292,15 +292,15 @@ class Asked(Struct, frozen=True):
 
     keys: LineKeys
     requests: Sequence[Request]
-    site: Site
+    spec: LockSpec
     given: frozenset[RecordKey]
-    facts: Facts
+    facts: LineFacts
     interest: Collection[str]
     own: RecordKey
     limits: Capabilities
 
 
-class Step(Struct, frozen=True):
+class StepResult(Struct, frozen=True):
     """What one step of a line came to, or the keys that it lacked.
 
     ``outcomes`` are those of the first so many requests: the others share a key with them that both change, and need a
@@ -316,77 +316,77 @@ class Step(Struct, frozen=True):
     disagrees: bool = False
 
 
-def decide_step(asked: Asked, seen: Snapshot) -> Decision[Step]:
+def decide_step(asked: StepInput, seen: Snapshot) -> Decision[StepResult]:
     """Take one step: answer the requests in order, and say what is to be committed."""
     if len(asked.requests) == 1 and (found := _decide_quickly(asked, seen)):
         return found
-    view = View(asked.keys, seen, asked.given, asked.site, asked.facts)
+    view = LineView(asked.keys, seen, asked.given, asked.spec, asked.facts)
     served, problems = len(asked.requests), dict[int, Exception]()
     while not view.missing:
-        beside = _Beside(asked, seen, served, problems)
+        beside = _Extras(asked, seen, served, problems)
         found = _decide(asked, view, beside)
         if found is not None:
             return found
         served = beside.served
         view.missing.update(beside.lacking)
-    return Decision(Step(view.head, missing=frozenset(view.missing)))
+    return Decision(StepResult(view.head, missing=frozenset(view.missing)))
 
 
-def _decide_quickly(asked: Asked, seen: Snapshot) -> Decision[Step] | None:
+def _decide_quickly(asked: StepInput, seen: Snapshot) -> Decision[StepResult] | None:
     request = asked.requests[0]
-    quick = quick_step(asked.keys, seen, asked.given, asked.site, asked.facts, request)
+    quick = quick_step(asked.keys, seen, asked.given, asked.spec, asked.facts, request)
     if quick is None or (type(quick.answer) is Waiting and _holds_unknown(asked, quick.head)):
         return None
-    found = Step(quick.head, (quick.answer,), quick.line, granted=quick.granted)
+    found = StepResult(quick.head, (quick.answer,), quick.line, granted=quick.granted)
     wakes = _wakes_of(asked, quick)
     if not _brings_something(request):
         return Decision(found, (*quick.changes, *quick.ready), wake=wakes)
-    beside = _Beside(asked, seen, 1, {})
+    beside = _Extras(asked, seen, 1, {})
     if not beside.add((quick.answer,), quick.changes, quick.ready, quick.granted):
-        return Decision(Step(quick.head, missing=beside.lacking)) if beside.lacking else None
+        return Decision(StepResult(quick.head, missing=beside.lacking)) if beside.lacking else None
     return Decision(found, beside.with_those(quick.changes), wake=(*wakes, *beside.wakes))
 
 
-def _wakes_of(asked: Asked, quick: QuickStep) -> tuple[Wake, ...]:
+def _wakes_of(asked: StepInput, quick: QuickStep) -> tuple[Wake, ...]:
     """Return whom to wake; a holder only where knowing that somebody waits spares it a round trip."""
     if not quick.wakes or (type(quick.answer) is Waiting and asked.limits.reach != "network"):
         return ()
     return tuple([wake for wake in quick.wakes if not wake.to.startswith(asked.own)])
 
 
-def _holds_unknown(asked: Asked, head: Head) -> bool:
+def _holds_unknown(asked: StepInput, head: Head) -> bool:
     """Tell whether somebody holds who is to be told its fence, which only the long way looks up."""
     return any(holder.entry.id in asked.interest for holder in head.holders)
 
 
-def _decide(asked: Asked, view: View, beside: _Beside) -> Decision[Step] | None:
+def _decide(asked: StepInput, view: LineView, beside: _Extras) -> Decision[StepResult] | None:
     """Take the step with the requests that are left; None: it lacks keys, or one request less is left now."""
     requests, at = beside.requests, beside.seen.at
     if not requests:
-        return Decision(Step(view.head, beside.outcomes(()), view.line))
-    conflict = _kind_conflict(view.head, asked.site)
+        return Decision(StepResult(view.head, beside.outcomes(()), view.line))
+    conflict = _kind_conflict(view.head, asked.spec)
     taken = _unless_pinned(requests, view.head) if conflict is None else [_unless_refused(each) for each in requests]
     line, answers = step(view.line, taken, at, view.is_alive)
     if conflict is not None:
         pairs = zip(requests, answers, strict=True)
         answers = tuple([conflict if isinstance(each, Enter | Resize) else answer for each, answer in pairs])
     changes = view.changes(line, pinned=_pinned(taken))
-    ready = view.ready(runs_to_tell(view.line, line, requests, answers))
+    ready = view.ready(runs_to_notify(view.line, line, requests, answers))
     fences, granted = _fences(asked, view, line, requests)
     if view.missing or not beside.add(answers, changes, ready, granted):
         return None
-    disagrees = conflict is None and _disagrees(view.head, asked.site, requests)
-    answered = Step(view.head, beside.outcomes(answers), line, fences, granted, disagrees=disagrees)
+    disagrees = conflict is None and _disagrees(view.head, asked.spec, requests)
+    answered = StepResult(view.head, beside.outcomes(answers), line, fences, granted, disagrees=disagrees)
     return Decision(answered, beside.with_those(changes), wake=(*_wakes(asked, view, line, requests), *beside.wakes))
 
 
 @final
-class _Beside:
+class _Extras:
     """What requests bring along into their step. Who says no to its answer is left out, and the step is taken anew."""
 
     __slots__ = ("_asked", "_at", "_changes", "_markers", "_problems", "lacking", "requests", "seen", "served", "wakes")
 
-    def __init__(self, asked: Asked, seen: Snapshot, served: int, problems: dict[int, Exception]) -> None:
+    def __init__(self, asked: StepInput, seen: Snapshot, served: int, problems: dict[int, Exception]) -> None:
         self._asked, self.seen, self._problems = asked, seen, problems
         self.served = served
         self._at: Final = [at for at in range(served) if at not in problems]
@@ -408,13 +408,13 @@ class _Beside:
             return False
         self._changes.update((change.key, change) for change in ready)  # whoever says otherwise: a look does no harm
         if granted and len(self.requests) == 1:
-            self._welcome(along_of(self.requests[0]), granted)
+            self._welcome(extra_changes_of(self.requests[0]), granted)
         return True
 
-    def _welcome(self, along: Along | None, granted: tuple[Holder, ...]) -> None:
-        if along is None or along.welcome is None:
+    def _welcome(self, extra_changes: ExtraChanges | None, granted: tuple[Holder, ...]) -> None:
+        if extra_changes is None or extra_changes.on_grant is None:
             return
-        changes, know = along.welcome(granted, self.seen)
+        changes, know = extra_changes.on_grant(granted, self.seen)
         check_decision(Decision(None, changes), self.seen, tuple(self._asked.given), self._asked.limits)
         for key in know:
             self._changes.pop(key, None)
@@ -424,14 +424,14 @@ class _Beside:
         self._markers.extend(_markers(self._asked.keys, self.requests, answers, self.seen))
         taken = {change.key for change in (*changes, *self._markers)}
         for at, request, answer in zip(self._at, self.requests, answers, strict=True):
-            along = along_of(request)
-            if along is None:
+            extra_changes = extra_changes_of(request)
+            if extra_changes is None:
                 continue
-            if self._has_changed(along.keys):  # it has to see what the others make of them
+            if self._has_changed(extra_changes.keys):  # it has to see what the others make of them
                 self.served = at
                 return False
             try:
-                self._add(along, answer, taken)
+                self._add(extra_changes, answer, taken)
             except Exception as problem:  # noqa: BLE001 -- whoever asked gets it
                 self._problems[at] = problem
                 return False
@@ -442,10 +442,10 @@ class _Beside:
     def _has_changed(self, keys: Sequence[RecordKey]) -> bool:
         return any(not isinstance(self._changes.get(key, _NO_CHANGE), Check) for key in keys)
 
-    def _add(self, along: Along, answer: Answer, taken: Collection[RecordKey]) -> None:
+    def _add(self, extra_changes: ExtraChanges, answer: Answer, taken: Collection[RecordKey]) -> None:
         seen = self.seen
-        found = along.decide(answer, Shown(seen.at, seen.records, seen.more, self._asked.given))
-        if isinstance(found, Lacks):
+        found = extra_changes.decide(answer, StepSnapshot(seen.at, seen.records, seen.more, self._asked.given))
+        if isinstance(found, MissingKeys):
             self.lacking = found.keys - self._asked.given
             if not self.lacking:
                 raise InvalidChangeError("what comes along lacks keys that it was given")
@@ -470,7 +470,7 @@ class _Beside:
 
 
 def _brings_something(request: Request) -> bool:
-    return along_of(request) is not None or (isinstance(request, Enter | Leave) and request.marker is not None)
+    return extra_changes_of(request) is not None or (isinstance(request, Enter | Leave) and request.marker is not None)
 
 
 def _markers(
@@ -494,7 +494,7 @@ def _markers(
 
 
 def _fences(
-    asked: Asked, view: View, line: Line, requests: Sequence[Request]
+    asked: StepInput, view: LineView, line: Line, requests: Sequence[Request]
 ) -> tuple[dict[str, int], tuple[Holder, ...]]:
     """Return the fences of holders from before, and the holders whose fence this very commit makes."""
     before = {(holder.entry.id, holder.granted_at) for holder in view.line.holders}
@@ -518,7 +518,7 @@ def _told_fence(request: Request) -> str | None:
     return request.entry.id if request.lease is not None or isinstance(request.entry.anchor, OfRun) else None
 
 
-def _wakes(asked: Asked, view: View, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
+def _wakes(asked: StepInput, view: LineView, line: Line, requests: Sequence[Request]) -> Iterator[Wake]:
     # Whoever waits in this process, or leaves of its own accord, is told by the step itself.
     left = [each.entry_id for each in requests if isinstance(each, Leave) and not each.by_force]
     yield from dict.fromkeys(wake for wake in view.wakes(line, left) if not wake.to.startswith(asked.own))
@@ -536,18 +536,18 @@ def _unless_pinned(requests: Sequence[Request], head: Head) -> Sequence[Request]
 
 def _unless_refused(request: Request) -> Request:
     """Return what is left of a request to a line of another kind."""
-    return Poke() if isinstance(request, Enter | Resize) else request
+    return Reap() if isinstance(request, Enter | Resize) else request
 
 
-def _kind_conflict(head: Head, site: Site) -> WrongKind | None:
-    if head.kind == site.kind and head.rules.alone == site.rules.alone:
+def _kind_conflict(head: Head, spec: LockSpec) -> WrongKind | None:
+    if head.kind == spec.kind and head.rules.alone == spec.rules.alone:
         return None
-    return WrongKind(head.kind if head.kind != site.kind else f"{head.kind} with other modes")
+    return WrongKind(head.kind if head.kind != spec.kind else f"{head.kind} with other modes")
 
 
-def _disagrees(head: Head, site: Site, requests: Sequence[Request]) -> bool:
+def _disagrees(head: Head, spec: LockSpec, requests: Sequence[Request]) -> bool:
     # A number that was set on purpose is meant to differ.
-    return head.rules != site.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
+    return head.rules != spec.rules and not head.pinned and any(isinstance(each, Enter) for each in requests)
 
 
 def _pinned(requests: Sequence[Request]) -> bool | None:

@@ -21,11 +21,11 @@ from standfast.errors import (
 )
 from standfast.events import LeaseLost
 from standfast.keys import Key
-from standfast.locks.acquire import Wish, acquire, give_back, note_given_back, note_taken, take_back
+from standfast.locks.acquire import AcquireRequest, acquire, note_given_back, note_taken, release, undo_cancellation
 from standfast.locks.inspect import LISTED, explain, turn_out
 from standfast.locks.line import UNLIMITED, Rules
 from standfast.locks.line_driver import TAKEN_AWAY
-from standfast.locks.line_records import Resize, Site, WrongKind
+from standfast.locks.line_records import LockSpec, Resize, WrongKind
 from standfast.locks.lock_record import check_permits
 from standfast.scope import address_of
 from standfast.stores.protocol import Check
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.keys import RecordKey
-    from standfast.locks.acquire import Place
+    from standfast.locks.acquire import HeldEntry
     from standfast.locks.heartbeat import Presence
     from standfast.locks.inspect import Explanation
-    from standfast.locks.line_records import Along, Left
+    from standfast.locks.line_records import ExtraChanges, Left
     from standfast.locks.registry import Lines
     from standfast.stores.protocol import Capabilities
 
@@ -86,10 +86,10 @@ class Hold:
         "since",
     )
 
-    def __init__(self, lines: Lines, wish: Wish, place: Place, lost: Callable[[], None]) -> None:
+    def __init__(self, lines: Lines, request: AcquireRequest, place: HeldEntry, lost: Callable[[], None]) -> None:
         holder = place.turn.holder
-        self.key: Final = wish.name
-        self.called_from: Final = wish.called_from
+        self.key: Final = request.name
+        self.called_from: Final = request.called_from
         self.fence: Final = place.turn.fence
         self.mode: Final = holder.entry.mode
         self.since: Final = holder.granted_at
@@ -168,12 +168,12 @@ class Holding:
     Nothing happens until the block is entered. One of these serves one block at a time.
     """
 
-    __slots__ = ("_cancelling", "_hold", "_leaving", "_lines", "_on_lost", "_place", "_task", "_wish")
+    __slots__ = ("_cancelling", "_hold", "_leaving", "_lines", "_on_lost", "_place", "_request", "_task")
 
-    def __init__(self, lines: Lines, wish: Wish, on_lost: OnLost) -> None:
-        self._lines, self._wish = lines, wish
+    def __init__(self, lines: Lines, request: AcquireRequest, on_lost: OnLost) -> None:
+        self._lines, self._request = lines, request
         self._on_lost: Final[OnLost] = on_lost
-        self._place: Place | None = None
+        self._place: HeldEntry | None = None
         self._hold: Hold | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelling = 0
@@ -181,16 +181,16 @@ class Holding:
 
     async def __aenter__(self) -> Hold:
         if self._place is not None or self._leaving:
-            raise HoldMisuseError(self._wish.name, "is in use already")
+            raise HoldMisuseError(self._request.name, "is in use already")
         self._leaving = True  # until it is held: nobody else may enter meanwhile
         try:
-            place = await acquire(self._lines, self._wish)
+            place = await acquire(self._lines, self._request)
         finally:
             self._leaving = False
         task = asyncio.current_task()
         self._task, self._cancelling = task, task.cancelling() if task is not None else 0
         self._place = place
-        hold = self._hold = Hold(self._lines, self._wish, place, self._lost)
+        hold = self._hold = Hold(self._lines, self._request, place, self._lost)
         place.line.holds[place.entry.id] = hold
         note_taken(place.entry.owner)
         self._lines.note_taken()
@@ -205,7 +205,7 @@ class Holding:
     ) -> None:
         place, hold = self._place, self._hold
         if place is None or hold is None:
-            raise HoldMisuseError(self._wish.name, "was left without being entered")
+            raise HoldMisuseError(self._request.name, "was left without being entered")
         self._leaving = True  # from here on losing it cancels nobody
         by_us = bool(hold.reason) and self._on_lost == "cancel"
         try:
@@ -224,14 +224,14 @@ class Holding:
 
     async def _take_back_cancellation(self, error: BaseException | None) -> asyncio.CancelledError | None:
         """Undo the cancellation that losing the lock began; return it if somebody else has cancelled the task, too."""
-        return None if self._task is None else await take_back(self._task, self._cancelling, error)
+        return None if self._task is None else await undo_cancellation(self._task, self._cancelling, error)
 
-    async def _give_back(self, place: Place, hold: Hold) -> Left | None:
+    async def _give_back(self, place: HeldEntry, hold: Hold) -> Left | None:
         hold.close()
         place.line.holds.pop(place.entry.id, None)
         note_given_back(place.entry.owner)
         try:
-            return await give_back(self._lines, place, self._wish)
+            return await release(self._lines, place, self._request)
         finally:
             self._lines.note_given_back()
 
@@ -242,13 +242,13 @@ class Holding:
 
         @wraps(function)
         async def holding(*args: P.args, **kwargs: P.kwargs) -> T:
-            async with Holding(self._lines, self._wish, self._on_lost):
+            async with Holding(self._lines, self._request, self._on_lost):
                 return await function(*args, **kwargs)
 
         return holding
 
     def __repr__(self) -> str:
-        return f"<Holding {self._wish.name}>"
+        return f"<Holding {self._request.name}>"
 
 
 # --- how a lock is taken and held: the options that every kind of lock has, and their limits -----------------------
@@ -323,11 +323,11 @@ _frame = sys._getframe  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 class DurableLock:
     """A lock on one key of a space. Use :class:`Mutex`, :class:`Semaphore` or :class:`ModeLock`."""
 
-    __slots__ = ("_address", "_lease", "_lines", "_site", "key")
+    __slots__ = ("_address", "_lease", "_lines", "_spec", "key")
 
-    def __init__(self, lines: Lines, key: Key | str, site: Site, lease: float) -> None:
+    def __init__(self, lines: Lines, key: Key | str, spec: LockSpec, lease: float) -> None:
         self.key: Final = key
-        self._lines, self._site, self._lease = lines, site, lease
+        self._lines, self._spec, self._lease = lines, spec, lease
         self._address: Final = address_of(key)
 
     def _holding(
@@ -338,8 +338,8 @@ class DurableLock:
         weight: int = 1,
         waits: bool = True,
         depth: int = 2,
-        along: Along | None = None,
-        on_leave: Along | None = None,
+        extra_changes: ExtraChanges | None = None,
+        on_leave: ExtraChanges | None = None,
     ) -> Holding:
         """Check the options, before anything is written, and return what to enter. The user is ``depth`` calls up."""
         unknown = options.keys() - KNOWN
@@ -347,10 +347,10 @@ class DurableLock:
             raise InvalidLockArgumentError("option", ascii(min(unknown)), f"there are {', '.join(sorted(KNOWN))}")
         given = cast("dict[str, Any]", options)
         lease = given.get("lease")
-        wish = Wish(
+        request = AcquireRequest(
             str(self.key),
             self._address,
-            self._site,
+            self._spec,
             self._lease if lease is None else check_lease(lease, self._lines.scope.store.capabilities),
             _place(_frame(depth)),
             check_text(given.get("owner"), "owner", LONGEST_OWNER) or None,
@@ -360,10 +360,10 @@ class DurableLock:
             optional_seconds(given.get("timeout"), what="timeout"),
             optional_seconds(given.get("max_hold"), what="max_hold", minimum=0.001),
             check_text(given.get("note"), "note", LONGEST_NOTE),
-            along,
+            extra_changes,
             on_leave=on_leave,
         )
-        return Holding(self._lines, wish, _on_lost(given.get("on_lost", "cancel")))
+        return Holding(self._lines, request, _on_lost(given.get("on_lost", "cancel")))
 
     async def force_release(self, entry_id: str) -> bool:
         """Turn out a holder or a waiter by its entry's id, for an operator; tell whether it was there.
@@ -372,7 +372,7 @@ class DurableLock:
         cancelled with :class:`~standfast.errors.LeaseLostError`; a waiter is told with
         :class:`~standfast.errors.WithdrawnError`. Get the id from :meth:`explain`.
         """
-        return await turn_out(self._lines.scope, self._lines.line(self._address), self._site, entry_id)
+        return await turn_out(self._lines.scope, self._lines.line(self._address), self._spec, entry_id)
 
     async def withdraw(self, entry_id: str) -> bool:
         """Turn out a waiter by its entry's id, for an operator; tell whether it waited. One that holds by now stays.
@@ -380,7 +380,7 @@ class DurableLock:
         If its process lives, it is told with :class:`~standfast.errors.WithdrawnError`.
         """
         line = self._lines.line(self._address)
-        return await turn_out(self._lines.scope, line, self._site, entry_id, only_waiting=True)
+        return await turn_out(self._lines.scope, line, self._spec, entry_id, only_waiting=True)
 
     async def explain(self, *, limit: int = LISTED) -> Explanation:
         """Say who holds it and who waits, since when, and how long it may take. Nothing is changed by looking.
@@ -394,9 +394,9 @@ class DurableLock:
         return f"<{type(self).__name__} {self.key} in {self._lines.scope!r}>"
 
 
-def site_of(lock: DurableLock) -> Site:
+def spec_of(lock: DurableLock) -> LockSpec:
     """Return what kind of line a lock's is, for others who stand in it."""
-    return lock._site  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
+    return lock._spec  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- of this module
 
 
 def _on_lost(value: object) -> OnLost:
@@ -439,7 +439,7 @@ class ModeLock(DurableLock):
             problem = "declare some: modes=('read',), alone=('write',), or on the key's family"
             raise InvalidLockArgumentError("modes", "nothing", problem)
         self._modes = tuple(check_text(mode, "mode", LONGEST_MODE) for mode in (*shared, *single))
-        super().__init__(lines, key, Site("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease)
+        super().__init__(lines, key, LockSpec("mode lock", Rules(UNLIMITED, tuple(sorted(single)))), lease)
 
     def hold(self, mode: str, **options: Unpack[HoldOptions]) -> Holding:
         """Hold it in ``mode`` for the length of an ``async with`` block; options as for a mutex.
@@ -473,7 +473,7 @@ def _checked(modes: Iterable[str]) -> tuple[str, ...]:
 
 # --- A mutex: one holder at a time, across all processes on the store ----------------------------------------------
 
-MUTEX: Final = Site("mutex", Rules(1))
+MUTEX: Final = LockSpec("mutex", Rules(1))
 
 
 @final
@@ -533,7 +533,7 @@ class Semaphore(DurableLock):
     __slots__ = ()
 
     def __init__(self, lines: Lines, key: Key | str, permits: int, lease: float) -> None:
-        super().__init__(lines, key, Site("semaphore", Rules(check_permits(permits))), lease)
+        super().__init__(lines, key, LockSpec("semaphore", Rules(check_permits(permits))), lease)
 
     def hold(self, weight: int = 1, **options: Unpack[HoldOptions]) -> Holding:
         """Hold ``weight`` permits for the length of an ``async with`` block.
@@ -568,9 +568,9 @@ class Semaphore(DurableLock):
 
     async def forget_size(self) -> None:
         """Let call sites say the number of permits again, beginning with this one."""
-        await self._resize(Resize(self._site.rules.permits, pinned=False))
+        await self._resize(Resize(self._spec.rules.permits, pinned=False))
 
     async def _resize(self, request: Resize) -> None:
-        answer = (await self._lines.line(self._address).driver.ask(request, self._site)).answer
+        answer = (await self._lines.line(self._address).driver.ask(request, self._spec)).answer
         if isinstance(answer, WrongKind):
-            raise LockKindError(str(self.key), answer.kind, self._site.kind)
+            raise LockKindError(str(self.key), answer.kind, self._spec.kind)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 from standfast.clock import MICROSECONDS
 from standfast.errors import StandfastError
 from standfast.events import EntriesFell
-from standfast.locks.heartbeat import PRESENCES, Keeper, end_of, remove
+from standfast.locks.heartbeat import PRESENCES, Heartbeat, end_of, remove
 from standfast.locks.inspect import entry_of
 from standfast.locks.line import Rules, Until, advance
 from standfast.locks.line_driver import LocalLine
-from standfast.locks.line_records import Leave, LineKeys, Poke, Site, presences_of
+from standfast.locks.line_records import Leave, LineKeys, LockSpec, Reap, presences_of
 from standfast.stores.liveness import ForkGuard
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ BODIES_END_WITHIN: Final = 5.0
 MOST_READ: Final = 100
 """The most records that are read at once."""
 
-_ANY: Final = Site("", Rules())
+_ANY: Final = LockSpec("", Rules())
 
 
 @final
@@ -63,7 +63,7 @@ class Lines:
 
     def __init__(self, scope: Scope, clock: Clock, hooks: Hooks, heartbeat: float | None) -> None:
         self.scope, self.clock, self.hooks = scope, clock, hooks
-        self.keeper: Final = Keeper(scope, clock, hooks, heartbeat, self._presence_lost)
+        self.heartbeat: Final = Heartbeat(scope, clock, hooks, heartbeat, self._presence_lost)
         self._lines: Final[dict[tuple[str, ...], LocalLine]] = {}
         self._by_head: Final[dict[RecordKey, LocalLine]] = {}
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
@@ -74,7 +74,7 @@ class Lines:
         self.guard: Final = ForkGuard(repr(scope))
         self.is_closing = False
         self._entered = self._held = 0
-        self._told: Final[set[tuple[tuple[str, ...], Site]]] = set()
+        self._told: Final[set[tuple[tuple[str, ...], LockSpec]]] = set()
 
     def line(self, address: tuple[str, ...]) -> LocalLine:
         """Return this process's part of the line at an address."""
@@ -103,11 +103,11 @@ class Lines:
         self._entered += 1
         return f"{self.scope.presence_name}:{self._entered}"
 
-    def is_news(self, address: tuple[str, ...], site: Site) -> bool:
+    def is_news(self, address: tuple[str, ...], spec: LockSpec) -> bool:
         """Tell, once for each, that a call site disagrees with a line."""
-        if (address, site) in self._told:
+        if (address, spec) in self._told:
             return False
-        self._told.add((address, site))
+        self._told.add((address, spec))
         return True
 
     async def listen(self) -> None:
@@ -127,7 +127,7 @@ class Lines:
                     lines = list(self._lines.values())
                 for line in lines:
                     if line.waits or line.holds:
-                        await self._safely(line.glance())
+                        await self._safely(line.poll_front())
                 self._turn_out(entry_of(self.scope, key) for key in hint.about)
         finally:
             await watch.__aexit__()
@@ -155,7 +155,7 @@ class Lines:
 
     # --- looking after those in front ----------------------------------------------------------------------------
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Somebody has begun to wait: look after those in front, unless the turn comes soon."""
         if self._rounds is None and self._starting is None:
             self._starting = asyncio.get_running_loop().call_later(FIRST_LOOK, self._start_rounds)
@@ -174,7 +174,7 @@ class Lines:
                 due = {line: due.get(line, line.waiting_since + _first_look(line)) for line in waiting}
                 for line in waiting:
                     if due[line] <= loop.time() or (line.is_near and self._has_lost_someone(line)):
-                        await self._safely(self.look_after(line))
+                        await self._safely(self.reap(line))
                         rest = max(min(line.due_in, LOOK_EVERY), len(waiting) / LOOKS_PER_SECOND)
                         due[line] = loop.time() + rest
                 await self._rest(min(due.values()) - loop.time(), probe=any(line.is_near for line in waiting))
@@ -188,7 +188,7 @@ class Lines:
     def _has_lost_someone(self, line: LocalLine) -> bool:
         return any(self.scope.store.is_severed(lifeline) for lifeline in line.lifelines.values())
 
-    async def look_after(self, line: LocalLine) -> bool:
+    async def reap(self, line: LocalLine) -> bool:
         """Look at a line, and let those fall whose presence is gone or whose time is over; tell whether any did."""
         line.due_in = LOOK_EVERY
         sight = await line.look()
@@ -229,7 +229,7 @@ class Lines:
             fell = EntriesFell(at=self.clock.wall(), key=line.driver.keys.name, presences=tuple(sorted(dead)))
             self.hooks.emit(fell)
         line.driver.dead |= dead
-        await line.driver.ask(Poke(), _ANY)
+        await line.driver.ask(Reap(), _ANY)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Lines:
                 hold.lose("the space was closed")
             for wait in tuple(line.waits.values()):
                 if not wait.turn.done():  # else it holds, and leaves like everyone who does
-                    line.driver.ask(Leave(wait.entry.id, ticket=wait.ticket), wait.site)
+                    line.driver.ask(Leave(wait.entry.id, ticket=wait.ticket), wait.spec)
                 wait.settle(None)
         await self._let_bodies_end()
         if self._starting is not None:
@@ -267,7 +267,7 @@ class Lines:
         for line in tuple(self._lines.values()):
             await line.driver.finish()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.keeper.aclose()
+        await self.heartbeat.aclose()
 
     async def _let_bodies_end(self) -> None:
         try:

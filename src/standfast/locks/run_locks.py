@@ -32,8 +32,19 @@ from standfast.ids import new_id
 from standfast.keys import KeyFamily
 from standfast.locks.acquire import FIRST_PAUSE, LONGEST_PAUSE, owner_of_task
 from standfast.locks.heartbeat import MARGIN, PRESENCES, SLOW_IN_A_ROW
-from standfast.locks.line import Attended, Entry, Granted, Rules, Until
-from standfast.locks.line_records import HEADS, READY, Along, Enter, Lacks, Leave, Left, Renew, Site, ready_key
+from standfast.locks.line import Entry, Granted, OfPresence, Rules, Until
+from standfast.locks.line_records import (
+    HEADS,
+    READY,
+    Enter,
+    ExtraChanges,
+    Leave,
+    Left,
+    LockSpec,
+    MissingKeys,
+    Renew,
+    ready_key,
+)
 from standfast.locks.lock_record import Renewal
 from standfast.locks.locks import LONGEST_OWNER, DurableLock, check_lease, check_text
 from standfast.stores.protocol import Check, Delete, Put
@@ -46,7 +57,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.locks.line import Holder
     from standfast.locks.line_driver import Answered, LocalLine
-    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.locks.locks import Hold, Holding, HoldOptions
     from standfast.locks.registry import Lines
     from standfast.scope import Scope
@@ -55,7 +66,7 @@ if TYPE_CHECKING:
 
 # --- A lease on a run: what one activation has in its hands while it drives the run --------------------------------
 
-RUN_LOCK: Final = Site("run lock", Rules(1))
+RUN_LOCK: Final = LockSpec("run lock", Rules(1))
 
 SLOT: Final = 0
 """A run has one permit, so its grant is always the first."""
@@ -323,16 +334,16 @@ class ClaimGuard:
         return self._scope.key("own", presence, self.run_id)
 
     @property
-    def on_enter(self) -> Along:
+    def on_enter(self) -> ExtraChanges:
         """Go with the request for the lock: refuse it while a worker drives the run, else keep workers off."""
-        return Along((self.life, self._ready), self._enter)
+        return ExtraChanges((self.life, self._ready), self._enter)
 
     @property
-    def on_leave(self) -> Along:
+    def on_leave(self) -> ExtraChanges:
         """Go with the release of the lock: say so, and tell the workers if one of them has found it held."""
-        return Along((self.life, self._ready), self._leave)
+        return ExtraChanges((self.life, self._ready), self._leave)
 
-    def _enter(self, answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def _enter(self, answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
         record = seen.get(self.life)
         claim = self.claim_in(record)
         if record is None or claim is None or not isinstance(answer, Granted):
@@ -343,12 +354,12 @@ class ClaimGuard:
             raise DrivenError(claim.owner)
         own = self.own(claim.owner)
         if own not in seen.given:
-            return Lacks(frozenset({own}))
+            return MissingKeys(frozenset({own}))
         freed = self._rewritten(record, leased=_TRUE, owner=None, waits_for=Raw(b'"a worker"'))
         gone = (Delete(own, seen.version(own)),) if seen.version(own) else ()
         return (freed, *gone, Put(self._ready, READY, seen.version(self._ready))), ()
 
-    def _leave(self, answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+    def _leave(self, answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
         record = seen.get(self.life)
         claim = self.claim_in(record)
         if record is None or claim is None or not claim.leased or not (isinstance(answer, Left) and answer.was_holding):
@@ -419,7 +430,7 @@ class RunLine(DurableLock):
         """Take it for a while, if it is free or has that token, and no worker drives the run."""
         line, length = self._line(), self._length(lease)
         entry = Entry(token or new_id(), holder, Until(Instant(0)), Instant(0))
-        enter = Enter(entry, waits=False, lease=length, along=self._claim.on_enter)
+        enter = Enter(entry, waits=False, lease=length, extra_changes=self._claim.on_enter)
         try:
             while True:
                 try:
@@ -455,8 +466,8 @@ class RunLine(DurableLock):
     async def _enter(self, line: LocalLine, enter: Enter, length: float) -> Answered:
         answered = await self._ask(line, enter, enter.entry.id, length)
         holders = answered.sight.line.holders
-        is_attended = any(isinstance(holder.entry.anchor, Attended) for holder in holders)
-        if is_attended and not isinstance(answered.answer, Granted) and await self._lines.look_after(line):
+        is_attended = any(isinstance(holder.entry.anchor, OfPresence) for holder in holders)
+        if is_attended and not isinstance(answered.answer, Granted) and await self._lines.reap(line):
             return await self._ask(line, enter, enter.entry.id, length)
         return answered
 
@@ -540,14 +551,14 @@ class RunLine(DurableLock):
         return isinstance(left, Left) and left.was_holding
 
     def _leave(self, token: str) -> Leave:
-        return Leave(token, SLOT, along=self._claim.on_leave)
+        return Leave(token, SLOT, extra_changes=self._claim.on_leave)
 
     # --- for the length of a block -------------------------------------------------------------------------------
 
     def holding(self, options: HoldOptions) -> Holding:
         """Return what holds it for the length of a block."""
         claim = self._claim
-        return self._holding(options, waits=False, depth=3, along=claim.on_enter, on_leave=claim.on_leave)
+        return self._holding(options, waits=False, depth=3, extra_changes=claim.on_enter, on_leave=claim.on_leave)
 
     async def held(self, refusal: WouldWaitError | ReentryError | DrivenError) -> RunHeldError:
         """Return the error that says who holds it."""
@@ -607,7 +618,7 @@ class RunLine(DurableLock):
     async def _expiry(self, holder: Holder, at: Instant) -> Instant | None:
         """Return when a holder's lease ends; None: it is over."""
         anchor = holder.entry.anchor
-        attended = await self._presence_end(anchor.presence) if isinstance(anchor, Attended) else None
+        attended = await self._presence_end(anchor.presence) if isinstance(anchor, OfPresence) else None
         ends = [_end_of(holder) if attended is None else attended]
         if holder.ends_at is not None:
             ends.append(holder.ends_at)

@@ -13,10 +13,20 @@ from msgspec import Struct, structs
 from standfast.clock import later
 from standfast.errors import StoreBusyError, StoreError, WorkflowConcurrencyLimitExceededError
 from standfast.ids import new_id
+from standfast.locks.entry import Departure, LeaveRequest, LineEntries, leaving_as_well
 from standfast.locks.line import Granted, Line, OfRun, Waiting
-from standfast.locks.line_records import HEADS, Along, Enter, Facts, Lacks, Leave, Left, Poke, Refused
-from standfast.locks.line_step import Asked, decide_step
-from standfast.locks.run_entries import Departure, Leaving, RunEntries, leaving_as_well
+from standfast.locks.line_records import (
+    HEADS,
+    Enter,
+    ExtraChanges,
+    Leave,
+    Left,
+    LineFacts,
+    MissingKeys,
+    NotGranted,
+    Reap,
+)
+from standfast.locks.line_step import StepInput, decide_step
 from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.journal import Claim
@@ -26,7 +36,7 @@ from standfast.workflows.limits import (
     entry_id_of,
     entry_of,
     make_room,
-    site_of,
+    spec_of,
     waiting_life,
     waits_until,
     why_over,
@@ -57,7 +67,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.locks.line import Holder
     from standfast.locks.line_driver import Answered, LocalLine
-    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.locks.run_locks import RunLockInfo
     from standfast.stores.protocol import Change, Record, Snapshot, Wake
     from standfast.workflows.limits import Ending
@@ -103,7 +113,7 @@ class _Next:
     """A further line that is entered in the step of the first one. It is decided like a step of its own."""
 
     def __init__(self, host: Host, standing: Standing, enter: Enter) -> None:
-        self._scope, self._site, self._enter = host.space, site_of(standing), enter
+        self._scope, self._site, self._enter = host.space, spec_of(standing), enter
         self.address: Final = standing.address
         self.line: Final = host.lines.line(standing.address)
         self.door: Final = host.doors.setdefault(standing.address, asyncio.Lock())
@@ -114,14 +124,14 @@ class _Next:
         """Return what a step there will likely look at, as the line was last seen."""
         return self.line.driver.likely_keys((self._enter,))
 
-    def decide(self, seen: Shown) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def decide(self, seen: StepSnapshot) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
         """Return what is answered, and what enters the line."""
         nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
-        facts = Facts(new_life=self._life)
-        asked = Asked(self.line.driver.keys, (self._enter,), self._site, seen.given, facts, (), nobody, limits)
+        facts = LineFacts(new_life=self._life)
+        asked = StepInput(self.line.driver.keys, (self._enter,), self._site, seen.given, facts, (), nobody, limits)
         decision = decide_step(asked, seen)
         if decision.answer.missing:
-            return Lacks(decision.answer.missing)
+            return MissingKeys(decision.answer.missing)
         self.is_cut_off = decision.answer.line.is_cut_off
         [outcome] = decision.answer.outcomes
         if isinstance(outcome, Exception):
@@ -172,9 +182,9 @@ class Arrival:
     async def take_places(self, keys: Iterable[RecordKey], write: Write) -> Answered:
         """Enter the lines; commit what ``write`` returns for the place found. If it raises, nothing happens."""
 
-        def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+        def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
             found = self._find_place(answer, seen)
-            if isinstance(found, Lacks):
+            if isinstance(found, MissingKeys):
                 return found
             place, changes, wakes = found
             self.place = place
@@ -182,7 +192,7 @@ class Arrival:
             taken = {change.key for change in written}  # of two who have news for a run, the more exact one is heard
             return (*written, *(change for change in changes if change.key not in taken)), wakes
 
-        site = site_of(self._standings[self._admitted])
+        spec = spec_of(self._standings[self._admitted])
         async with AsyncExitStack() as doors:  # of many at once, each would find the line changed by those before it
             for each in sorted(self._next, key=attrgetter("address")):  # in one order: no two wait for each other
                 await doors.enter_async_context(each.door)
@@ -192,15 +202,17 @@ class Arrival:
                 self._enter.waits,
                 ticket=self._enter.ticket,
                 permits=self._enter.permits,
-                along=Along(tuple(named), decide),
+                extra_changes=ExtraChanges(tuple(named), decide),
             )
-            answered = await self.line.driver.do(enter, site)
+            answered = await self.line.driver.do(enter, spec)
         for each, standing in zip(self._next, self._standings[self._admitted + 1 :], strict=True):
             if each.is_cut_off:
-                await each.line.driver.do(Poke(), site_of(standing))  # the next one there is out of sight
+                await each.line.driver.do(Reap(), spec_of(standing))  # the next one there is out of sight
         return answered
 
-    def _find_place(self, answer: Answer, seen: Shown) -> tuple[Place, tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def _find_place(
+        self, answer: Answer, seen: StepSnapshot
+    ) -> tuple[Place, tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
         changes: tuple[Change, ...] = ()
         wakes: tuple[Wake, ...] = ()
         at = self._admitted
@@ -209,7 +221,7 @@ class Arrival:
                 return _stopped(self._standings[at], at, answer), changes, wakes
             if following is not None:
                 found = following.decide(seen)
-                if isinstance(found, Lacks):
+                if isinstance(found, MissingKeys):
                     return found
                 answer, changes, wakes = found[0], (*changes, *found[1]), (*wakes, *found[2])
                 at += 1
@@ -219,7 +231,7 @@ class Arrival:
 def _stopped(standing: Standing, admitted: int, answer: Answer) -> InLine | Full:
     if isinstance(answer, Waiting):
         return InLine(standing, admitted, answer)
-    return Full(standing, answer.line if isinstance(answer, Refused) else Line(site_of(standing).rules))
+    return Full(standing, answer.line if isinstance(answer, NotGranted) else Line(spec_of(standing).rules))
 
 
 # --- taking up runs that have to wait for their turn: only one that holds its places is driven ---------------------
@@ -402,21 +414,21 @@ async def end_unstarted(host: Host, run_id: str, header: Header, life: Life, ver
     keys = RunKeys(host.space, run_id)
     standing = header.lines[life.admitted]
     departures = [_departure(host, run_id, header, at) for at in range(life.admitted)]
-    along = _unstarted(keys, header, life, version, ending, host)
+    extra_changes = _unstarted(keys, header, life, version, ending, host)
     leave = Leave(
         entry_id_of(run_id, standing),
         ticket=life.ticket,
         only_waiting=ending.only_waiting,
-        along=leaving_as_well(departures, along),
+        extra_changes=leaving_as_well(departures, extra_changes),
     )
     try:
-        answered = await host.lines.line(standing.address).driver.do(leave, site_of(standing))
+        answered = await host.lines.line(standing.address).driver.do(leave, spec_of(standing))
     except (MovedError, _GotTurnError):
         return False
     host.saw(answered.sight.at)
     for each in departures:
         if each.is_cut_off:
-            await host.lines.look_after(each.line)
+            await host.lines.reap(each.line)
     host.emit_moved(run_id, _ended(life, ending, answered.sight.at), 0, life.changed_at, header.lines)
     return True
 
@@ -424,7 +436,7 @@ async def end_unstarted(host: Host, run_id: str, header: Header, life: Life, ver
 def _departure(host: Host, run_id: str, header: Header, at: int) -> Departure:
     standing = header.lines[at]
     leave = Leave(entry_id_of(run_id, standing))
-    return Departure(host.space, host.lines.line(standing.address), [leave], site_of(standing))
+    return Departure(host.space, host.lines.line(standing.address), [leave], spec_of(standing))
 
 
 def _ended(life: Life, ending: Ending, at: Instant) -> Life:
@@ -440,7 +452,7 @@ def _ended(life: Life, ending: Ending, at: Instant) -> Life:
     )
 
 
-def _unstarted(keys: RunKeys, header: Header, life: Life, version: int, ending: Ending, host: Host) -> Along:
+def _unstarted(keys: RunKeys, header: Header, life: Life, version: int, ending: Ending, host: Host) -> ExtraChanges:
     parent = RunKeys(host.space, header.parent).ready if header.parent else None
     timer = None if life.until is None else keys.timer(life.until)
 
@@ -456,7 +468,7 @@ def _unstarted(keys: RunKeys, header: Header, life: Life, version: int, ending: 
         return tuple(changes), ()
 
     named = (keys.life, keys.ready, timer, parent)
-    return Along(tuple(key for key in named if key is not None), decide)
+    return ExtraChanges(tuple(key for key in named if key is not None), decide)
 
 
 async def end_if_unstarted(host: Host, run_id: str, ending: Ending) -> bool:
@@ -729,15 +741,15 @@ async def leave_lines(
 async def leave_all(host: Host, run_id: str, header: Header) -> None:
     """Let a run leave all its lines, whether it holds or waits there. Doing it again changes nothing."""
     if header.lines:
-        await RunEntries(host.lines).leave_all([_leaving(host, run_id, each, look=True) for each in header.lines])
+        await LineEntries(host.lines).leave_all([_leaving(host, run_id, each, look=True) for each in header.lines])
 
 
-def _leaving(host: Host, run_id: str, standing: Standing, *, look: bool = False) -> Leaving:
+def _leaving(host: Host, run_id: str, standing: Standing, *, look: bool = False) -> LeaveRequest:
     entry_id = entry_id_of(run_id, standing)
     sight = None if look else host.lines.line(standing.address).last
     holder = None if sight is None else sight.line.holder(entry_id)
     slot = None if holder is None else holder.slot
-    return Leaving(standing.address, site_of(standing), entry_id, slot)
+    return LeaveRequest(standing.address, spec_of(standing), entry_id, slot)
 
 
 class _RefusedError(Exception):
@@ -769,19 +781,21 @@ class _Ending:
         lines = [_leaving(self._host, self._keys.id, each) for each in reversed(self._header.lines)]
         keys: list[RecordKey] = [self._claim.key, self._keys.life, *self._over]
         keys += [change.key for change in self._last]
-        entries, following = RunEntries(self._host.lines), self._next
+        entries, following = LineEntries(self._host.lines), self._next
         if following is None:
-            return await entries.leave_all(lines, along=Along(tuple(keys), self._decide))
-        along = Along((*keys, *following.keys), self._decide_with_next, following.welcome)
+            return await entries.leave_all(lines, extra_changes=ExtraChanges(tuple(keys), self._decide))
+        extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
         try:
-            answered = await entries.leave_all(lines, along=along)
+            answered = await entries.leave_all(lines, extra_changes=extra_changes)
         except (CancelledError, StoreError):
             self._host.dropped.add(following.run_id)  # if it was claimed all the same, nobody here is about to load it
             raise
         following.take(answered)
         return answered
 
-    def _decide_with_next(self, answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def _decide_with_next(
+        self, answer: Answer, seen: StepSnapshot
+    ) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
         lacks = None if self._next is None else self._next.look(seen)
         return lacks or self._decide(answer, seen)
 
@@ -837,15 +851,15 @@ class _Successor:
         run = self._run
         return run.life, run.header, run.ready, run.counter, self._own, self._worker.guard.key
 
-    def look(self, seen: Shown) -> Lacks | None:
+    def look(self, seen: StepSnapshot) -> MissingKeys | None:
         """See how long it would have waited: then its timer goes as well."""
         self._taken = None
         record = seen.get(self._run.life)
         until = None if record is None else LIVES.decode(record.value).until
         timer = None if until is None else self._run.timer(until)
-        return None if timer is None or timer in seen.given else Lacks(frozenset({timer}))
+        return None if timer is None or timer in seen.given else MissingKeys(frozenset({timer}))
 
-    def welcome(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+    def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
         run, worker = self._run, self._worker
         life_record, header_record = seen.get(run.life), seen.get(run.header)

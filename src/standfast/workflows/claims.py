@@ -22,8 +22,8 @@ from standfast.errors import (
     WorkflowTypeNotRegisteredForRecoveryError,
 )
 from standfast.events import RunQuarantined, WorkerDied
+from standfast.locks.entry import LineEntries
 from standfast.locks.heartbeat import PRESENCES, end_of, remove
-from standfast.locks.run_entries import RunEntries
 from standfast.locks.run_locks import RunLine
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
@@ -386,7 +386,7 @@ def due_of(activation: Activation, until: Instant) -> Due:
 
 async def look_at_line(host: Host, address: tuple[str, ...]) -> Instant | None:
     """Let those fall in a line who are over; return when to look again, None: nobody there falls by time."""
-    next_end = await RunEntries(host.lines).look_after(address)
+    next_end = await LineEntries(host.lines).reap(address)
     if next_end is None:
         return None
     soon = later(host.now(), SEES_DEATH_AFTER)

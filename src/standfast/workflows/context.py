@@ -13,7 +13,7 @@ from standfast.durations import seconds
 from standfast.errors import EncodeError, ForeignTaskError, InvalidWorkflowError, SignalTimeoutError
 from standfast.locks.locks import checked_mode
 from standfast.workflows import operations
-from standfast.workflows.context_locks import ContextLock, wish_for
+from standfast.workflows.context_locks import ContextLock, lock_request
 from standfast.workflows.context_state import ContextRateLimiter, ContextState
 from standfast.workflows.control import ContinueAsNew
 from standfast.workflows.definition import Step, Workflow, as_step
@@ -281,7 +281,7 @@ class Context:
         """
         lock = self._activation.host.space.mutex(key)
         return ContextLock(
-            self._activation, self._branch, wish_for(lock, "mutex", timeout=timeout, max_hold=max_hold, note=note)
+            self._activation, self._branch, lock_request(lock, "mutex", timeout=timeout, max_hold=max_hold, note=note)
         )
 
     def semaphore(
@@ -296,8 +296,8 @@ class Context:
     ) -> ContextLock:
         """Hold ``weight`` of the ``permits`` of a semaphore for the length of a block; see :meth:`mutex`."""
         lock = self._activation.host.space.semaphore(key, permits=permits)
-        wish = wish_for(lock, "semaphore", timeout=timeout, max_hold=max_hold, note=note, weight=weight)
-        return ContextLock(self._activation, self._branch, wish)
+        request = lock_request(lock, "semaphore", timeout=timeout, max_hold=max_hold, note=note, weight=weight)
+        return ContextLock(self._activation, self._branch, request)
 
     def mode_lock(
         self,
@@ -313,8 +313,8 @@ class Context:
         """Hold a mode lock in ``mode`` for the length of a block; see :meth:`mutex` and ``space.mode_lock``."""
         lock = self._activation.host.space.mode_lock(key, modes=modes, alone=alone)
         known = checked_mode(lock, mode)
-        wish = wish_for(lock, "mode_lock", timeout=timeout, max_hold=max_hold, note=note, mode=known)
-        return ContextLock(self._activation, self._branch, wish)
+        request = lock_request(lock, "mode_lock", timeout=timeout, max_hold=max_hold, note=note, mode=known)
+        return ContextLock(self._activation, self._branch, request)
 
     def rate_limiter(
         self, key: Key | str, *, interval: Duration, capacity: int = 1, follow: bool = False

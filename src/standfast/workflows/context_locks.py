@@ -26,11 +26,11 @@ from standfast.errors import (
 )
 from standfast.events import RunLocked, RunUnlocked
 from standfast.locks.deadlock import shown
+from standfast.locks.entry import LineEntries, RunGrant
 from standfast.locks.line import Entry, Granted, Holder, OfRun, Rules, TooHeavy, Waiting
-from standfast.locks.line_records import Along, Left, LineKeys, Site, WaitsForItself, WrongKind
+from standfast.locks.line_records import ExtraChanges, Left, LineKeys, LockSpec, WaitsForItself, WrongKind
 from standfast.locks.lock_record import check_permits
-from standfast.locks.locks import LONGEST_NOTE, check_text, site_of
-from standfast.locks.run_entries import RunEntries, RunTurn
+from standfast.locks.locks import LONGEST_NOTE, check_text, spec_of
 from standfast.scope import address_of
 from standfast.stores.protocol import Check
 from standfast.workflows.claims import look_at_line, marks_of
@@ -59,20 +59,20 @@ if TYPE_CHECKING:
 # --- what a lock of a run leaves in its history, and how it is cleaned up from there -------------------------------
 
 
-class LockWish(Struct, frozen=True):
+class LockRequest(Struct, frozen=True):
     """What is asked for.
 
     Attributes:
         name: The key, for people.
         address: Where its line lies.
-        site: What kind of line it is.
+        spec: What kind of line it is.
         operation: What the operation is called: ``mutex``, ``semaphore``, ``mode_lock``.
         timeout: How long to wait at most.
     """
 
     name: str
     address: tuple[str, ...]
-    site: Site
+    spec: LockSpec
     operation: str
     mode: str = ""
     weight: int = 1
@@ -92,9 +92,9 @@ class Asked(Struct, frozen=True, omit_defaults=True):
     alone: tuple[str, ...] = ()
 
     @property
-    def site(self) -> Site:
+    def spec(self) -> LockSpec:
         """What kind of line it is."""
-        return Site(self.kind, Rules(self.permits, self.alone))
+        return LockSpec(self.kind, Rules(self.permits, self.alone))
 
 
 class Granting(Struct, frozen=True, omit_defaults=True):
@@ -144,15 +144,15 @@ async def release_all(host: Host, run_id: str) -> int:
             asked[mark.id] = ASKED.decode(mark.value or b"{}")
         elif mark.kind == "released":
             asked.pop(mark.id, None)
-    entries = RunEntries(host.lines)
+    entries = LineEntries(host.lines)
     for operation, each in asked.items():
-        await entries.leave(each.address, each.site, f"{run_id}:{operation}", owner=each.owner)
+        await entries.leave(each.address, each.spec, f"{run_id}:{operation}", owner=each.owner)
     return len(asked)
 
 
 # --- A run's place in the line of a lock: taking it, keeping it while the run sleeps, and leaving ------------------
 
-Place: TypeAlias = RunTurn | Waiting | None
+Place: TypeAlias = RunGrant | Waiting | None
 """Holding, waiting, or not there."""
 
 FAR_BACK: Final = 60.0
@@ -167,17 +167,17 @@ class Standing:
     """One acquisition of a lock by one branch of a run.
 
     Attributes:
-        wish: What is asked for.
+        request: What is asked for.
         branch: By which branch.
         operation: The id of the operation.
         asked_at: Since when it stands in line, by the store's time.
     """
 
-    def __init__(self, activation: Activation, branch: Branch, operation: str, wish: LockWish) -> None:
-        self.wish, self.branch, self.operation = wish, branch, operation
+    def __init__(self, activation: Activation, branch: Branch, operation: str, request: LockRequest) -> None:
+        self.request, self.branch, self.operation = request, branch, operation
         self.asked_at = Instant(0)
         self._activation = activation
-        self._entries: Final = RunEntries(activation.host.lines)
+        self._entries: Final = LineEntries(activation.host.lines)
         run = activation.keys.id
         # Branches that run side by side may wait for each other, so each is an owner of its own.
         self._owner: Final = f"{run}/{branch.path}" if branch.path else run
@@ -186,10 +186,10 @@ class Standing:
             self._owner,
             OfRun(run),
             Instant(0),
-            mode=wish.mode,
-            weight=wish.weight,
-            max_hold=wish.max_hold,
-            note=wish.note,
+            mode=request.mode,
+            weight=request.weight,
+            max_hold=request.max_hold,
+            note=request.note,
         )
 
     # --- getting in ----------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Standing:
     async def enter(self) -> StandfastError | tuple[Place, Instant]:
         """Stand in line, and record it; return the place and since when, or why that is not possible."""
         if (own := self._in_its_own_way()) is not None:
-            return ReentryError(self.wish.name, own, self.operation)
+            return ReentryError(self.request.name, own, self.operation)
         answered = await self._enter(is_new=True)
         refused = self._refusal(answered.answer)
         return refused if refused is not None else (await self._place(answered), answered.sight.at)
@@ -217,26 +217,26 @@ class Standing:
                 return (sent.changes(self._asks(seen.at)) if isinstance(answer, Granted | Waiting) else ()), ()
 
             return await self._entries.enter(
-                self.wish.address,
-                self.wish.site,
+                self.request.address,
+                self.request.spec,
                 self.entry,
                 is_new=is_new,
                 marker=self._may_circle(),
-                along=Along(sent.keys, decide),
+                extra_changes=ExtraChanges(sent.keys, decide),
             )
 
-        answered = await ride(self._activation, self.branch, self.operation, send, line=self.wish.address)
+        answered = await ride(self._activation, self.branch, self.operation, send, line=self.request.address)
         self._activation.host.saw(answered.sight.at)
         return answered
 
     def _asks(self, at: Instant) -> Mark:
-        wish, rules = self.wish, self.wish.site.rules
-        asked = Asked(wish.address, wish.site.kind, wish.name, self._owner, rules.permits, rules.alone)
-        until = None if wish.timeout is None else later(at, wish.timeout)
+        request, rules = self.request, self.request.spec.rules
+        asked = Asked(request.address, request.spec.kind, request.name, self._owner, rules.permits, rules.alone)
+        until = None if request.timeout is None else later(at, request.timeout)
         return Mark("lock", self.operation, at, Raw(msgspec.json.encode(asked)), until=until)
 
     async def _place(self, answered: Answered) -> Place:
-        return self._entries.turn(self.wish.address, self.entry.id, answered) or await self.look()
+        return self._entries.turn(self.request.address, self.entry.id, answered) or await self.look()
 
     def _held_above(self) -> list[Held]:
         """Return what this branch holds, and those that wait for its end."""
@@ -248,35 +248,35 @@ class Standing:
 
     def _in_its_own_way(self) -> str | None:
         """Return a hold of this branch, or of one that waits for it, that would keep it waiting for ever."""
-        own = [held.entry for held in self._held_above() if held.line == self.wish.address]
+        own = [held.entry for held in self._held_above() if held.line == self.request.address]
         holders = [Holder(entry, 0, Instant(0)) for entry in own]
-        return own[0].id if holders and not self.wish.site.rules.admit(holders, self.entry) else None
+        return own[0].id if holders and not self.request.spec.rules.admit(holders, self.entry) else None
 
     def _refusal(self, answer: Answer) -> StandfastError | None:
-        wish = self.wish
+        request = self.request
         if isinstance(answer, TooHeavy):
-            return TooHeavyError(wish.name, wish.weight, answer.permits)
+            return TooHeavyError(request.name, request.weight, answer.permits)
         if isinstance(answer, WrongKind):
-            return LockKindError(wish.name, answer.kind, wish.site.kind)
+            return LockKindError(request.name, answer.kind, request.spec.kind)
         if isinstance(answer, WaitsForItself):
-            return ReentryError(wish.name, self._owner, self.operation)
+            return ReentryError(request.name, self._owner, self.operation)
         return None
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
     async def look(self) -> Place:
         """Return the place."""
-        return await self._entries.look(self.wish.address, self.entry.id, owner=self._owner)
+        return await self._entries.look(self.request.address, self.entry.id, owner=self._owner)
 
     async def look_after(self) -> tuple[Place, Instant | None]:
         """Let those fall in front who are over; return the place, and when to look again."""
-        next_end = await look_at_line(self._activation.host, self.wish.address)
+        next_end = await look_at_line(self._activation.host, self.request.address)
         place = await self.look()
         if not isinstance(place, Waiting):
             return place, None
         if next_end is not None:
             return place, later(next_end, place.place * EACH_PLACE)
-        last = self._activation.host.lines.line(self.wish.address).last
+        last = self._activation.host.lines.line(self.request.address).last
         is_far = last is not None and last.line.horizon is not None
         return place, later(self._activation.host.now(), FAR_BACK + place.place * EACH_PLACE) if is_far else None
 
@@ -288,7 +288,7 @@ class Standing:
         """Return the circle in which it has to give way; nothing if it may wait."""
         if not self._may_circle():
             return ()
-        return shown(await self._entries.circle_to_break(self._owner, self.entry.id))
+        return shown(await self._entries.cycle_to_break(self._owner, self.entry.id))
 
     async def held_by_parent(self) -> str | None:
         """Return a run that holds what this one waits for, and waits for this one's end: that would never end."""
@@ -298,7 +298,7 @@ class Standing:
             path = branch_of(header.parent_step)
             for holder in holders:
                 is_above = _is_held_around(holder.entry, header.parent, path)
-                if is_above and not self.wish.site.rules.admit([holder], self.entry):
+                if is_above and not self.request.spec.rules.admit([holder], self.entry):
                     return header.parent
             key = RunKeys(self._activation.host.space, header.parent).header
             record = (await self._activation.host.space.read(key)).get(key)
@@ -312,7 +312,7 @@ class Standing:
         return tuple(holder.entry.owner for holder in self._last_holders())
 
     def _last_holders(self) -> tuple[Holder, ...]:
-        last = self._activation.host.lines.line(self.wish.address).last
+        last = self._activation.host.lines.line(self.request.address).last
         return () if last is None else last.line.holders
 
     # --- getting out ---------------------------------------------------------------------------------------------
@@ -332,21 +332,21 @@ class Standing:
                 raised = problem
                 if hold is not None and isinstance(answer, Left) and not answer.was_holding:
                     reason = "it was released by force, or its max_hold is over"
-                    raised = LeaseLostError(self.wish.name, hold.fence, reason)
+                    raised = LeaseLostError(self.request.name, hold.fence, reason)
                 failure = None if raised is None else describe(raised, self._activation.host.known)
                 marks[:] = [Mark("released", self.operation, seen.at, failure=failure)]
                 return sent.changes(*marks), ()
 
             return await self._entries.leave(
-                self.wish.address,
-                self.wish.site,
+                self.request.address,
+                self.request.spec,
                 self.entry.id,
                 slot=None if hold is None else hold.slot,
                 owner=self._owner,
-                along=Along(sent.keys, decide),
+                extra_changes=ExtraChanges(sent.keys, decide),
             )
 
-        line = self.wish.address
+        line = self.request.address
         answered = await ride(self._activation, self.branch, self.operation, send, line=line, leaving=True)
         self._activation.host.saw(answered.sight.at)
         return marks[0]
@@ -367,25 +367,25 @@ LOCK: Final = ("lock", "held", "released", "went_on", "cancelled")
 class ContextLock:
     """A lock that is about to be held: enter it with ``async with``. Get it from ``ctx.mutex`` and its like."""
 
-    __slots__ = ("_activation", "_find_branch", "_hold", "_standing", "_wish")
+    __slots__ = ("_activation", "_find_branch", "_hold", "_request", "_standing")
 
-    def __init__(self, activation: Activation, find_branch: Callable[[str], Branch], wish: LockWish) -> None:
-        self._activation, self._find_branch, self._wish = activation, find_branch, wish
+    def __init__(self, activation: Activation, find_branch: Callable[[str], Branch], request: LockRequest) -> None:
+        self._activation, self._find_branch, self._request = activation, find_branch, request
         self._standing: Standing | None = None
         self._hold: RunHold | None = None
 
     def __repr__(self) -> str:
-        return f"<ContextLock {self._wish.operation} {self._wish.name}>"
+        return f"<ContextLock {self._request.operation} {self._request.name}>"
 
     async def __aenter__(self) -> RunHold:
         return await ask(self._activation, self._come_in())
 
     async def _come_in(self) -> RunHold:
-        wish = self._wish
+        request = self._request
         if self._standing is not None:
-            raise HoldMisuseError(wish.name, "it was entered already; call ctx.mutex(...) anew for each block")
-        branch = self._find_branch(f"ctx.{wish.operation}")
-        standing = self._standing = Standing(self._activation, branch, branch.next_id(wish.operation), wish)
+            raise HoldMisuseError(request.name, "it was entered already; call ctx.mutex(...) anew for each block")
+        branch = self._find_branch(f"ctx.{request.operation}")
+        standing = self._standing = Standing(self._activation, branch, branch.next_id(request.operation), request)
         mark = await self._turn(standing)
         if mark is None:
             place, until = await self._enter(standing)
@@ -438,13 +438,13 @@ class ContextLock:
 
     def _compare(self, mark: Mark) -> None:
         asked = ASKED.decode(mark.value or b"{}")
-        if asked.address != self._wish.address:
-            self._activation.differ(f"the lock {asked.name!r}", f"the lock {self._wish.name!r}")
+        if asked.address != self._request.address:
+            self._activation.differ(f"the lock {asked.name!r}", f"the lock {self._request.name!r}")
             raise Unload
 
     def _failed(self, mark: Mark) -> Exception:
         if mark.failure is None:
-            return LeaseLostError(self._wish.name, 0, "no reason was recorded")
+            return LeaseLostError(self._request.name, 0, "no reason was recorded")
         return restore(mark.failure, self._activation.host.known)
 
     # --- getting in ----------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ class ContextLock:
             raise self._failed(mark)
         place, at = entered
         standing.asked_at = at
-        return place, None if self._wish.timeout is None else later(at, self._wish.timeout)
+        return place, None if self._request.timeout is None else later(at, self._request.timeout)
 
     async def _or_leave(
         self, standing: Standing, until: Instant | None, place: Place, *, is_replayed: bool = False
@@ -485,10 +485,10 @@ class ContextLock:
                 raise self._failed(mark)
             place = await standing.look()
         if isinstance(place, Waiting) and (circle := await standing.circle()):
-            await self._give_up(standing, WaitCycleError(self._wish.name, standing.operation, circle))
+            await self._give_up(standing, WaitCycleError(self._request.name, standing.operation, circle))
         if isinstance(place, Waiting) and (parent := await standing.held_by_parent()):
-            await self._give_up(standing, ReentryError(self._wish.name, parent, standing.operation))
-        while not isinstance(place, RunTurn):
+            await self._give_up(standing, ReentryError(self._request.name, parent, standing.operation))
+        while not isinstance(place, RunGrant):
             place = await (self._stand_again(standing) if place is None else self._wait_a_while(standing, until))
         if standing.branch.lost is not None:
             raise_lost(self._activation, standing.branch, standing.operation)
@@ -506,7 +506,7 @@ class ContextLock:
                     at=host.clock.wall(),
                     run=self._activation.keys.id,
                     step=standing.operation,
-                    key=self._wish.name,
+                    key=self._request.name,
                     fence=0 if hold is None else hold.fence,
                     held=0.0 if hold is None else max(0.0, seconds_between(hold.granted_at, at)),
                 )
@@ -521,27 +521,27 @@ class ContextLock:
                     at=host.clock.wall(),
                     run=self._activation.keys.id,
                     step=standing.operation,
-                    key=self._wish.name,
+                    key=self._request.name,
                     fence=held.fence,
                     waited=waited,
                 )
             )
 
     def _take(self, standing: Standing, held: Granting) -> RunHold:
-        activation, wish = self._activation, self._wish
-        grant = LineKeys(activation.host.space, wish.address).grant(held.slot)
+        activation, request = self._activation, self._request
+        grant = LineKeys(activation.host.space, request.address).grant(held.slot)
         if activation.journal is not None:
             path = standing.branch.path
             activation.journal.holds[grant] = Held(
-                held.fence, wish.name, path, wish.address, held.ends_at, standing.entry
+                held.fence, request.name, path, request.address, held.ends_at, standing.entry
             )
-        self._hold = RunHold(wish.name, held, grant)
+        self._hold = RunHold(request.name, held, grant)
         return self._hold
 
     async def _stand_again(self, standing: Standing) -> Place:
         """Enter once more, unless an operator has taken it out."""
         if await standing.was_withdrawn():
-            await self._give_up(standing, WithdrawnError(self._wish.name))
+            await self._give_up(standing, WithdrawnError(self._request.name))
         entered = await standing.enter_again()
         if isinstance(entered, StandfastError):
             await self._give_up(standing, entered)
@@ -556,22 +556,22 @@ class ContextLock:
 
     async def _wait_a_while(self, standing: Standing, until: Instant | None) -> Place:
         """Wait until something may have changed; return the place then."""
-        activation, wish, branch = self._activation, self._wish, standing.branch
+        activation, request, branch = self._activation, self._request, standing.branch
         as_of = activation.news.looks
         place, look_at = await standing.look_after()
         if not isinstance(place, Waiting):
             return place
         if until is not None and until <= activation.host.now():
-            await self._give_up(standing, HoldTimeoutError(wish.name, wish.timeout or 0.0, standing.holders()))
+            await self._give_up(standing, HoldTimeoutError(request.name, request.timeout or 0.0, standing.holders()))
         wakes_at = min((each for each in (until, look_at) if each is not None), default=None)
-        line = wish.address if wakes_at is not None and wakes_at != until else ()
+        line = request.address if wakes_at is not None and wakes_at != until else ()
 
         async def look(wait: Wait) -> None:
             found = await standing.look()
             if not isinstance(found, Waiting):
                 wait.settle(found)
 
-        wait = Wait(f"the {wish.site.kind} {wish.name!r}", wakes_at, look, line=line, as_of=as_of)
+        wait = Wait(f"the {request.spec.kind} {request.name!r}", wakes_at, look, line=line, as_of=as_of)
         found = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, standing.operation)
@@ -579,10 +579,10 @@ class ContextLock:
             raise Unload
         if found is OVER:
             return await standing.look()
-        return found if isinstance(found, RunTurn) else None
+        return found if isinstance(found, RunGrant) else None
 
 
-def wish_for(
+def lock_request(
     lock: DurableLock,
     operation: str,
     *,
@@ -591,12 +591,12 @@ def wish_for(
     note: str,
     mode: str = "",
     weight: int = 1,
-) -> LockWish:
+) -> LockRequest:
     """Check what is asked for, before anything is written."""
-    return LockWish(
+    return LockRequest(
         str(lock.key),
         address_of(lock.key),
-        site_of(lock),
+        spec_of(lock),
         operation,
         mode,
         check_permits(weight),

@@ -8,9 +8,9 @@ from msgspec import Struct, structs
 
 from standfast.clock import Instant, later
 from standfast.errors import InvalidWorkflowError, LimitKeyError, LimitKeyTypeError, RunNotFoundError
+from standfast.locks.entry import LineEntries
 from standfast.locks.line import MOST_HOLDERS, Entry, OfRun, Rules, Waiting
-from standfast.locks.line_records import LineKeys, Resize, Site
-from standfast.locks.run_entries import RunEntries
+from standfast.locks.line_records import LineKeys, LockSpec, Resize
 from standfast.workflows.catalog import RemoteWorkflow
 from standfast.workflows.control import next_id
 from standfast.workflows.messages import cancel, life_in
@@ -75,9 +75,9 @@ def _partition(workflow: Startable, limit: Limit, packed: bytes) -> str | None:
     return partition
 
 
-def site_of(standing: Standing) -> Site:
+def spec_of(standing: Standing) -> LockSpec:
     """Return what a line is, as far as the run's own code says."""
-    return Site(standing.kind, Rules(standing.permits))
+    return LockSpec(standing.kind, Rules(standing.permits))
 
 
 def entry_id_of(run_id: str, standing: Standing) -> str:
@@ -149,7 +149,7 @@ async def clear_limit(host: Host, workflow: Workflow[..., Any], key: str | None)
 
 async def _resize(host: Host, workflow: Workflow[..., Any], key: str | None, resize: Resize) -> None:
     standing = standing_in(workflow.name, limit_of(workflow, key), key)
-    await host.lines.line(standing.address).driver.do(resize, site_of(standing))
+    await host.lines.line(standing.address).driver.do(resize, spec_of(standing))
 
 
 async def place_of(host: Host, run_id: str) -> int | None:
@@ -162,7 +162,7 @@ async def place_of(host: Host, run_id: str) -> int | None:
         return None
     standing = lines[life.admitted]
     entry_id = entry_id_of(run_id, standing)
-    found = await RunEntries(host.lines).look(standing.address, entry_id, ticket=life.ticket)
+    found = await LineEntries(host.lines).look(standing.address, entry_id, ticket=life.ticket)
     return found.place if isinstance(found, Waiting) else None
 
 

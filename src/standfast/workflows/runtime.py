@@ -269,7 +269,7 @@ class Host:
         async with self._attending:
             if self.worker is None or not self.may_act():
                 self.lost_presence()
-                presence = self._presence = await self.lines.keeper.attend(self.space.lease)
+                presence = self._presence = await self.lines.heartbeat.join(self.space.lease)
                 key = self.space.key("worker", presence.name)
                 answer = await commit_over(self.space, (), {key: WORKERS.encode(WorkerRecord(self.clock.wall()))})
                 self.saw(answer.at)
@@ -284,7 +284,7 @@ class Host:
         worker, presence = self.worker, self._presence
         self.worker = self._presence = None
         if presence is not None:
-            self.lines.keeper.dismiss(presence)
+            self.lines.heartbeat.leave(presence)
         if worker is not None:
             own = self.space.key("own", worker.presence)
             if not (await self.space.scan(*own.within(), limit=1)).records:
@@ -304,7 +304,7 @@ class Host:
     def lost_presence(self) -> None:
         """Stop everything that hangs on a presence which can no longer be relied on."""
         if self._presence is not None:
-            self.lines.keeper.dismiss(self._presence)
+            self.lines.heartbeat.leave(self._presence)
         self.worker = self._presence = None
         for activation in tuple(self.loaded.values()):
             if activation.claim is not None and not activation.is_unloading:

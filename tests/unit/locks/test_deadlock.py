@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.clock import Instant
-from standfast.locks.deadlock import MARKERS, MOST_OWNERS, Marker, find_circle, marker_key
+from standfast.locks.deadlock import MARKERS, MOST_OWNERS, Marker, find_cycle, marker_key
 from standfast.locks.heartbeat import PRESENCES, PresenceRecord
-from standfast.locks.line import Attended, Entry, Holder, Rules, Waiter
+from standfast.locks.line import Entry, Holder, OfPresence, Rules, Waiter
 from standfast.locks.line_records import HEADS, WAITERS, Head, LineKeys
 from standfast.scope import Scope, address_of
 from standfast.stores import Delete, Put
@@ -45,12 +45,12 @@ class World:
 
     async def circle_of(self, owner: str) -> list[str]:
         """Return the owners of the circle that one is in, and for what each waits."""
-        return [f"{link.owner}:{link.key}" for link in await find_circle(self.scope, owner)]
+        return [f"{link.owner}:{link.key}" for link in await find_cycle(self.scope, owner)]
 
 
 def _entry(owner: str, mode: str = "") -> Entry:
     presence = "p.2" if owner.startswith("dead") else "p.1"
-    return Entry(f"entry-of-{owner}", owner, Attended(presence), Instant(1), mode)
+    return Entry(f"entry-of-{owner}", owner, OfPresence(presence), Instant(1), mode)
 
 
 @pytest.fixture

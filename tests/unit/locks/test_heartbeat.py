@@ -11,7 +11,7 @@ import pytest
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import LeaseTooShortError
 from standfast.events import Hooks, PresenceLost, SlowRoundTrip
-from standfast.locks.heartbeat import Keeper
+from standfast.locks.heartbeat import Heartbeat
 from standfast.scope import Scope
 from standfast.stores.url import open_store
 from standfast.testing import VirtualClock, simulate
@@ -32,12 +32,12 @@ class Watched:
         self.lost: list[Presence] = []
         self.events: list[Event] = []
         self.wire, self.scope = wire, scope
-        self.keeper = Keeper(scope, clock, Hooks([self.events.append]), heartbeat, self.lost.append)
+        self.heartbeat = Heartbeat(scope, clock, Hooks([self.events.append]), heartbeat, self.lost.append)
 
     async def aclose(self) -> None:
         """Stop keeping."""
         self.wire.mend()
-        await self.keeper.aclose()
+        await self.heartbeat.aclose()
         await self.scope.aclose()
 
 
@@ -53,7 +53,7 @@ def test_what_is_in_use_is_renewed_for_ever() -> None:
 
     async def main() -> None:
         world = await watched()
-        presence = await world.keeper.attend(LEASE)
+        presence = await world.heartbeat.join(LEASE)
         await asyncio.sleep(MINUTES)
         assert presence.left() > LEASE / 2
         assert not world.lost
@@ -67,8 +67,8 @@ def test_what_is_not_in_use_is_not_renewed() -> None:
 
     async def main() -> None:
         world = await watched()
-        presence = await world.keeper.attend(LEASE)
-        world.keeper.dismiss(presence)
+        presence = await world.heartbeat.join(LEASE)
+        world.heartbeat.leave(presence)
         await asyncio.sleep(2 * LEASE)
         assert presence.left() <= 0
         assert not world.lost, "nobody relied on it"
@@ -82,8 +82,8 @@ def test_one_presence_serves_all_of_one_lease() -> None:
 
     async def main() -> None:
         world = await watched()
-        same = await asyncio.gather(*(world.keeper.attend(LEASE) for _ in range(20)))
-        other = await world.keeper.attend(2 * LEASE)
+        same = await asyncio.gather(*(world.heartbeat.join(LEASE) for _ in range(20)))
+        other = await world.heartbeat.join(2 * LEASE)
         assert {each.name for each in same} == {same[0].name}
         assert (same[0].users, other is same[0]) == (20, False)
         await world.aclose()
@@ -96,10 +96,10 @@ def test_a_presence_that_lapsed_unused_is_replaced() -> None:
 
     async def main() -> None:
         world = await watched()
-        first = await world.keeper.attend(LEASE)
-        world.keeper.dismiss(first)
+        first = await world.heartbeat.join(LEASE)
+        world.heartbeat.leave(first)
         await asyncio.sleep(2 * LEASE)
-        second = await world.keeper.attend(LEASE)
+        second = await world.heartbeat.join(LEASE)
         assert second.name != first.name
         assert second.left() > LEASE / 2
         await world.aclose()
@@ -112,7 +112,7 @@ def test_a_short_outage_loses_nothing() -> None:
 
     async def main() -> None:
         world = await watched()
-        presence = await world.keeper.attend(LEASE)
+        presence = await world.heartbeat.join(LEASE)
         world.wire.cut()
         await asyncio.sleep(0.8 * LEASE)
         world.wire.mend()
@@ -129,7 +129,7 @@ def test_a_long_outage_is_told_once_and_in_time() -> None:
 
     async def main() -> None:
         world = await watched()
-        presence = await world.keeper.attend(LEASE)
+        presence = await world.heartbeat.join(LEASE)
         world.wire.cut()
         await asyncio.sleep(0.95 * LEASE)
         assert world.lost == [presence]
@@ -146,7 +146,7 @@ def test_a_heartbeat_can_be_chosen() -> None:
 
     async def main() -> None:
         world = await watched(heartbeat=1.0)
-        presence = await world.keeper.attend(LEASE)
+        presence = await world.heartbeat.join(LEASE)
         oldest = LEASE
         for _ in range(50):
             await asyncio.sleep(0.7)
@@ -170,7 +170,7 @@ def test_a_store_that_is_slower_than_the_lease_is_refused() -> None:
 
         world.scope.store.update = slow  # type: ignore[method-assign, assignment]  # the store of this test
         with pytest.raises(LeaseTooShortError, match="3 round trips to the store in a row"):
-            await world.keeper.attend(LEASE)
+            await world.heartbeat.join(LEASE)
         assert [type(event) for event in world.events] == [SlowRoundTrip] * 3
         await world.aclose()
 
@@ -192,7 +192,7 @@ def test_one_slow_round_trip_is_no_mistake_in_the_lease(seconds: float, slow_one
             return answer
 
         world.scope.store.update = slow  # type: ignore[method-assign, assignment]  # the store of this test
-        presence = await world.keeper.attend(LEASE)
+        presence = await world.heartbeat.join(LEASE)
         assert presence.left() > LEASE / 2
         slow_trips = [event for event in world.events if isinstance(event, SlowRoundTrip)]
         assert [round(event.seconds) for event in slow_trips] == [seconds] * slow_ones
@@ -206,10 +206,10 @@ async def test_it_has_a_thread_of_its_own_and_ends_it() -> None:
     """Between the first presence that is attended to and the end."""
     others = set(threading.enumerate())
     scope = Scope(await open_store("memory://"))
-    keeper = Keeper(scope, SYSTEM_CLOCK, Hooks(), None, lambda _: None)
-    await keeper.attend(LEASE)
+    heartbeat = Heartbeat(scope, SYSTEM_CLOCK, Hooks(), None, lambda _: None)
+    await heartbeat.join(LEASE)
     [thread] = [each for each in set(threading.enumerate()) - others if each.name == "standfast-keeper"]
-    await keeper.aclose()
+    await heartbeat.aclose()
     thread.join(5)
     assert not thread.is_alive()
     await scope.aclose()

@@ -9,10 +9,10 @@ from standfast.clock import Instant
 from standfast.locks.line import (
     MOST_HOLDERS,
     UNLIMITED,
-    Attended,
     Entry,
     Granted,
     Line,
+    OfPresence,
     OfRun,
     Rules,
     TooHeavy,
@@ -31,7 +31,7 @@ NOW = Instant(100)
 
 def entry(name: str, weight: int = 1, mode: str = "", *, woken: bool = True, max_hold: float | None = None) -> Entry:
     """Return an entry that lives as long as the presence of its name."""
-    return Entry(name, name, Attended(name), NOW, mode, weight, woken, max_hold)
+    return Entry(name, name, OfPresence(name), NOW, mode, weight, woken, max_hold)
 
 
 def line_of(rules: Rules, *entries: Entry | str) -> Line:

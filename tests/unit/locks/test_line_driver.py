@@ -11,9 +11,20 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.errors import StoreUnavailableError
-from standfast.locks.line import Attended, Entry, Granted, Rules, Waiting
+from standfast.locks.line import Entry, Granted, OfPresence, Rules, Waiting
 from standfast.locks.line_driver import MOST_AT_ONCE, LineDriver
-from standfast.locks.line_records import WINDOW, Enter, Leave, Left, LineKeys, Poke, Refused, Resize, Site, WrongKind
+from standfast.locks.line_records import (
+    WINDOW,
+    Enter,
+    Leave,
+    Left,
+    LineKeys,
+    LockSpec,
+    NotGranted,
+    Reap,
+    Resize,
+    WrongKind,
+)
 from standfast.scope import Scope
 from standfast.testing.conformance.locks.wire import Wire
 
@@ -21,7 +32,7 @@ if TYPE_CHECKING:
     from standfast.locks.line_driver import Sight
     from standfast.testing import VirtualClock
 
-MUTEX = Site("mutex", Rules(1))
+MUTEX = LockSpec("mutex", Rules(1))
 
 
 class Process:
@@ -38,12 +49,14 @@ class Process:
 
     def entry(self, name: str, presence: str = "1") -> Entry:
         """Return an entry of this process."""
-        return Entry(name, name, Attended(f"{self.scope.presence_name}.{presence}"), Instant(0))
+        return Entry(name, name, OfPresence(f"{self.scope.presence_name}.{presence}"), Instant(0))
 
-    def enter(self, name: str, presence: str = "1", site: Site = MUTEX, *, waits: bool = True) -> asyncio.Future[Any]:
+    def enter(
+        self, name: str, presence: str = "1", spec: LockSpec = MUTEX, *, waits: bool = True
+    ) -> asyncio.Future[Any]:
         """Ask to enter, and to be told the fence."""
         self.interest.add(name)
-        return self.driver.ask(Enter(self.entry(name, presence), waits), site)
+        return self.driver.ask(Enter(self.entry(name, presence), waits), spec)
 
     def leave(self, name: str, ticket: int | None = None) -> asyncio.Future[Any]:
         """Ask to leave."""
@@ -81,7 +94,7 @@ async def test_a_step_takes_so_many_requests_and_no_more(here: Process) -> None:
 
 async def test_requests_that_disagree_share_no_step(here: Process) -> None:
     """Another kind of lock is refused by itself, and takes nobody along."""
-    asked = here.enter("a"), here.enter("b", site=Site("semaphore", Rules(1))), here.enter("c")
+    asked = here.enter("a"), here.enter("b", spec=LockSpec("semaphore", Rules(1))), here.enter("c")
     first, second, third = [each.answer for each in await asyncio.gather(*asked)]
 
     assert isinstance(first, Granted)
@@ -151,7 +164,7 @@ async def test_the_dead_fall_together_also_while_somebody_holds(here: Process, t
     living = (await here.enter("next")).answer.ticket
 
     here.driver.dead = {f"{there.scope.presence_name}.2"}
-    await here.driver.ask(Poke(), MUTEX)
+    await here.driver.ask(Reap(), MUTEX)
 
     page = await here.scope.scan(*here.driver.keys.tickets_from(0), limit=100)
     assert list(page.records) == [here.driver.keys.ticket(living)]
@@ -172,8 +185,8 @@ async def test_looking_writes_nothing(here: Process, there: Process) -> None:
 
 async def test_a_look_tells_the_fence_that_is_asked_for_first(here: Process) -> None:
     """However many hold here, of whom only so many fences are read at once."""
-    many = Site("semaphore", Rules(100))
-    await asyncio.gather(*(here.enter(f"{n}", site=many) for n in range(60)))
+    many = LockSpec("semaphore", Rules(100))
+    await asyncio.gather(*(here.enter(f"{n}", spec=many) for n in range(60)))
     await here.driver.ask(Enter(here.entry("last")), many)
     assert "last" in (await here.driver.look({"last"})).fences
 
@@ -189,7 +202,7 @@ async def test_a_glance_is_one_read_however_far_the_line_has_moved(
         await there.leave(f"{n}")
     monkeypatch.setattr(here.scope, "read", read := Mock(side_effect=here.scope.read))
 
-    sight = await here.driver.glance({"me": ticket})
+    sight = await here.driver.poll_front({"me": ticket})
 
     read.assert_called_once()
     assert sight.fences == {"me": (await there.driver.look({"me"})).fences["me"]}
@@ -202,7 +215,7 @@ async def test_a_glance_finds_out_who_is_gone(here: Process, there: Process) -> 
     ticket = (await here.enter("me")).answer.ticket
     await there.leave("me", ticket)
 
-    sight = await here.driver.glance({"me": ticket})
+    sight = await here.driver.poll_front({"me": ticket})
 
     assert sight.line.horizon is None
     assert not sight.line.waiters
@@ -266,18 +279,18 @@ async def test_one_who_does_not_want_to_wait_joins_no_line(here: Process) -> Non
     """It is refused with the line that it saw."""
     await here.enter("a")
     answer = (await here.enter("b", waits=False)).answer
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NotGranted)
     assert answer.line.waiters == ()
     assert (await here.scope.read(here.driver.keys.ticket(0))).records == {}
 
 
 async def test_a_crowd_of_dead_holders_falls_however_large(here: Process, there: Process) -> None:
     """A hundred held by a presence that is gone: one request lets all of them fall, in steps that a store takes."""
-    many = Site("semaphore", Rules(100))
-    await asyncio.gather(*(here.enter(f"{n}", site=many) for n in range(100)))
+    many = LockSpec("semaphore", Rules(100))
+    await asyncio.gather(*(here.enter(f"{n}", spec=many) for n in range(100)))
 
     there.driver.dead.add(f"{here.scope.presence_name}.1")
-    answered = await there.enter("next", site=many)
+    answered = await there.enter("next", spec=many)
 
     assert [holder.entry.id for holder in answered.sight.line.holders] == ["next"]
     grants = await here.scope.scan(*here.scope.key("grant").within(), limit=100)
@@ -288,12 +301,12 @@ async def test_a_crowd_whose_time_is_over_falls_however_large(
     here: Process, there: Process, clock: VirtualClock
 ) -> None:
     """A hundred with a longest time: none is left when it is over."""
-    many = Site("semaphore", Rules(100))
+    many = LockSpec("semaphore", Rules(100))
     entries = (structs.replace(here.entry(f"{n}"), max_hold=10.0) for n in range(100))
     await asyncio.gather(*(here.driver.ask(Enter(entry), many) for entry in entries))
 
     clock.advance(11)
-    answered = await there.enter("next", site=many)
+    answered = await there.enter("next", spec=many)
 
     assert [holder.entry.id for holder in answered.sight.line.holders] == ["next"]
 
@@ -301,6 +314,6 @@ async def test_a_crowd_whose_time_is_over_falls_however_large(
 async def test_a_number_of_permits_is_set_for_no_other_kind_of_lock(here: Process) -> None:
     """A mutex stays one, whoever wants to resize it as a semaphore."""
     await here.enter("a")
-    answer = (await here.driver.ask(Resize(3), Site("semaphore", Rules(3)))).answer
+    answer = (await here.driver.ask(Resize(3), LockSpec("semaphore", Rules(3)))).answer
     assert answer == WrongKind("mutex")
     assert isinstance((await here.enter("b")).answer, Waiting)

@@ -9,9 +9,19 @@ import pytest
 
 from standfast.clock import Instant
 from standfast.errors import InvalidChangeError
-from standfast.locks.line import Attended, Entry, Granted, OfRun, Rules, Waiting
+from standfast.locks.line import Entry, Granted, OfPresence, OfRun, Rules, Waiting
 from standfast.locks.line_driver import LineDriver
-from standfast.locks.line_records import Along, Enter, Leave, Left, LineKeys, Poke, Refused, Site, WrongKind
+from standfast.locks.line_records import (
+    Enter,
+    ExtraChanges,
+    Leave,
+    Left,
+    LineKeys,
+    LockSpec,
+    NotGranted,
+    Reap,
+    WrongKind,
+)
 from standfast.stores import Check, Delete, Put, Wake
 from standfast.testing.conformance.locks.wire import Wire
 
@@ -25,8 +35,8 @@ if TYPE_CHECKING:
     from standfast.stores import Snapshot
     from standfast.testing import VirtualClock
 
-MUTEX = Site("mutex", Rules(1))
-FIVE = Site("semaphore", Rules(5))
+MUTEX = LockSpec("mutex", Rules(1))
+FIVE = LockSpec("semaphore", Rules(5))
 
 
 class Line:
@@ -41,18 +51,22 @@ class Line:
         """Return where the note about an entry lies."""
         return self.scope.key("note", name)
 
-    def note(self, name: str) -> Along:
+    def note(self, name: str) -> ExtraChanges:
         """Return what notes the answer to a request."""
-        return Along((self.key(name),), lambda answer, seen: ((_put(seen, self.key(name), answer),), ()))
+        return ExtraChanges((self.key(name),), lambda answer, seen: ((_put(seen, self.key(name), answer),), ()))
 
-    def enter(self, name: str, along: Along | None = None, site: Site = MUTEX, **asked: Any) -> asyncio.Future[Any]:
+    def enter(
+        self, name: str, extra_changes: ExtraChanges | None = None, spec: LockSpec = MUTEX, **asked: Any
+    ) -> asyncio.Future[Any]:
         """Ask to enter."""
         entry = Entry(name, name, OfRun(name), Instant(0))
-        return self.driver.ask(Enter(entry, along=along or self.note(name), **asked), site)
+        return self.driver.ask(Enter(entry, extra_changes=extra_changes or self.note(name), **asked), spec)
 
-    def leave(self, name: str, along: Along | None = None, site: Site = MUTEX) -> asyncio.Future[Any]:
+    def leave(
+        self, name: str, extra_changes: ExtraChanges | None = None, spec: LockSpec = MUTEX
+    ) -> asyncio.Future[Any]:
         """Ask to leave."""
-        return self.driver.ask(Leave(name, along=along or self.note(name)), site)
+        return self.driver.ask(Leave(name, extra_changes=extra_changes or self.note(name)), spec)
 
     async def notes(self) -> dict[str, str]:
         """Return what was noted of whom."""
@@ -98,13 +112,13 @@ async def test_each_answer_is_noted_with_its_step(line: Line) -> None:
 async def test_of_many_who_enter_those_who_hold_are_noted_and_no_others(line: Line) -> None:
     """Fifty want one of five permits at once: five records, for the five who hold."""
 
-    def note(name: str) -> Along:
+    def note(name: str) -> ExtraChanges:
         def decide(answer: Answer, seen: Snapshot) -> Any:
             return ((_put(seen, line.key(name), answer),) if isinstance(answer, Granted) else ()), ()
 
-        return Along((line.key(name),), decide)
+        return ExtraChanges((line.key(name),), decide)
 
-    asked = [line.enter(f"{n}", note(f"{n}"), Site("semaphore", Rules(5)), waits=False) for n in range(50)]
+    asked = [line.enter(f"{n}", note(f"{n}"), LockSpec("semaphore", Rules(5)), waits=False) for n in range(50)]
     answers = [each.answer for each in await asyncio.gather(*asked)]
 
     assert sum(isinstance(answer, Granted) for answer in answers) == 5
@@ -114,9 +128,11 @@ async def test_of_many_who_enter_those_who_hold_are_noted_and_no_others(line: Li
 async def test_many_with_a_few_records_each_share_their_commits(line: Line) -> None:
     """A hundred starts with six records each take a tenth of the steps, or thereabouts."""
 
-    def start(name: str) -> Along:
+    def start(name: str) -> ExtraChanges:
         keys = tuple(line.scope.key("note", f"{name}.{n}") for n in range(6))
-        return Along(keys, lambda answer, _: (tuple(Put(key, type(answer).__name__.encode()) for key in keys), ()))
+        return ExtraChanges(
+            keys, lambda answer, _: (tuple(Put(key, type(answer).__name__.encode()) for key in keys), ())
+        )
 
     await asyncio.gather(*(line.enter(f"{n}", start(f"{n}"), FIVE) for n in range(100)))
 
@@ -126,15 +142,15 @@ async def test_many_with_a_few_records_each_share_their_commits(line: Line) -> N
 
 async def test_a_step_that_needs_too_many_keys_is_taken_in_parts(line: Line, clock: VirtualClock) -> None:
     """A crowd falls, others move up, and many enter with their records at once: all of it happens, in order."""
-    crowd, six = Site("semaphore", Rules(16)), [f"{n}" for n in range(6)]
+    crowd, six = LockSpec("semaphore", Rules(16)), [f"{n}" for n in range(6)]
     for n in range(24):
         entry = Entry(f"old-{n}", f"old-{n}", OfRun(f"old-{n}"), Instant(0), max_hold=5)
         await line.driver.ask(Enter(entry), crowd)
     clock.advance(5)
 
-    def start(name: str) -> Along:
+    def start(name: str) -> ExtraChanges:
         keys = tuple(line.key(f"{name}.{part}") for part in six)
-        return Along(keys, lambda *_: (tuple(Put(key, b"") for key in keys), ()))
+        return ExtraChanges(keys, lambda *_: (tuple(Put(key, b"") for key in keys), ()))
 
     await asyncio.gather(*(line.enter(f"{n}", start(f"{n}"), crowd) for n in range(9)))
 
@@ -144,7 +160,7 @@ async def test_a_step_that_needs_too_many_keys_is_taken_in_parts(line: Line, clo
 
 async def test_an_exception_undoes_its_request_alone(line: Line) -> None:
     """The one in the middle says no: it is not in the line, the others are, and nothing of theirs is lost."""
-    asked = line.enter("a"), line.enter("b", Along((), refuse)), line.enter("c")
+    asked = line.enter("a"), line.enter("b", ExtraChanges((), refuse)), line.enter("c")
     first, second, third = await settled(*asked)
 
     assert isinstance(first.answer, Granted)
@@ -158,7 +174,7 @@ async def test_one_who_says_no_leaves_nothing_behind(line: Line) -> None:
     """Alone in the line, on the short way and on the long one: there is no line afterwards."""
     for ask in (line.driver.do, line.driver.ask):
         with pytest.raises(LookupError, match="Granted"):
-            await ask(Enter(Entry("a", "a", OfRun("a"), Instant(0)), along=Along((), refuse)), MUTEX)
+            await ask(Enter(Entry("a", "a", OfRun("a"), Instant(0)), extra_changes=ExtraChanges((), refuse)), MUTEX)
     assert (await line.scope.scan(*line.scope.key("line").within(), limit=10)).records == {}
 
 
@@ -167,13 +183,13 @@ async def test_one_who_may_not_leave_still_holds(line: Line) -> None:
     await line.enter("a")
     await line.enter("b")
     with pytest.raises(LookupError, match="Left"):
-        await line.leave("a", Along((), refuse))
+        await line.leave("a", ExtraChanges((), refuse))
     assert await line.holders() == {"a"}
 
 
 async def test_everybody_may_say_no(line: Line) -> None:
     """All of a step do: nothing is committed."""
-    asked = [line.enter(f"{n}", Along((), refuse)) for n in range(5)]
+    asked = [line.enter(f"{n}", ExtraChanges((), refuse)) for n in range(5)]
     problems = await asyncio.gather(*asked, return_exceptions=True)
     assert [str(each) for each in problems] == ["Granted"] * 5
     assert await line.holders() == set()
@@ -182,10 +198,10 @@ async def test_everybody_may_say_no(line: Line) -> None:
 async def test_one_who_is_refused_can_note_it(line: Line) -> None:
     """Those who do not want to wait, and those who take the line for another kind, write what they were told."""
     await line.enter("a")
-    refused, wrong = line.enter("b", waits=False), line.enter("c", site=FIVE)
-    assert isinstance((await refused).answer, Refused)
+    refused, wrong = line.enter("b", waits=False), line.enter("c", spec=FIVE)
+    assert isinstance((await refused).answer, NotGranted)
     assert isinstance((await wrong).answer, WrongKind)
-    assert await line.notes() == {"a": "Granted", "b": "Refused", "c": "WrongKind"}
+    assert await line.notes() == {"a": "Granted", "b": "NotGranted", "c": "WrongKind"}
     assert await line.holders() == {"a"}
 
 
@@ -198,7 +214,7 @@ async def test_those_who_change_the_same_record_take_turns(line: Line) -> None:
         count = 0 if record is None else int(record.value)
         return (Put(total, str(count + 1).encode(), seen.version(total)),), ()
 
-    answered = await asyncio.gather(*(line.enter(f"{n}", Along((total,), add)) for n in range(20)))
+    answered = await asyncio.gather(*(line.enter(f"{n}", ExtraChanges((total,), add)) for n in range(20)))
 
     assert await line.notes() == {"total": "20"}
     assert [each.answer.ticket for each in answered[1:]] == list(range(19))
@@ -212,7 +228,7 @@ async def test_those_who_only_check_a_record_share_a_step(line: Line) -> None:
     def check(_: Answer, seen: Snapshot) -> Any:
         return (Check(guard, seen.version(guard)),), ()
 
-    await asyncio.gather(*(line.enter(f"{n}", Along((guard,), check)) for n in range(10)))
+    await asyncio.gather(*(line.enter(f"{n}", ExtraChanges((guard,), check)) for n in range(10)))
     assert len(line.steps) == 1
 
 
@@ -221,8 +237,8 @@ async def test_a_holder_may_guard_by_the_grant_that_it_gives_back(line: Line) ->
     fence = (await line.enter("a")).sight.fences["a"]
     grant = line.driver.keys.grant(0)
     with pytest.raises(InvalidChangeError):
-        await line.leave("a", Along((grant,), lambda *_: ((Check(grant, fence + 1),), ())))
-    await line.leave("a", Along((grant,), lambda *_: ((Check(grant, fence),), ())))
+        await line.leave("a", ExtraChanges((grant,), lambda *_: ((Check(grant, fence + 1),), ())))
+    await line.leave("a", ExtraChanges((grant,), lambda *_: ((Check(grant, fence),), ())))
     assert await line.holders() == set()
 
 
@@ -232,7 +248,7 @@ async def test_what_reaches_too_far_is_refused_alone(line: Line, reach: Callable
     await line.enter("a")
     key = reach(line)
     keys = (key,) if key == line.driver.keys.head else ()
-    bad = Along(keys, lambda _, seen: ((Put(key, b"", seen.version(key)),), ()))
+    bad = ExtraChanges(keys, lambda _, seen: ((Put(key, b"", seen.version(key)),), ()))
     problem, good = await settled(line.enter("b", bad), line.enter("c"))
 
     assert isinstance(problem, InvalidChangeError)
@@ -245,22 +261,22 @@ async def test_wakes_are_sent_along(scope: Scope, clock: VirtualClock) -> None:
     line = Line(scope, clock)
     line.driver = LineDriver(type(scope)(wire.around(scope.store)), line.driver.keys, clock, set[str](), lambda _: None)
     there = Wake(line.key("there"), line.key("here"))
-    await line.enter("a", Along((), lambda *_: ((), (there,))))
+    await line.enter("a", ExtraChanges((), lambda *_: ((), (there,))))
     assert wire.wakes == [there]
 
 
 async def test_a_look_can_bring_something_along(line: Line) -> None:
     """A step that asks for nothing commits what it finds, together with what it brings."""
     await line.enter("a")
-    await line.driver.ask(Poke(along=line.note("poke")), MUTEX)
-    assert (await line.notes())["poke"] == "Done"
+    await line.driver.ask(Reap(extra_changes=line.note("poke")), MUTEX)
+    assert (await line.notes())["poke"] == "Advanced"
 
 
 async def test_many_leave_with_their_results(line: Line) -> None:
     """Those who hold leave at once, each with a record; those who wait move up, and nobody is left out."""
-    await asyncio.gather(*(line.enter(f"{n:02}", site=FIVE) for n in range(40)))
+    await asyncio.gather(*(line.enter(f"{n:02}", spec=FIVE) for n in range(40)))
     for start in range(0, 40, 5):
-        answered = await asyncio.gather(*(line.leave(f"{n:02}", site=FIVE) for n in range(start, start + 5)))
+        answered = await asyncio.gather(*(line.leave(f"{n:02}", spec=FIVE) for n in range(start, start + 5)))
         assert all(each.answer == Left(was_holding=True, was_waiting=False) for each in answered)
     assert set((await line.notes()).values()) == {"Left"}
     assert await line.holders() == set()
@@ -280,10 +296,10 @@ async def test_a_marker_comes_and_goes_with_the_wait(line: Line) -> None:
 
 async def test_a_process_brings_its_changes_along_as_well(line: Line) -> None:
     """An entry of a process takes the short way in and out, with what it brings."""
-    entry = Entry("p", "p", Attended("p.1"), Instant(0))
-    await line.driver.do(Enter(entry, along=line.note("p")), MUTEX)
+    entry = Entry("p", "p", OfPresence("p.1"), Instant(0))
+    await line.driver.do(Enter(entry, extra_changes=line.note("p")), MUTEX)
     assert await line.notes() == {"p": "Granted"}
     key = line.key("p")
-    end = Along((key,), lambda _, seen: ((Delete(key, seen.version(key)),), ()))
-    await line.driver.do(Leave("p", along=end), MUTEX)
+    end = ExtraChanges((key,), lambda _, seen: ((Delete(key, seen.version(key)),), ()))
+    await line.driver.do(Leave("p", extra_changes=end), MUTEX)
     assert await line.notes() == {}

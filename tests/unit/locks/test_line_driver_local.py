@@ -8,9 +8,9 @@ import pytest
 
 from standfast.clock import Instant
 from standfast.locks.heartbeat import Presence, this_process
-from standfast.locks.line import Attended, Entry, Holder, Line, Rules, Waiter
-from standfast.locks.line_driver import LocalLine, Sight, Wait
-from standfast.locks.line_records import LineKeys, Site
+from standfast.locks.line import Entry, Holder, Line, OfPresence, Rules, Waiter
+from standfast.locks.line_driver import LocalLine, LocalWaiter, Sight
+from standfast.locks.line_records import LineKeys, LockSpec
 from standfast.scope import Scope, address_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GRANTED = Instant(500)
 KNOWN = Instant(1_000)
-ENTRY = Entry("a", "a", Attended("p.1"), Instant(1))
+ENTRY = Entry("a", "a", OfPresence("p.1"), Instant(1))
 HOLDING = Line(Rules(1), (Holder(ENTRY, 0, GRANTED),))
 WAITING = Line(Rules(1), (), (Waiter(ENTRY, 0),), 1)
 GONE = Line(Rules(1), (), (), 1)
@@ -85,7 +85,7 @@ async def test_one_turned_out_before_it_took_note_of_its_grant_is_gone(
     line: LocalLine, scope: Scope, clock: VirtualClock
 ) -> None:
     """It was granted and turned out in one breath: nobody here may take it for a holder."""
-    wait = Wait(ENTRY, Presence(scope, 1, this_process(10, ""), clock), Site("mutex", Rules(1)))
+    wait = LocalWaiter(ENTRY, Presence(scope, 1, this_process(10, ""), clock), LockSpec("mutex", Rules(1)))
     line.waits["a"] = wait
     line.note_ticket(wait, 0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.locks.line import Attended, Entry, Granted, Line, Rules, advance, enter, leave, resize, sweep
+from standfast.locks.line import Entry, Granted, Line, OfPresence, Rules, advance, enter, leave, resize, sweep
 from standfast.locks.lock_record import force_release, initial_lock_record, release, renew, try_acquire, withdraw
 from tests.model.line_world import ids, merged, shown
 
@@ -81,7 +81,7 @@ class LineMachine(RuleBasedStateMachine):
         name = self.present(name)
         self.step(name)
         seen = shown(self.line, 2, name)
-        after, answer = enter(seen, Entry(name, name, Attended(name), Instant(0), mode, weight, woken), Instant(0))
+        after, answer = enter(seen, Entry(name, name, OfPresence(name), Instant(0), mode, weight, woken), Instant(0))
         self.ask_the_lists(Ask(name, weight, mode, woken))
         self.step(name, merged(self.line, seen, after))
         assert isinstance(answer, Granted) <= (name in [each.name for each in self.holders])

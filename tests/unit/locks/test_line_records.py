@@ -9,8 +9,8 @@ from msgspec import structs
 
 from standfast.clock import Instant
 from standfast.keys import KeyFamily
-from standfast.locks.line import MOST_HOLDERS, Attended, Entry, Holder, Line, Rules, Until, advance, enter, leave
-from standfast.locks.line_records import HEADS, WINDOW, Facts, Head, LineKeys, Site, View, presences_of
+from standfast.locks.line import MOST_HOLDERS, Entry, Holder, Line, OfPresence, Rules, Until, advance, enter, leave
+from standfast.locks.line_records import HEADS, WINDOW, Head, LineFacts, LineKeys, LineView, LockSpec, presences_of
 from standfast.locks.locks import LONGEST_MODE, LONGEST_NOTE, LONGEST_OWNER
 from standfast.scope import Scope, address_of
 from standfast.stores import Capabilities, Delete, Put, Record, Snapshot
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from standfast.stores import Change
 
 NOW = Instant(5_000_000)
-MUTEX = Site("mutex", Rules(1))
+MUTEX = LockSpec("mutex", Rules(1))
 REPO = KeyFamily("records-test-repo")
 
 
@@ -48,10 +48,10 @@ class Shelf:
         self.records: dict[RecordKey, Record] = {}
         self._version = 0
 
-    def view(self, facts: Facts | None = None) -> View:
+    def view(self, facts: LineFacts | None = None) -> LineView:
         """Return the line, seen with every key that there is."""
         all_keys = frozenset((self.keys.head, *map(self.keys.ticket, range(100)), *map(self.keys.grant, range(10))))
-        return View(self.keys, Snapshot(NOW, dict(self.records)), all_keys, MUTEX, facts or Facts(new_life="1"))
+        return LineView(self.keys, Snapshot(NOW, dict(self.records)), all_keys, MUTEX, facts or LineFacts(new_life="1"))
 
     def put(self, changes: Sequence[Change]) -> None:
         """Do what a commit does."""
@@ -71,7 +71,7 @@ class Shelf:
 
 def entry(name: str, presence: str = "p.1") -> Entry:
     """Return an entry."""
-    return Entry(name, name, Attended(presence), NOW)
+    return Entry(name, name, OfPresence(presence), NOW)
 
 
 def line_of(*names: str) -> Line:
@@ -138,7 +138,7 @@ def test_keys_that_were_not_asked_for_are_named(keys: LineKeys) -> None:
     """A view from too few keys says which are missing, instead of taking them for absent."""
     shelf = Shelf(keys)
     shelf.become(line_of("a", "b", "c"))
-    view = View(keys, Snapshot(NOW, dict(shelf.records)), frozenset((keys.head,)), MUTEX, Facts())
+    view = LineView(keys, Snapshot(NOW, dict(shelf.records)), frozenset((keys.head,)), MUTEX, LineFacts())
     assert view.missing == {keys.ticket(0), keys.ticket(1)}
 
 
@@ -146,7 +146,7 @@ def test_only_the_front_is_in_sight(keys: LineKeys) -> None:
     """Behind it is the horizon; one's own ticket is shown though it lies beyond."""
     shelf = Shelf(keys)
     shelf.become(line_of(*map(str, range(40))))
-    line = shelf.view(Facts(tickets=(35,))).line
+    line = shelf.view(LineFacts(tickets=(35,))).line
     assert (len(line.waiters), line.horizon) == (WINDOW + 1, WINDOW)
     assert line.waiters[-1].ticket == 35
 
@@ -156,13 +156,13 @@ def test_a_known_front_moves_the_window_in_the_same_life_only(keys: LineKeys) ->
     shelf = Shelf(keys)
     shelf.become(line_of(*map(str, range(40))))
     life = shelf.view().head.life
-    assert shelf.view(Facts(life=life, front=20)).line.waiters[0].ticket == 20
-    assert shelf.view(Facts(life="another", front=20)).line.waiters[0].ticket == 0
+    assert shelf.view(LineFacts(life=life, front=20)).line.waiters[0].ticket == 20
+    assert shelf.view(LineFacts(life="another", front=20)).line.waiters[0].ticket == 0
 
 
 def test_the_dead_are_told_by_their_presence(keys: LineKeys) -> None:
     """And those with a lease of their own by the time of the snapshot, at which it is over."""
-    view = Shelf(keys).view(Facts(dead=frozenset({"p.2"})))
+    view = Shelf(keys).view(LineFacts(dead=frozenset({"p.2"})))
     assert view.is_alive(entry("a"))
     assert not view.is_alive(entry("a", "p.2"))
     assert not view.is_alive(structs.replace(entry("a"), anchor=Until(NOW)))
@@ -221,7 +221,7 @@ def test_as_many_holders_as_there_may_be_fit_into_one_record() -> None:
     entry = Entry(
         "i" * 50,
         longest * 60 + "h" * 90,  # a task's name and its host
-        Attended("p" * 45),
+        OfPresence("p" * 45),
         Instant(2**52),
         mode="m" * LONGEST_MODE,
         weight=2**31,

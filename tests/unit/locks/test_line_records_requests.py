@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from standfast.clock import Instant, later
-from standfast.locks.line import Attended, Entry, Granted, Line, Rules, Until, Waiting
+from standfast.locks.line import Entry, Granted, Line, OfPresence, Rules, Until, Waiting
 from standfast.locks.line_records import (
+    Advanced,
     Answer,
-    Done,
     Enter,
     Leave,
     Left,
-    Poke,
-    Refused,
+    NotGranted,
+    Reap,
     Renew,
     Request,
     Resize,
@@ -63,7 +63,7 @@ def test_a_lease_that_is_over_is_not_renewed() -> None:
     line, _ = ask(EMPTY, Enter(entry("a"), waits=False, lease=5), NOW)
     line, answer = ask(line, Renew("a", 10), LATER)
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NotGranted)
     assert line.holders == ()
 
 
@@ -72,7 +72,7 @@ def test_renewing_what_another_holds_changes_nothing() -> None:
     held, _ = ask(EMPTY, Enter(entry("a"), waits=False, lease=10), NOW)
     line, answer = ask(held, Renew("b", 10), LATER)
 
-    assert answer == Refused(held)
+    assert answer == NotGranted(held)
     assert line == held
 
 
@@ -81,7 +81,7 @@ def test_renewing_what_another_holds_changes_nothing() -> None:
 
 def owned(name: str, owner: str, mode: str = "", weight: int = 1) -> Entry:
     """Return an entry that lives for as long as it is wanted to."""
-    return Entry(name, owner, Attended("p.1"), Instant(0), mode=mode, weight=weight)
+    return Entry(name, owner, OfPresence("p.1"), Instant(0), mode=mode, weight=weight)
 
 
 def test_requests_are_answered_in_order_and_the_front_moves_up_after_each() -> None:
@@ -120,7 +120,7 @@ def test_one_who_does_not_wait_is_not_in_the_line() -> None:
     line, _ = ask(EMPTY, Enter(owned("a", "a")), NOW)
     after, answer = ask(line, Enter(owned("b", "b"), waits=False), NOW)
 
-    assert answer == Refused(line)
+    assert answer == NotGranted(line)
     assert after == line
 
 
@@ -184,5 +184,5 @@ def test_a_resize_lets_in_all_that_fit() -> None:
 def test_poking_changes_nothing_if_nobody_died() -> None:
     """It only looks."""
     line, _ = ask(EMPTY, Enter(owned("a", "a")), NOW)
-    after, answer = ask(line, Poke(), LATER)
-    assert (after, answer) == (line, Done(line))
+    after, answer = ask(line, Reap(), LATER)
+    assert (after, answer) == (line, Advanced(line))

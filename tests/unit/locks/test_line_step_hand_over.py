@@ -9,8 +9,18 @@ import pytest
 from msgspec import structs
 
 from standfast.clock import Instant
-from standfast.locks.line import Attended, Entry, Holder, OfRun, Rules, Waiter
-from standfast.locks.line_records import WINDOW, Facts, Head, Leave, LineKeys, Site, View, runs_to_tell, step
+from standfast.locks.line import Entry, Holder, OfPresence, OfRun, Rules, Waiter
+from standfast.locks.line_records import (
+    WINDOW,
+    Head,
+    Leave,
+    LineFacts,
+    LineKeys,
+    LineView,
+    LockSpec,
+    runs_to_notify,
+    step,
+)
 from standfast.locks.line_step import quick_step
 from tests.unit.locks.test_line_step_quick import keys, snapshot
 
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["keys"]
 
 NOW, EARLIER = Instant(1_000_000), Instant(500_000)
-SITE, FACTS = Site("limit", Rules(1)), Facts(new_life="new")
+SITE, FACTS = LockSpec("limit", Rules(1)), LineFacts(new_life="new")
 
 
 def run(name: str) -> Entry:
@@ -55,11 +65,11 @@ def test_the_next_run_has_its_turn_the_short_way_as_the_long_way(keys: LineKeys)
         assert (quick is None) == (waiters[0].ticket >= 3 + WINDOW)
         if quick is None:
             continue
-        view = View(keys, seen, given, SITE, FACTS)
+        view = LineView(keys, seen, given, SITE, FACTS)
         line, answers = step(view.line, [request], NOW, view.is_alive)
         assert (quick.line, (quick.answer,), quick.granted) == (line, answers, line.holders)
         assert {each.key: each for each in quick.changes} == {each.key: each for each in view.changes(line)}
-        assert quick.ready == view.ready(runs_to_tell(view.line, line, [request], answers))
+        assert quick.ready == view.ready(runs_to_notify(view.line, line, [request], answers))
         taken += 1
     assert taken == 20
 
@@ -67,7 +77,7 @@ def test_the_next_run_has_its_turn_the_short_way_as_the_long_way(keys: LineKeys)
 @pytest.mark.parametrize(
     "other",
     [
-        structs.replace(run("w3"), anchor=Attended("p.1")),
+        structs.replace(run("w3"), anchor=OfPresence("p.1")),
         structs.replace(run("w3"), woken=False),
         structs.replace(run("w3"), weight=2),
         structs.replace(run("w3"), max_hold=5.0),

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from standfast.clock import Instant
-from standfast.locks.line import Attended, Entry, Holder, OfRun, Rules, Until, Waiter
-from standfast.locks.line_records import Enter, Facts, Head, Leave, LineKeys, Request, Site, View, step
+from standfast.locks.line import Entry, Holder, OfPresence, OfRun, Rules, Until, Waiter
+from standfast.locks.line_records import Enter, Head, Leave, LineFacts, LineKeys, LineView, LockSpec, Request, step
 from standfast.locks.line_step import UNHURRIED, quick_step
 from tests.unit.locks.test_line_step_quick import keys, snapshot
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["keys"]
 
 NOW, EARLIER = Instant(1_000_000), Instant(500_000)
-SITE, FACTS = Site("mutex", Rules(1)), Facts(new_life="new")
-JOIN, LEAVE = Enter(Entry("n", "n", Attended("p.9"), Instant(0))), Leave("a", 0)
+SITE, FACTS = LockSpec("mutex", Rules(1)), LineFacts(new_life="new")
+JOIN, LEAVE = Enter(Entry("n", "n", OfPresence("p.9"), Instant(0))), Leave("a", 0)
 
 
 def entry(name: str) -> Entry:
     """Return an entry that lives as long as a process."""
-    return Entry(name, name, Attended(f"p.{name}"), EARLIER)
+    return Entry(name, name, OfPresence(f"p.{name}"), EARLIER)
 
 
 def held(waiting: int = 0, first: Entry | None = None) -> tuple[Head, tuple[Waiter, ...]]:
@@ -62,7 +62,7 @@ def test_one_ticket_is_enough_to_join_a_queue_and_to_hand_over(keys: LineKeys, r
         few = frozenset((keys.head, keys.grant(0), keys.ticket(ticket)))
         seen = snapshot(keys, head, waiters)
         quick = quick_step(keys, structs.replace(seen, records=_only(seen.records, few)), few, SITE, FACTS, request_)
-        view = View(keys, seen, every_key(keys), SITE, FACTS)
+        view = LineView(keys, seen, every_key(keys), SITE, FACTS)
         line, answers = step(view.line, [request_], NOW, view.is_alive)
         assert quick is not None
         assert ((quick.answer,), quick.line.holders, quick.line.front) == (answers, line.holders, line.front)

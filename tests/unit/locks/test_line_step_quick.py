@@ -9,22 +9,22 @@ import pytest
 from msgspec import structs
 
 from standfast.clock import Instant
-from standfast.locks.line import UNLIMITED, Anchor, Attended, Entry, Holder, OfRun, Rules, Until, Waiter
+from standfast.locks.line import UNLIMITED, Anchor, Entry, Holder, OfPresence, OfRun, Rules, Until, Waiter
 from standfast.locks.line_records import (
     GRANTS,
     HEADS,
     WAITERS,
     Enter,
-    Facts,
     Grant,
     Head,
     Leave,
+    LineFacts,
     LineKeys,
-    Poke,
+    LineView,
+    LockSpec,
+    Reap,
     Renew,
     Request,
-    Site,
-    View,
     step,
 )
 from standfast.locks.line_step import quick_step
@@ -41,14 +41,14 @@ LATER, EARLIER = Instant(2_000_000), Instant(500_000)
 
 def entry(name: str, anchor: Anchor | None = None, **fields: int) -> Entry:
     """Return an entry that lives as long as its presence, unless told otherwise."""
-    return structs.replace(Entry(name, name, anchor or Attended("p.1"), EARLIER), **fields)
+    return structs.replace(Entry(name, name, anchor or OfPresence("p.1"), EARLIER), **fields)
 
 
 def heads() -> Iterator[tuple[Head | None, tuple[Waiter, ...]]]:
     """Yield lines of every kind: empty, held in all ways, waited for, kept by an operator."""
     yield None, ()
     waiter = Waiter(entry("w"), 3)
-    anchors: tuple[Anchor, ...] = (Attended("p.1"), Until(LATER), Until(NOW), OfRun("r"))
+    anchors: tuple[Anchor, ...] = (OfPresence("p.1"), Until(LATER), Until(NOW), OfRun("r"))
     for anchor, ends_at, slot in itertools.product(anchors, (None, NOW, LATER), (0, 1)):
         held = Head("life", "mutex", Rules(1), (Holder(entry("a", anchor), slot, EARLIER, ends_at),), 3, 3)
         yield held, ()
@@ -72,7 +72,7 @@ REQUESTS: tuple[Request, ...] = (
     Leave("a", by_force=True),
     Leave("a", only_waiting=True),
     Renew("a", 5.0),
-    Poke(),
+    Reap(),
 )
 
 
@@ -94,18 +94,18 @@ def snapshot(keys: LineKeys, head: Head | None, waiters: tuple[Waiter, ...]) -> 
 
 
 @pytest.mark.parametrize("dead", [frozenset[str](), frozenset({"p.1"})], ids=["alive", "dead"])
-@pytest.mark.parametrize("site", [Site("mutex", Rules(1)), Site("mode lock", Rules(UNLIMITED, ("w",)))])
-def test_the_short_way_ends_where_the_long_way_does(keys: LineKeys, site: Site, dead: frozenset[str]) -> None:
+@pytest.mark.parametrize("spec", [LockSpec("mutex", Rules(1)), LockSpec("mode lock", Rules(UNLIMITED, ("w",)))])
+def test_the_short_way_ends_where_the_long_way_does(keys: LineKeys, spec: LockSpec, dead: frozenset[str]) -> None:
     """On every kind of line, for every request: the same line, answer, changes and wakes."""
-    facts = Facts(dead=dead, new_life="new")
+    facts = LineFacts(dead=dead, new_life="new")
     given = frozenset((keys.head, *map(keys.grant, range(3)), *map(keys.ticket, range(8))))
     taken = 0
     for (head, waiters), request in itertools.product(heads(), REQUESTS):
         seen = snapshot(keys, head, waiters)
-        quick = quick_step(keys, seen, given, site, facts, request)
+        quick = quick_step(keys, seen, given, spec, facts, request)
         if quick is None:
             continue
-        view = View(keys, seen, given, site, facts)
+        view = LineView(keys, seen, given, spec, facts)
         line, answers = step(view.line, [request], NOW, view.is_alive)
         in_sight = structs.replace(line, waiters=line.waiters[-1:], horizon=quick.line.horizon)
         assert (quick.line, (quick.answer,)) == (in_sight, answers)
@@ -120,7 +120,7 @@ def test_the_short_way_ends_where_the_long_way_does(keys: LineKeys, site: Site, 
 
 def test_the_short_way_needs_the_same_keys(keys: LineKeys) -> None:
     """A grant that was not read is not written: the long way says that it is missing."""
-    request, site, facts = Enter(entry("n")), Site("mutex", Rules(1)), Facts(new_life="new")
+    request, spec, facts = Enter(entry("n")), LockSpec("mutex", Rules(1)), LineFacts(new_life="new")
     empty = Snapshot(NOW, {})
-    assert quick_step(keys, empty, frozenset({keys.head}), site, facts, request) is None
-    assert quick_step(keys, empty, frozenset({keys.head, keys.grant(0)}), site, facts, request) is not None
+    assert quick_step(keys, empty, frozenset({keys.head}), spec, facts, request) is None
+    assert quick_step(keys, empty, frozenset({keys.head, keys.grant(0)}), spec, facts, request) is not None

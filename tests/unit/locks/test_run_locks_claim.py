@@ -9,7 +9,7 @@ from msgspec import Raw, structs
 
 from standfast.clock import Instant
 from standfast.locks.line import Entry, Granted, Holder, Until
-from standfast.locks.line_records import Answer, Lacks, Left, Shown
+from standfast.locks.line_records import Answer, Left, MissingKeys, StepSnapshot
 from standfast.locks.run_locks import ClaimGuard, DrivenError, RunClaim
 from standfast.scope import Scope
 from standfast.stores import GroupedStore
@@ -34,17 +34,17 @@ async def scope() -> Scope:
     return Scope(GroupedStore(MemoryBackend(Memory())), namespace="n", tenant="t")
 
 
-def seen(life: Life, keys: RunKeys, *more: RecordKey) -> Shown:
+def seen(life: Life, keys: RunKeys, *more: RecordKey) -> StepSnapshot:
     """Return a snapshot that shows a life, and perhaps more that is not there."""
     record = Record(keys.life, LIVES.encode(life), 5, Instant(0))
-    return Shown(Instant(8), {keys.life: record}, given=frozenset({keys.life, keys.ready, *more}))
+    return StepSnapshot(Instant(8), {keys.life: record}, given=frozenset({keys.life, keys.ready, *more}))
 
 
-def changed(guard: ClaimGuard, answer: Answer, shown: Shown) -> tuple[Change, ...]:
+def changed(guard: ClaimGuard, answer: Answer, shown: StepSnapshot) -> tuple[Change, ...]:
     """Return what goes with the answer to a request for the lock, or to its release."""
-    along = guard.on_leave if isinstance(answer, Left) else guard.on_enter
-    decided = along.decide(answer, shown)
-    assert not isinstance(decided, Lacks)
+    extra_changes = guard.on_leave if isinstance(answer, Left) else guard.on_enter
+    decided = extra_changes.decide(answer, shown)
+    assert not isinstance(decided, MissingKeys)
     return decided[0]
 
 
@@ -79,7 +79,7 @@ def test_a_driven_run_is_taken_only_from_a_worker_that_is_gone(scope: Scope) -> 
         changed(guard, GRANTED, seen(driven, keys))
 
     guard.void.add("p.1")
-    assert guard.on_enter.decide(GRANTED, seen(driven, keys)) == Lacks(frozenset({keys.own("p.1")}))
+    assert guard.on_enter.decide(GRANTED, seen(driven, keys)) == MissingKeys(frozenset({keys.own("p.1")}))
     taken, ready = changed(guard, GRANTED, seen(driven, keys, keys.own("p.1")))
     assert isinstance(taken, Put)
     assert LIVES.decode(taken.value) == structs.replace(driven, owner="", leased=True, waits_for="a worker")

@@ -18,7 +18,7 @@ from standfast.errors import (
     WithdrawnError,
 )
 from standfast.events import Event, RunLocked, RunUnlocked
-from standfast.locks.run_entries import RunEntries
+from standfast.locks.entry import LineEntries
 from standfast.scope import address_of
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows.context_locks import release_all
@@ -191,7 +191,7 @@ WORKFLOWS: list[Any] = [parent, stubborn, hold, bounded, impatient, both, again,
 
 async def place_of(env: WorkflowEnvironment, run_id: str, key: str = "k", name: str = "mutex") -> str:
     """Say where a run stands."""
-    entries = RunEntries(env.client.host.lines)
+    entries = LineEntries(env.client.host.lines)
     found = await entries.look(address_of(key), f"{run_id}:{name}")
     return "nowhere" if found is None else type(found).__name__
 
@@ -206,7 +206,7 @@ async def test_a_lock_is_held_and_the_place_in_line_kept_while_the_fleet_is_down
         await env.advance("12 hours")
         await env.crash()
         env.clock.advance(86_400)
-        assert [await place_of(env, each) for each in "abc"] == ["RunTurn", "Waiting", "Waiting"]
+        assert [await place_of(env, each) for each in "abc"] == ["RunGrant", "Waiting", "Waiting"]
         await env.restart()
         await env.advance("2 days")
         fences = [await run.result() for run in (first, second, third)]

@@ -11,7 +11,7 @@ from standfast.errors import EncodeError, LeaseLostError, RunCancelledError, Too
 from standfast.events import Event, RunConflicts
 from standfast.locks.inspect import turn_out
 from standfast.locks.line import Rules
-from standfast.locks.line_records import Site
+from standfast.locks.line_records import LockSpec
 from standfast.stores.protocol import Put
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows.claims import marks_of
@@ -258,7 +258,7 @@ async def test_a_run_that_lost_its_slot_in_a_start_limit_starts_and_ends(url: st
         lost = [*(each.entry.id for each in seen.holders), *(each.entry.id for each in seen.waiters)]
         assert len(lost) == 2
         for entry in lost if who == "both" else lost[:1] if who == "the holder" else lost[1:]:
-            assert await turn_out(space, line, Site("limit", Rules(1)), entry)
+            assert await turn_out(space, line, LockSpec("limit", Rules(1)), entry)
         await env.restart()
         for run in (first, second):
             assert await env.result(run) == "after"

@@ -18,11 +18,11 @@ from standfast.errors import (
     WouldWaitError,
 )
 from standfast.flows.arbiter.protocol import KIND, MOST_HANDED_OVER, JoinsError, Stop, Superseded, Who, handed_over
-from standfast.locks.acquire import Wish, acquire, give_back
+from standfast.locks.acquire import AcquireRequest, acquire, release
+from standfast.locks.entry import LineEntries
 from standfast.locks.inspect import ExplainedHolder, ExplainedWaiter
 from standfast.locks.line import Granted, Line, OfRun, Rules, Waiting
-from standfast.locks.line_records import HEADS, Along, Facts, LineKeys, Refused, Site, View
-from standfast.locks.run_entries import RunEntries
+from standfast.locks.line_records import HEADS, ExtraChanges, LineFacts, LineKeys, LineView, LockSpec, NotGranted
 from standfast.stores.protocol import Decision, Put, Wake
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from standfast.flows.arbiter.in_store import SharedArbiter, SharedTurn
     from standfast.flows.arbiter.protocol import Address, Ask
     from standfast.keys import RecordKey
-    from standfast.locks.acquire import Place
+    from standfast.locks.acquire import HeldEntry
     from standfast.locks.inspect import ExplainedEntry
-    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.locks.registry import Lines
     from standfast.space import Space
     from standfast.stores.protocol import Change, Snapshot, Watch
@@ -146,7 +146,7 @@ def _entered_at(each: ExplainedEntry) -> Instant:
 # --- taking a place in a line of the store: the request's record comes along, and refusals tell what that commit
 # saw ---
 
-SITE: Final = Site(KIND, Rules(1))
+SITE: Final = LockSpec(KIND, Rules(1))
 """What kind of line it is."""
 
 TRIES: Final = 5
@@ -176,7 +176,7 @@ class Taking:
         self._room: RoomMaking | None = None
         self._making_room: asyncio.Task[None] | None = None
 
-    async def take(self) -> tuple[Place, Wish]:
+    async def take(self) -> tuple[HeldEntry, AcquireRequest]:
         """Return the place at the front of the line, or raise why there is none."""
         manner = self._ask.manner
         try:
@@ -197,7 +197,7 @@ class Taking:
         """Return whom it has asked to stop."""
         return () if self._room is None else self._room.superseded
 
-    async def _take_at_once(self) -> tuple[Place, Wish]:
+    async def _take_at_once(self) -> tuple[HeldEntry, AcquireRequest]:
         try:
             return await self._acquire(None, waits=False)
         except WouldWaitError:
@@ -207,7 +207,7 @@ class Taking:
             self._check_nobody_to_join(line)
         return await self._take_in_turn()
 
-    async def _take_in_turn(self) -> tuple[Place, Wish]:
+    async def _take_in_turn(self) -> tuple[HeldEntry, AcquireRequest]:
         room = self._ask.manner.most_waiting
         for _ in range(TRIES):
             try:
@@ -216,13 +216,13 @@ class Taking:
                 room = await self._look_closer(full.place)
         raise ArbiterUnavailableError(f"the line of {self._ask.label} moves on too quickly")
 
-    async def _acquire(self, room: int | None, *, waits: bool) -> tuple[Place, Wish]:
+    async def _acquire(self, room: int | None, *, waits: bool) -> tuple[HeldEntry, AcquireRequest]:
         """Take a place, under an id of its own: what becomes of an earlier try has no say in this one."""
         arbiter, ask, turn = self._arbiter, self._ask, self._turn
         arbiter.remove(turn)
         turn.entry_id = arbiter.lines.new_entry_id()
         arbiter.add(turn)
-        wish = Wish(
+        request = AcquireRequest(
             ask.label,
             ask.address,
             SITE,
@@ -232,17 +232,17 @@ class Taking:
             waits=waits,
             timeout=self._left() if waits else None,
             note=ask.action,
-            along=self._along(room),
+            extra_changes=self._along(room),
             may_circle=False,
             on_waiting=self._waits,
             keeps_age=True,
             entry_id=turn.entry_id,
         )
-        place = await acquire(arbiter.lines, wish)
+        place = await acquire(arbiter.lines, request)
         if waits and ask.manner.budget is not None and self._left() == 0:
-            await give_back(arbiter.lines, place, wish)
+            await release(arbiter.lines, place, request)
             raise await arbiter.late(ask)
-        return place, wish
+        return place, request
 
     def _left(self) -> float | None:
         """Return for how many seconds it may still wait."""
@@ -251,7 +251,7 @@ class Taking:
         gone = (self._arbiter.lines.clock.elapsed() - self._began_at) / MICROSECONDS
         return max(0.0, self._ask.manner.budget - gone)
 
-    def _waits(self, place: int, is_back: bool) -> None:  # noqa: FBT001 -- as a wish calls it
+    def _waits(self, place: int, is_back: bool) -> None:  # noqa: FBT001 -- as an AcquireRequest calls it
         ask, self._has_stood = self._ask, True
         if ask.on_waiting is not None:
             ask.on_waiting(place + 1)
@@ -264,12 +264,12 @@ class Taking:
 
     # --- what is committed, or refused ---------------------------------------------------------------------------
 
-    def _along(self, room: int | None) -> Along:
+    def _along(self, room: int | None) -> ExtraChanges:
         beside = self._ask.beside
 
-        def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+        def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
             if not isinstance(answer, Granted | Waiting):
-                self._refused_by = answer.line if isinstance(answer, Refused) else None
+                self._refused_by = answer.line if isinstance(answer, NotGranted) else None
                 return (), ()
             position = 0
             if isinstance(answer, Waiting):
@@ -279,13 +279,13 @@ class Taking:
                 position = answer.place + 1
             return (() if beside is None else tuple(beside.decide(position, seen))), ()
 
-        return Along(() if beside is None else beside.keys, decide)
+        return ExtraChanges(() if beside is None else beside.keys, decide)
 
-    def _check_may_wait(self, answer: Waiting, seen: Shown, room: int | None) -> None:
+    def _check_may_wait(self, answer: Waiting, seen: StepSnapshot, room: int | None) -> None:
         if room is not None and answer.place >= room and not self._has_stood:  # who was let in is not refused any more
             raise _FullError(answer.place)
         if self._ask.manner.joins:  # somebody to join may have come meanwhile
-            self._check_nobody_to_join(View(self._keys, seen, seen.given, SITE, Facts()).line)
+            self._check_nobody_to_join(LineView(self._keys, seen, seen.given, SITE, LineFacts()).line)
 
     def _check_nobody_to_join(self, line: Line) -> None:
         for holder in line.holders:
@@ -301,7 +301,7 @@ class Taking:
         """Return up to which place it may wait, after counting those who wait one by one."""
         arbiter, ask = self._arbiter, self._ask
         most = ask.manner.most_waiting or 0
-        await arbiter.lines.look_after(arbiter.lines.line(ask.address))  # the dead count for nothing
+        await arbiter.lines.reap(arbiter.lines.line(ask.address))  # the dead count for nothing
         waiting = await self._count_waiting(most)
         if waiting >= most:
             raise await arbiter.full(ask, waiting) from None
@@ -362,7 +362,7 @@ async def go_round(space: Space, lines: Lines) -> None:
         ticket = next(iter(page.records))
         address = ticket.parts[3:-1]
         if await _is_held_by_a_process(lines, address):
-            await RunEntries(lines).look_after(address)
+            await LineEntries(lines).reap(address)
         start = space.key("ticket", *address).within()[1]
         await asyncio.sleep(PAUSE)
 

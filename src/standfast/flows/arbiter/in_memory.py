@@ -27,9 +27,9 @@ from standfast.errors import (
 from standfast.flows.arbiter.in_store import Body, ending_of, is_cancellation, reason_of, this_body
 from standfast.flows.arbiter.protocol import Ask, JoinsError, Manner, Queueing, Stop, Superseded, Who, handed_over
 from standfast.flows.shares import is_spent
-from standfast.locks.acquire import Wish
+from standfast.locks.acquire import AcquireRequest
 from standfast.locks.line import Rules
-from standfast.locks.line_records import Site
+from standfast.locks.line_records import LockSpec
 from standfast.locks.locks import Holding
 from standfast.space import lines_of
 from standfast.stores.protocol import Decision
@@ -457,7 +457,7 @@ class LocalHolding(Struct, eq=False):
 # A second process is refused. A server that loses the lock, because the store takes it for dead, admits nobody until it
 # has it again, and what it had admitted commits nothing: every commit is guarded by the lock.
 
-SITE: Final = Site("server", Rules(1))
+SITE: Final = LockSpec("server", Rules(1))
 """What kind of line it is."""
 
 PAUSE: Final = 0.5
@@ -544,7 +544,7 @@ class SoleServer:
                 await asyncio.sleep(PAUSE)
 
     async def _hold_once(self) -> None:
-        async with Holding(lines_of(self._space), self._wish(), "tell") as hold:
+        async with Holding(lines_of(self._space), self._request(), "tell") as hold:
             self._hold = hold
             if self._has_begun.is_set():
                 self._found()
@@ -556,9 +556,9 @@ class SoleServer:
                 if not self._is_closing:
                     self._lost()
 
-    def _wish(self) -> Wish:
+    def _request(self) -> AcquireRequest:
         is_first = not self._has_begun.is_set()
-        return Wish(
+        return AcquireRequest(
             f"the server of {self._app}",
             ("server", self._app),
             SITE,

@@ -25,10 +25,10 @@ from standfast.errors import (
 )
 from standfast.flows.arbiter.entering import SITE, RoomMaking, Taking, Words, go_round_for_ever
 from standfast.flows.arbiter.protocol import KIND, SUPERSEDED_BY, Queueing, Stop, Superseded, Who
-from standfast.locks.acquire import give_back, take_back
+from standfast.locks.acquire import release, undo_cancellation
+from standfast.locks.entry import LineEntries, RunGrant
 from standfast.locks.inspect import LISTED, ExplainedWaiter, explain, turn_out
-from standfast.locks.line_records import Along, Leave, Left
-from standfast.locks.run_entries import RunEntries, RunTurn
+from standfast.locks.line_records import ExtraChanges, Leave, Left
 from standfast.space import lines_of
 from standfast.stores.protocol import Check, Decision
 from standfast.workflows.admission import JOIN_ALIKE
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
     from standfast.flows.arbiter.protocol import Address, Ask, Beside, Manner, StopRun
     from standfast.keys import RecordKey
-    from standfast.locks.acquire import Place, Wish
+    from standfast.locks.acquire import AcquireRequest, HeldEntry
     from standfast.locks.heartbeat import Presence
     from standfast.locks.inspect import ExplainedEntry, Explanation
     from standfast.locks.line_driver import LocalLine
-    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.space import Space
     from standfast.stores.protocol import Change, Snapshot, Wake, Watch
 
@@ -82,7 +82,7 @@ class Body(Struct, eq=False):
         if not self.was_cancelled or self._task is None:
             return None
         self.was_cancelled = False
-        return await take_back(self._task, self._cancelling, error)
+        return await undo_cancellation(self._task, self._cancelling, error)
 
 
 def this_body() -> Body:
@@ -131,8 +131,8 @@ class SharedTurn:
         self.body: Final = this_body()
         self.entry_id = entry_id
         self.is_durable = bool(entry_id)
-        self.place: Place | None = None
-        self.wish: Wish | None = None
+        self.place: HeldEntry | None = None
+        self.request: AcquireRequest | None = None
         self.line: LocalLine | None = None
         self.guard: Check | None = None
         self.since = self.known_at = Instant(0)
@@ -232,16 +232,16 @@ class SharedTurn:
         self.finishing = self._arbiter.lines.own(self._finish(self.place, beside))
         await asyncio.shield(self.finishing)
 
-    async def _finish(self, place: Place, beside: Beside | None) -> None:
+    async def _finish(self, place: HeldEntry, beside: Beside | None) -> None:
         lines, line = self._arbiter.lines, place.line
-        leave = Leave(self.entry_id, place.turn.holder.slot, along=_leaving(beside))
+        leave = Leave(self.entry_id, place.turn.holder.slot, extra_changes=_leaving(beside))
         line.holds.pop(self.entry_id, None)  # that it leaves by itself concerns nobody
         try:
             await line.driver.do(leave, SITE)
         except _NotHoldingError:
             self.is_lost = True
             raise await self.ending() from None
-        lines.keeper.dismiss(place.presence)
+        lines.heartbeat.leave(place.presence)
         self.has_left = True
 
     def keep(self) -> None:
@@ -261,23 +261,23 @@ class SharedTurn:
         return await self._leave()
 
     async def _leave(self) -> bool:
-        lines, place, wish = self._arbiter.lines, self.place, self.wish
-        if place is None or wish is None:
+        lines, place, request = self._arbiter.lines, self.place, self.request
+        if place is None or request is None:
             return True
         try:
-            left = None if self.has_left else await give_back(lines, place, wish)
+            left = None if self.has_left else await release(lines, place, request)
         finally:
             lines.note_given_back()
         return left is None or left.was_holding
 
 
-def _leaving(beside: Beside | None) -> Along:
-    def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+def _leaving(beside: Beside | None) -> ExtraChanges:
+    def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
         if not isinstance(answer, Left) or not answer.was_holding:
             raise _NotHoldingError
         return (() if beside is None else tuple(beside.decide(0, seen))), ()
 
-    return Along(() if beside is None else beside.keys, decide)
+    return ExtraChanges(() if beside is None else beside.keys, decide)
 
 
 @final
@@ -295,7 +295,7 @@ class SharedHolding:
         turn = self._turn = SharedTurn(self._arbiter, self._ask)
         taking = Taking(self._arbiter, turn)
         try:
-            place, turn.wish = await taking.take()
+            place, turn.request = await taking.take()
         except BaseException as error:
             self._arbiter.remove(turn)
             await self._explain(turn, error)
@@ -340,8 +340,8 @@ class RunHolding:
     async def __aenter__(self) -> SharedTurn:
         arbiter, ask = self._arbiter, self._ask
         turn = self._turn = SharedTurn(arbiter, ask, ask.id)
-        found = await RunEntries(arbiter.lines).look(ask.address, ask.id)
-        if not isinstance(found, RunTurn):
+        found = await LineEntries(arbiter.lines).look(ask.address, ask.id)
+        if not isinstance(found, RunGrant):
             raise await turn.ending()
         if ask.manner.supersedes != "nobody":
             followed = await arbiter.words.followed(ask.id)

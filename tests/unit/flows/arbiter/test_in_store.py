@@ -60,7 +60,7 @@ async def test_a_request_whose_lease_is_lost_is_interrupted(arbiter: SharedArbit
     lines = lines_of(space)
     [hold] = lines.line(ask("").address).holds.values()
     assert hold.presence is not None
-    lines.keeper.tell(hold.presence)
+    lines.heartbeat.tell(hold.presence)
     with pytest.raises(RequestInterruptedError):
         await visit.end()
     assert (await space.read(key)).get(key) is None

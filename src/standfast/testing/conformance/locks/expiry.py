@@ -12,7 +12,7 @@ from standfast.clock import MICROSECONDS, monotonic
 from standfast.errors import LeaseLostError, WouldWaitError
 from standfast.events import EntriesFell, PresenceLost, PresenceNotRenewed, Requeued
 from standfast.keys import RecordKey
-from standfast.locks.line import Attended
+from standfast.locks.line import OfPresence
 from standfast.locks.line_records import LineKeys
 from standfast.scope import address_of
 from standfast.stores import Decision, Delete
@@ -322,7 +322,7 @@ class ExpiryCases(LockGround):
 
 def _deletion_of(keys: LineKeys, waiter: Waiter) -> tuple[list[RecordKey], Callable[[Snapshot], Decision[None]]]:
     """Return an update that ends the presence of a waiter."""
-    assert isinstance(waiter.entry.anchor, Attended)
+    assert isinstance(waiter.entry.anchor, OfPresence)
     key = keys.presence(waiter.entry.anchor.presence)
     return [key], lambda seen: Decision(None, (Delete(key, seen.version(key)),))
 

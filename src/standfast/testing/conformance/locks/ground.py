@@ -200,7 +200,7 @@ async def leftovers(space: Space) -> list[str]:
 async def look_after(space: Space, key: str = KEY) -> None:
     """Let a space look at a line now, as it does by itself while somebody waits in it."""
     lines = space._lines  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- it has no reason to look on request
-    await lines.look_after(lines.line(address_of(key)))
+    await lines.reap(lines.line(address_of(key)))
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], within: float = SOON) -> None:

@@ -10,25 +10,25 @@ import pytest
 from standfast.clock import Instant, later
 from standfast.errors import StoreClosedError, WaitCycleError
 from standfast.events import NO_HOOKS
-from standfast.locks import run_entries
+from standfast.locks import entry
 from standfast.locks.deadlock import shown
+from standfast.locks.entry import LeaveRequest, LineEntries, RunGrant
 from standfast.locks.inspect import explain, turn_out
-from standfast.locks.line import Attended, Entry, Granted, OfRun, Rules, TooHeavy, Waiting
+from standfast.locks.line import Entry, Granted, OfPresence, OfRun, Rules, TooHeavy, Waiting
 from standfast.locks.line_records import (
     READY,
     WINDOW,
-    Along,
     Enter,
+    ExtraChanges,
     Leave,
     Left,
+    LockSpec,
     Resize,
-    Site,
     WaitsForItself,
     ready_key,
 )
 from standfast.locks.locks import MUTEX, Mutex
 from standfast.locks.registry import Lines
-from standfast.locks.run_entries import Leaving, RunEntries, RunTurn
 from standfast.scope import Scope, address_of
 from standfast.stores import Put
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from standfast.locks.line_driver import Answered
     from standfast.testing import VirtualClock
 
-TWO = Site("semaphore", Rules(2))
+TWO = LockSpec("semaphore", Rules(2))
 
 
 class Worker:
@@ -47,9 +47,9 @@ class Worker:
     def __init__(self, scope: Scope, clock: VirtualClock) -> None:
         self.scope = scope
         self.lines = Lines(scope, clock, NO_HOOKS, None)
-        self.entries = RunEntries(self.lines)
+        self.entries = LineEntries(self.lines)
 
-    async def enter(self, run: str, key: str = "k", site: Site = MUTEX, **asked: Any) -> Answered:
+    async def enter(self, run: str, key: str = "k", spec: LockSpec = MUTEX, **asked: Any) -> Answered:
         """Let a run enter a line, once."""
         entry = Entry(
             f"{run}:lock",
@@ -58,13 +58,13 @@ class Worker:
             Instant(0),
             **{n: asked.pop(n) for n in ("max_hold", "weight") if n in asked},
         )
-        return await self.entries.enter(address_of(key), site, entry, **asked)
+        return await self.entries.enter(address_of(key), spec, entry, **asked)
 
-    async def leave(self, run: str, key: str = "k", site: Site = MUTEX, **asked: Any) -> Answered:
+    async def leave(self, run: str, key: str = "k", spec: LockSpec = MUTEX, **asked: Any) -> Answered:
         """Let a run leave."""
-        return await self.entries.leave(address_of(key), site, f"{run}:lock", **asked)
+        return await self.entries.leave(address_of(key), spec, f"{run}:lock", **asked)
 
-    async def look(self, run: str, key: str = "k", **known: Any) -> RunTurn | Waiting | None:
+    async def look(self, run: str, key: str = "k", **known: Any) -> RunGrant | Waiting | None:
         """Look at a run's place."""
         return await self.entries.look(address_of(key), f"{run}:lock", **known)
 
@@ -106,7 +106,7 @@ async def test_a_turn_guards_commits_until_the_run_leaves(worker: Worker, scope:
     """Its fence is the version of its grant: a commit that checks it fails once the lock is given back."""
     await worker.enter("a")
     turn = await worker.look("a")
-    assert isinstance(turn, RunTurn)
+    assert isinstance(turn, RunGrant)
     assert hasattr(await scope.commit(Put(scope.key("x"), b""), turn.guard), "versions")
 
     await worker.leave("a", slot=turn.slot)
@@ -139,7 +139,7 @@ async def test_a_run_that_is_granted_is_told_in_the_same_commit(worker: Worker) 
     await worker.leave("a")
     first = await worker.ready("b")
     turn = await worker.look("b")
-    assert isinstance(turn, RunTurn)
+    assert isinstance(turn, RunGrant)
     assert (first > 0, await worker.ready("a"), await worker.ready("c")) == (True, 0, 0)
 
     await worker.leave("b")
@@ -167,7 +167,7 @@ async def test_one_who_is_granted_after_its_answer_is_told(worker: Worker) -> No
     waiting, _ = await asyncio.gather(driver.ask(Enter(entry), MUTEX), driver.ask(Leave("a:lock"), MUTEX))
 
     assert waiting.answer == Waiting(0, 0)
-    assert isinstance(worker.entries.turn(address_of("k"), "b:lock", waiting), RunTurn)
+    assert isinstance(worker.entries.turn(address_of("k"), "b:lock", waiting), RunGrant)
     assert await worker.ready("b") > 0
 
 
@@ -176,13 +176,13 @@ async def test_a_run_is_told_when_its_time_is_over(worker: Worker, other: Worker
     await worker.enter("a", max_hold=5)
     await worker.enter("b", max_hold=7)
     turn = await worker.look("a")
-    assert isinstance(turn, RunTurn)
-    assert await other.entries.look_after(address_of("k")) == turn.ends_at
+    assert isinstance(turn, RunGrant)
+    assert await other.entries.reap(address_of("k")) == turn.ends_at
 
     clock.advance(5)
-    moved = await other.entries.look_after(address_of("k"))
+    moved = await other.entries.reap(address_of("k"))
     turn = await worker.look("b")
-    assert isinstance(turn, RunTurn)
+    assert isinstance(turn, RunGrant)
     assert turn.ends_at == moved
     assert min(await worker.ready("a"), await worker.ready("b")) > 0
 
@@ -204,7 +204,7 @@ async def test_a_run_that_is_turned_out_is_told(worker: Worker, other: Worker, o
 async def test_more_permits_wake_the_runs_that_fit(worker: Worker, other: Worker) -> None:
     """Of four that want one of two permits, a third one is granted and told when there are three."""
     for run in "abcd":
-        await worker.enter(run, site=TWO)
+        await worker.enter(run, spec=TWO)
     await other.lines.line(address_of("k")).driver.ask(Resize(3), TWO)
 
     assert [await worker.ready(run) > 0 for run in "abcd"] == [False, False, True, False]
@@ -212,20 +212,20 @@ async def test_more_permits_wake_the_runs_that_fit(worker: Worker, other: Worker
 
 async def test_a_run_that_has_become_too_heavy_is_told(worker: Worker) -> None:
     """It waits for two permits, and only one is left: it is turned away, asks again, and is refused."""
-    await worker.enter("a", site=TWO)
-    await worker.enter("b", site=TWO, weight=2)
+    await worker.enter("a", spec=TWO)
+    await worker.enter("b", spec=TWO, weight=2)
     await worker.lines.line(address_of("k")).driver.ask(Resize(1), TWO)
 
     assert await worker.ready("b") > 0
-    assert (await worker.enter("b", site=TWO, weight=2)).answer == TooHeavy(1)
+    assert (await worker.enter("b", spec=TWO, weight=2)).answer == TooHeavy(1)
 
 
 async def test_a_crowd_of_runs_falls_and_all_are_told(worker: Worker, clock: VirtualClock) -> None:
     """Sixty run out of time at once: sixty records, in as many commits as a store needs."""
-    many = Site("semaphore", Rules(60))
-    await asyncio.gather(*(worker.enter(f"{n}", site=many, max_hold=5) for n in range(60)))
+    many = LockSpec("semaphore", Rules(60))
+    await asyncio.gather(*(worker.enter(f"{n}", spec=many, max_hold=5) for n in range(60)))
     clock.advance(5)
-    await worker.enter("next", site=many)
+    await worker.enter("next", spec=many)
     assert all([await worker.ready(f"{n}") for n in range(60)])
 
 
@@ -233,25 +233,25 @@ async def test_a_run_that_waits_for_a_process_is_told_when_that_dies(
     worker: Worker, scope: Scope, clock: VirtualClock
 ) -> None:
     """Its presence lapses: whoever looks after the line at that instant lets the run move up."""
-    presence = Attended(f"{scope.presence_name}.9")
+    presence = OfPresence(f"{scope.presence_name}.9")
     key = scope.key("presence", scope.presence_name, "9")
     lapses = later((await scope.read(key)).at, 10)
     value = b'1:{"process":1,"host":"h","program":"p","lease":10.0}'
     await scope.commit(Put(key, value, expires_at=lapses))
     await worker.lines.line(address_of("k")).driver.ask(Enter(Entry("p", "p", presence, Instant(0))), MUTEX)
     await worker.enter("a")
-    assert await worker.entries.look_after(address_of("k")) == lapses
+    assert await worker.entries.reap(address_of("k")) == lapses
 
     clock.advance(10)
-    assert await worker.entries.look_after(address_of("k")) is None
-    assert (await worker.ready("a") > 0, type(await worker.look("a"))) == (True, RunTurn)
+    assert await worker.entries.reap(address_of("k")) is None
+    assert (await worker.ready("a") > 0, type(await worker.look("a"))) == (True, RunGrant)
 
 
 async def test_a_line_of_runs_alone_needs_no_looking_after(worker: Worker) -> None:
     """They live until they end."""
     await worker.enter("a")
     await worker.enter("b")
-    assert await worker.entries.look_after(address_of("k")) is None
+    assert await worker.entries.reap(address_of("k")) is None
 
 
 async def test_a_run_does_not_wait_for_itself(worker: Worker) -> None:
@@ -267,14 +267,14 @@ async def test_runs_that_wait_for_each_other_are_a_circle(worker: Worker, other:
     await worker.enter("a", "x")
     await other.enter("b", "y")
     await worker.enter("a", "y", marker=True)
-    assert await worker.entries.circle_to_break("a", "a:lock") == ()
+    assert await worker.entries.cycle_to_break("a", "a:lock") == ()
     clock.advance(1)
     await other.enter("b", "x", marker=True)
 
-    circle = await other.entries.circle_to_break("b", "b:lock")
+    circle = await other.entries.cycle_to_break("b", "b:lock")
     assert shown(circle) == ("b waits for x", "a waits for y")
     await other.leave("b", "x", owner="b")
-    assert await worker.entries.circle_to_break("a", "a:lock") == ()
+    assert await worker.entries.cycle_to_break("a", "a:lock") == ()
     assert await worker.entries.find_circle_of("a") == ()
     assert len((await worker.scope.scan(*worker.scope.key("waiting").within(), limit=10)).records) == 1
 
@@ -283,14 +283,14 @@ async def test_one_gives_way_if_the_last_of_a_circle_does_not(
     worker: Worker, other: Worker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over a network the last may have looked before the circle was closed, and looks no more."""
-    monkeypatch.setattr(run_entries, "PATIENCE", 0.0)
+    monkeypatch.setattr(entry, "PATIENCE", 0.0)
     await worker.enter("a", "x")
     await other.enter("b", "y")
     await worker.enter("a", "y", marker=True)
     clock.advance(1)
     await other.enter("b", "x", marker=True)
 
-    assert shown(await worker.entries.circle_to_break("a", "a:lock")) == ("a waits for y", "b waits for x")
+    assert shown(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for y", "b waits for x")
 
 
 async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Worker, clock: VirtualClock) -> None:
@@ -303,7 +303,7 @@ async def test_a_process_that_closes_a_circle_with_a_run_is_refused(worker: Work
         with pytest.raises(WaitCycleError, match="a waits for x"):
             async with wanted.hold():
                 pass
-    assert isinstance(await worker.look("a", "x"), RunTurn)
+    assert isinstance(await worker.look("a", "x"), RunGrant)
 
 
 async def test_a_run_that_closes_a_circle_with_a_process_gives_way(worker: Worker, clock: VirtualClock) -> None:
@@ -317,7 +317,7 @@ async def test_a_run_that_closes_a_circle_with_a_process_gives_way(worker: Worke
         clock.advance(1)
         await worker.enter("a", "x", marker=True)
 
-        assert shown(await worker.entries.circle_to_break("a", "a:lock")) == ("a waits for x", "p waits for y")
+        assert shown(await worker.entries.cycle_to_break("a", "a:lock")) == ("a waits for x", "p waits for y")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
@@ -334,30 +334,30 @@ async def test_people_see_which_run_holds(worker: Worker) -> None:
     assert "waiting, next: run b (ann)\n" in told.as_text()
 
 
-async def hold_three(worker: Worker) -> list[Leaving]:
+async def hold_three(worker: Worker) -> list[LeaveRequest]:
     """Let a run hold three keys, one of them by two of its steps, and another run wait for each."""
-    sites = {"x": MUTEX, "y": TWO, "z": MUTEX}
-    found = [Leaving(address_of(key), site, "a:lock") for key, site in sites.items()]
-    for key, site in sites.items():
-        await worker.enter("a", key, site)
+    specs = {"x": MUTEX, "y": TWO, "z": MUTEX}
+    found = [LeaveRequest(address_of(key), spec, "a:lock") for key, spec in specs.items()]
+    for key, spec in specs.items():
+        await worker.enter("a", key, spec)
     extra = Entry("a:lock#2", "a", OfRun("a"), Instant(0))
     await worker.entries.enter(address_of("y"), TWO, extra)
-    for key, site in sites.items():
-        await worker.enter(f"next-{key}", key, site)
-    return [*found, Leaving(address_of("y"), TWO, "a:lock#2")]
+    for key, spec in specs.items():
+        await worker.enter(f"next-{key}", key, spec)
+    return [*found, LeaveRequest(address_of("y"), TWO, "a:lock#2")]
 
 
 async def test_a_run_that_ends_leaves_all_its_lines_with_its_result(worker: Worker, scope: Scope) -> None:
     """One commit: the result is stored, nothing is held any more, and whoever waited is ready."""
     leaving, result = await hold_three(worker), scope.key("result")
-    along = Along((result,), lambda *_: ((Put(result, b"done"),), ()))
-    await worker.entries.leave_all(leaving, along=along)
+    extra_changes = ExtraChanges((result,), lambda *_: ((Put(result, b"done"),), ()))
+    await worker.entries.leave_all(leaving, extra_changes=extra_changes)
 
     version = (await scope.read(result)).version(result)
     assert [await worker.ready(f"next-{key}") for key in "xyz"] == [version] * 3
     for key in "xyz":
         assert await worker.look("a", key) is None
-        assert isinstance(await worker.look(f"next-{key}", key), RunTurn)
+        assert isinstance(await worker.look(f"next-{key}", key), RunGrant)
 
 
 async def test_a_run_that_may_not_end_leaves_none_of_its_lines(worker: Worker) -> None:
@@ -368,8 +368,8 @@ async def test_a_run_that_may_not_end_leaves_none_of_its_lines(worker: Worker) -
 
     leaving = await hold_three(worker)
     with pytest.raises(LookupError):
-        await worker.entries.leave_all(leaving, along=Along((), refuse))
-    assert [type(await worker.look("a", key)) for key in "xyz"] == [RunTurn] * 3
+        await worker.entries.leave_all(leaving, extra_changes=ExtraChanges((), refuse))
+    assert [type(await worker.look("a", key)) for key in "xyz"] == [RunGrant] * 3
     assert [await worker.ready(f"next-{key}") for key in "xyz"] == [0, 0, 0]
 
 
@@ -380,10 +380,10 @@ async def test_lines_that_moved_meanwhile_are_left_together_all_the_same(worker:
         await other.enter(f"{n}", "y")
         await other.enter(f"{n}", "x")
     await other.enter("a", "y")
-    await worker.entries.leave_all([Leaving(address_of(key), MUTEX, "a:lock") for key in "yx"])
+    await worker.entries.leave_all([LeaveRequest(address_of(key), MUTEX, "a:lock") for key in "yx"])
 
     assert (await other.look("a", "x"), await other.look("a", "y")) == (None, None)
-    assert isinstance(await other.look("0", "x"), RunTurn)
+    assert isinstance(await other.look("0", "x"), RunGrant)
 
 
 async def test_a_task_that_waits_here_is_woken_by_a_run_that_leaves_several(worker: Worker) -> None:
@@ -399,7 +399,7 @@ async def test_a_task_that_waits_here_is_woken_by_a_run_that_leaves_several(work
     for key in "xy":
         while not (await explain(worker.scope, address_of(key))).waiters:  # noqa: ASYNC110 -- a line has no event
             await asyncio.sleep(0)
-    await worker.entries.leave_all([Leaving(address_of(key), MUTEX, "a:lock") for key in "xy"])
+    await worker.entries.leave_all([LeaveRequest(address_of(key), MUTEX, "a:lock") for key in "xy"])
     assert await asyncio.gather(*waiting) == ["x", "y"]
 
 

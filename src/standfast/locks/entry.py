@@ -16,12 +16,12 @@ from standfast.clock import Instant
 from standfast.errors import StoreClosedError
 from standfast.events import PermitsDisagree
 from standfast.keys import RecordKey
-from standfast.locks.deadlock import MARKERS, PATIENCE, circle_to_break, find_circle, marker_key
+from standfast.locks.deadlock import MARKERS, PATIENCE, cycle_to_break, find_cycle, marker_key
 from standfast.locks.inspect import find_waiter, was_turned_out
 from standfast.locks.line import Waiting
-from standfast.locks.line_driver import turn_of
-from standfast.locks.line_records import WAITERS, Along, Enter, Facts, Lacks, Leave, Site
-from standfast.locks.line_step import Asked, decide_step
+from standfast.locks.line_driver import grant_seen
+from standfast.locks.line_records import WAITERS, Enter, ExtraChanges, Leave, LineFacts, LockSpec, MissingKeys
+from standfast.locks.line_step import StepInput, decide_step
 from standfast.stores.protocol import Check
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from standfast.locks.deadlock import Link
     from standfast.locks.line import Entry, Waiter
     from standfast.locks.line_driver import Answered, LocalLine, Sight
-    from standfast.locks.line_records import Answer, Shown
+    from standfast.locks.line_records import Answer, StepSnapshot
     from standfast.locks.registry import Lines
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Wake
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 # --- leaving several lines in one commit: a run that ends gives back all that it holds, or has not ended -----------
 
 
-class Leaving(Struct, frozen=True):
+class LeaveRequest(Struct, frozen=True):
     """Who leaves which line. ``slot`` and ``ticket`` say where to look, ``owner`` that it has entered with a marker."""
 
     address: tuple[str, ...]
-    site: Site
+    spec: LockSpec
     entry_id: str
     slot: int | None = None
     ticket: int | None = None
@@ -54,44 +54,44 @@ class Leaving(Struct, frozen=True):
 class Departure:
     """One line that is left in the step of another one, by one or several. It is decided like a step of its own."""
 
-    def __init__(self, scope: Scope, line: LocalLine, leaves: Sequence[Leave], site: Site) -> None:
-        self._scope, self._leaves, self._site = scope, leaves, site
+    def __init__(self, scope: Scope, line: LocalLine, leaves: Sequence[Leave], spec: LockSpec) -> None:
+        self._scope, self._leaves, self._spec = scope, leaves, spec
         self.line: Final = line
         self.keys: Final = line.driver.likely_keys(leaves)
         self.is_cut_off = False
 
-    def decide(self, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
+    def decide(self, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
         """Return what takes the entry out of the line, and tells whoever comes next."""
         # No line of this process sees what becomes of it: those who wait here are woken like all others.
         nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
         tickets = tuple(each.ticket for each in self._leaves if each.ticket is not None)
-        facts = Facts(tickets=tickets, new_life=self._scope.presence_name)
-        asked = Asked(self.line.driver.keys, self._leaves, self._site, seen.given, facts, (), nobody, limits)
+        facts = LineFacts(tickets=tickets, new_life=self._scope.presence_name)
+        asked = StepInput(self.line.driver.keys, self._leaves, self._spec, seen.given, facts, (), nobody, limits)
         decision = decide_step(asked, seen)
         if decision.answer.missing:
-            return Lacks(decision.answer.missing)
+            return MissingKeys(decision.answer.missing)
         self.is_cut_off = decision.answer.line.is_cut_off
         return decision.changes, decision.wake
 
 
-def leaving_as_well(departures: Sequence[Departure], along: Along | None) -> Along:
+def leaving_as_well(departures: Sequence[Departure], extra_changes: ExtraChanges | None) -> ExtraChanges:
     """Return what comes along, with further lines that are left in the same commit."""
 
-    def decide(answer: Answer, seen: Shown) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | Lacks:
-        found = () if along is None else (along.decide(answer, seen),)
+    def decide(answer: Answer, seen: StepSnapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
+        found = () if extra_changes is None else (extra_changes.decide(answer, seen),)
         lacking: frozenset[RecordKey] = frozenset()
         changes: dict[RecordKey, Change] = {}
         wakes: list[Wake] = []
         for each in (*found, *(departure.decide(seen) for departure in departures)):
-            if isinstance(each, Lacks):
+            if isinstance(each, MissingKeys):
                 lacking |= each.keys
             else:
                 changes.update((change.key, change) for change in each[0])  # two may make the same run ready
                 wakes.extend(each[1])
-        return Lacks(lacking) if lacking else (tuple(changes.values()), tuple(wakes))
+        return MissingKeys(lacking) if lacking else (tuple(changes.values()), tuple(wakes))
 
-    named = frozenset(() if along is None else along.keys).union(*(each.keys for each in departures))
-    return Along(tuple(named), decide, None if along is None else along.welcome)
+    named = frozenset(() if extra_changes is None else extra_changes.keys).union(*(each.keys for each in departures))
+    return ExtraChanges(tuple(named), decide, None if extra_changes is None else extra_changes.on_grant)
 
 
 # --- runs in lines: places that are kept however long a run sleeps, whichever process drives it --------------------
@@ -100,7 +100,7 @@ LOOKS: Final = 4
 """How often a line is looked after in a row while somebody falls in it."""
 
 
-class RunTurn(Struct, frozen=True):
+class RunGrant(Struct, frozen=True):
     """That an entry holds.
 
     Attributes:
@@ -124,10 +124,10 @@ class RunTurn(Struct, frozen=True):
 
 
 @final
-class RunEntries:
+class LineEntries:
     """The entries of runs in the lines of one space.
 
-    ``address`` is that of a key (:func:`standfast.scope.address_of`), ``site`` says what kind of line it is.
+    ``address`` is that of a key (:func:`standfast.scope.address_of`), ``spec`` says what kind of line it is.
     """
 
     __slots__ = ("_lines",)
@@ -138,14 +138,14 @@ class RunEntries:
     async def enter(
         self,
         address: tuple[str, ...],
-        site: Site,
+        spec: LockSpec,
         entry: Entry,
         *,
         waits: bool = True,
         ticket: int | None = None,
         is_new: bool = False,
         marker: bool = False,
-        along: Along | None = None,
+        extra_changes: ExtraChanges | None = None,
     ) -> Answered:
         """Join a line, or ask again: a holder keeps its grant and is told its fence, a waiter keeps its place.
 
@@ -153,78 +153,82 @@ class RunEntries:
 
         Args:
             address: Where the line lies.
-            site: What the line is.
+            spec: What the line is.
             entry: Anchored to a run; its id names this acquisition for ever.
             waits: Whether to stand in line. Otherwise it is refused if it cannot hold at once.
             ticket: The place that it has, if that is known.
             is_new: This id has certainly never been in the line, so that nobody needs to look for it.
             marker: Let others find the circle that this wait may be part of; for a run that holds something already.
-                Look for it with :meth:`circle_to_break` when it waits, and give the owner when it leaves.
-            along: What to commit together with the answer.
+                Look for it with :meth:`cycle_to_break` when it waits, and give the owner when it leaves.
+            extra_changes: What to commit together with the answer.
         """
         line = self._line(address)
         if ticket is None and waits and not is_new:
             ticket = _ticket(await self.look(address, entry.id, owner=entry.owner))
         noted = marker_key(self._lines.scope, entry.owner, entry.id) if marker else None
-        answered = await line.driver.do(Enter(entry, waits, noted, ticket, along=along), site)
-        self._note_disagreement(line, address, site)
+        answered = await line.driver.do(Enter(entry, waits, noted, ticket, extra_changes=extra_changes), spec)
+        self._note_disagreement(line, address, spec)
         return answered
 
     async def leave(
         self,
         address: tuple[str, ...],
-        site: Site,
+        spec: LockSpec,
         entry_id: str,
         *,
         slot: int | None = None,
         ticket: int | None = None,
         owner: str | None = None,
-        along: Along | None = None,
+        extra_changes: ExtraChanges | None = None,
     ) -> Answered:
         """Leave a line, whether holding or waiting. Leaving twice changes nothing, but commits what comes along.
 
         Args:
             address: Where the line lies.
-            site: What the line is.
+            spec: What the line is.
             entry_id: Who leaves.
             slot: The slot of its turn, if it is known to hold: this saves a look.
             ticket: Its ticket, if it is known to have waited: so does this.
             owner: Its owner, if it has entered with a marker: that is taken away in the same commit.
-            along: What to commit together with the answer.
+            extra_changes: What to commit together with the answer.
         """
-        return await self.leave_all([Leaving(address, site, entry_id, slot, ticket, owner)], along=along)
+        return await self.leave_all(
+            [LeaveRequest(address, spec, entry_id, slot, ticket, owner)], extra_changes=extra_changes
+        )
 
-    async def leave_all(self, leaving: Sequence[Leaving], *, along: Along | None = None) -> Answered:
+    async def leave_all(
+        self, leaving: Sequence[LeaveRequest], *, extra_changes: ExtraChanges | None = None
+    ) -> Answered:
         """Leave several lines, five at most, in one commit; each makes the next one in it ready.
 
         The answer is that of one of them. Several entries in each and every line leave one after the other, but for the
         last of the first line.
         """
-        groups: dict[tuple[str, ...], list[Leaving]] = {}
+        groups: dict[tuple[str, ...], list[LeaveRequest]] = {}
         for each in leaving:
             groups.setdefault(each.address, []).append(each)
         first, *others = sorted(groups.values(), key=len)
         for each in first[:-1]:
             await self.leave_all([each])
         departures = [await self._departure(group) for group in others]
-        leave = structs.replace(await self._request(first[-1]), along=along)
+        leave = structs.replace(await self._request(first[-1]), extra_changes=extra_changes)
         if departures:
-            leave = structs.replace(leave, along=leaving_as_well(departures, along))
-        answered = await self._line(first[-1].address).driver.do(leave, first[-1].site)
+            leave = structs.replace(leave, extra_changes=leaving_as_well(departures, extra_changes))
+        answered = await self._line(first[-1].address).driver.do(leave, first[-1].spec)
         for departure in departures:
             if departure.is_cut_off:  # the next one is out of sight
-                await self._lines.look_after(departure.line)
+                await self._lines.reap(departure.line)
         return answered
 
-    async def _departure(self, group: Sequence[Leaving]) -> Departure:
+    async def _departure(self, group: Sequence[LeaveRequest]) -> Departure:
         leaves = [await self._request(each) for each in group]
-        return Departure(self._lines.scope, self._line(group[0].address), leaves, group[0].site)
+        return Departure(self._lines.scope, self._line(group[0].address), leaves, group[0].spec)
 
-    async def _request(self, each: Leaving) -> Leave:
+    async def _request(self, each: LeaveRequest) -> Leave:
         slot, ticket = each.slot, each.ticket
         if slot is None and ticket is None:
             found = await self.look(each.address, each.entry_id, owner=each.owner)
-            slot, ticket = found.slot if isinstance(found, RunTurn) else None, _ticket(found)
+            slot, ticket = found.slot if isinstance(found, RunGrant) else None, _ticket(found)
         noted = None if each.owner is None else marker_key(self._lines.scope, each.owner, each.entry_id)
         return Leave(each.entry_id, slot, ticket, marker=noted)
 
@@ -232,7 +236,7 @@ class RunEntries:
 
     async def look(
         self, address: tuple[str, ...], entry_id: str, *, ticket: int | None = None, owner: str | None = None
-    ) -> RunTurn | Waiting | None:
+    ) -> RunGrant | Waiting | None:
         """Return whether an entry holds or waits, however far back; None: neither. Nothing is written.
 
         With its ticket, or its owner if it has a marker, one far back is found at once. Otherwise the line is searched.
@@ -247,23 +251,23 @@ class RunEntries:
             return Waiting(waiter.ticket, sight.line.place(waiter.ticket))
         return _seen(line, entry_id, await line.driver.look({entry_id}))  # it may have moved up meanwhile
 
-    def turn(self, address: tuple[str, ...], entry_id: str, answered: Answered) -> RunTurn | None:
+    def turn(self, address: tuple[str, ...], entry_id: str, answered: Answered) -> RunGrant | None:
         """Return that an entry holds, as the step that answered its request has left the line."""
         found = _seen(self._line(address), entry_id, answered.sight)
-        return found if isinstance(found, RunTurn) else None
+        return found if isinstance(found, RunGrant) else None
 
     async def was_withdrawn(self, entry_id: str) -> bool:
         """Tell whether an operator took a waiter out of its line, within the last day."""
         return await was_turned_out(self._lines.scope, entry_id)
 
-    async def look_after(self, address: tuple[str, ...]) -> Instant | None:
+    async def reap(self, address: tuple[str, ...]) -> Instant | None:
         """Let those fall whose process is gone or whose time is over; return when to look again at the latest.
 
         None: nobody in sight falls by time; those who hold are runs, or nobody holds.
         """
         line = self._line(address)
         for _ in range(LOOKS):
-            if not await self._lines.look_after(line):
+            if not await self._lines.reap(line):
                 break
         return line.next_end
 
@@ -285,15 +289,15 @@ class RunEntries:
 
     async def find_circle_of(self, owner: str) -> tuple[Link, ...]:
         """Return the owners that wait for each other, beginning with ``owner``; nothing if it can still go on."""
-        return await find_circle(self._lines.scope, owner)
+        return await find_cycle(self._lines.scope, owner)
 
-    async def circle_to_break(self, owner: str, entry_id: str) -> tuple[Link, ...]:
+    async def cycle_to_break(self, owner: str, entry_id: str) -> tuple[Link, ...]:
         """Return the circle in which a waiting entry has to give way, as the one who closed it; nothing if it may wait.
 
         Then let it leave the line, and raise :class:`~standfast.errors.WaitCycleError` with
         :func:`~standfast.locks.deadlock.shown` of it. Ask again after a crash: nobody else does it instead.
         """
-        return await circle_to_break(self._lines.scope, owner, entry_id, _wait_a_while)
+        return await cycle_to_break(self._lines.scope, owner, entry_id, _wait_a_while)
 
     # --- the rest ------------------------------------------------------------------------------------------------
 
@@ -303,26 +307,26 @@ class RunEntries:
             raise StoreClosedError(repr(self._lines.scope), "it was closed")
         return self._lines.line(address)
 
-    def _note_disagreement(self, line: LocalLine, address: tuple[str, ...], site: Site) -> None:
+    def _note_disagreement(self, line: LocalLine, address: tuple[str, ...], spec: LockSpec) -> None:
         head, line.driver.disagreement = line.driver.disagreement, None
-        if head is not None and self._lines.hooks and self._lines.is_news(address, site):
+        if head is not None and self._lines.hooks and self._lines.is_news(address, spec):
             at, key = self._lines.clock.wall(), line.driver.keys.name
-            stored, asked = head.rules.permits, site.rules.permits
+            stored, asked = head.rules.permits, spec.rules.permits
             self._lines.hooks.emit(PermitsDisagree(at=at, key=key, stored=stored, asked=asked))
 
 
-def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunTurn | Waiting | None:
+def _seen(line: LocalLine, entry_id: str, sight: Sight) -> RunGrant | Waiting | None:
     holder, waiter = sight.line.holder(entry_id), sight.line.waiter(entry_id)
     if holder is not None and holder.ends_at is not None and holder.ends_at <= sight.at:
         return None  # its time is over, though no step of the line has dropped it yet
-    turn = None if holder is None else turn_of(holder, sight)
+    turn = None if holder is None else grant_seen(holder, sight)
     if holder is not None and turn is not None:
         grant = line.driver.keys.grant(holder.slot)
-        return RunTurn(turn.fence, holder.slot, holder.granted_at, holder.ends_at, grant)
+        return RunGrant(turn.fence, holder.slot, holder.granted_at, holder.ends_at, grant)
     return None if waiter is None else Waiting(waiter.ticket, sight.line.place(waiter.ticket))
 
 
-def _ticket(found: RunTurn | Waiting | None) -> int | None:
+def _ticket(found: RunGrant | Waiting | None) -> int | None:
     return found.ticket if isinstance(found, Waiting) else None
 
 
