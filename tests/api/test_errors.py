@@ -6,7 +6,6 @@ import copy
 import inspect
 import pickle
 import pkgutil
-import typing
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ERRORS: list[type[StandfastError]] = [getattr(errors, name) for name in errors.__all__]
-SAMPLES: dict[object, object] = {
-    str: "x",
-    int: 3,
-    float: 1.5,
-    bool: True,
-    str | None: None,
-    int | None: None,
-    tuple[str, ...]: ("a", "b"),
+SAMPLES: dict[str, object] = {
+    "str": "x",
+    "int": 3,
+    "float": 1.5,
+    "bool": True,
+    "str | None": None,
+    "int | None": None,
+    "tuple[str, ...]": ("a", "b"),
 }
 HOW: dict[str, Callable[[StandfastError], StandfastError]] = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),  # noqa: S301 -- our own bytes
@@ -38,10 +37,11 @@ HOW: dict[str, Callable[[StandfastError], StandfastError]] = {
 
 def facts(kind: type[StandfastError]) -> dict[str, object]:
     """Return the names of an error's arguments, each with an example made from its type."""
-    if kind.__init__ is Exception.__init__:
-        return {}
-    hints = typing.get_type_hints(kind.__init__)
-    return {name: SAMPLES[hints[name]] for name in inspect.signature(kind).parameters}
+    if kind.__init__ is not StandfastError.__init__:  # it works its facts out
+        made_from = inspect.get_annotations(kind.__init__)
+        return {name: SAMPLES[made_from[name]] for name in made_from if name != "return"}
+    types = {name: text for each in kind.__mro__ for name, text in inspect.get_annotations(each).items()}
+    return {name: SAMPLES[types[name]] for name in kind.declared_facts()}
 
 
 def example(kind: type[StandfastError]) -> StandfastError:

@@ -1,4 +1,4 @@
-"""Errors of flows: declarations that cannot work, and requests that are not run."""
+"""Errors of flows: requests that are not run, and what became of those that were. Each has an HTTP status."""
 
 from __future__ import annotations
 
@@ -20,25 +20,19 @@ class FlowError(StandfastError):
 class InvalidFlowError(FlowError, ValueError):
     """A flow, an action or a policy was declared in a way that cannot work. Nothing was written; fix the code."""
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+    where: str
+    problem: str
+    template = "{where}: {problem}"
 
 
 class UnknownActionError(FlowError, LookupError):
     """There is no such flow here, or it has no such action. Check the names, and that the app was given the flow."""
 
     status = 404
-
-    def __init__(self, flow: str, action: str, known: tuple[str, ...] = ()) -> None:
-        super().__init__(flow, action, known)
-        self.flow, self.action, self.known = flow, action, known
-
-    def __str__(self) -> str:
-        return f"there is no action {self.action!r} in a flow {self.flow!r}; there is {', '.join(self.known) or 'none'}"
+    flow: str
+    action: str
+    known: tuple[str, ...] = ()
+    template = "there is no action {action!r} in a flow {flow!r}; there is {known}"
 
 
 class InvalidInputError(FlowError, ValueError):
@@ -48,26 +42,18 @@ class InvalidInputError(FlowError, ValueError):
     """
 
     status = 422
-
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.problem}"
+    where: str
+    problem: str
+    template = "{where}: {problem}"
 
 
 class InvalidArrivalError(FlowError, ValueError):
     """Who asks, for which session, or with which key cannot be written down. Nothing was; correct what is named."""
 
     status = 422
-
-    def __init__(self, what: str, problem: str) -> None:
-        super().__init__(what, problem)
-        self.what, self.problem = what, problem
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.problem}"
+    what: str
+    problem: str
+    template = "{what} {problem}"
 
 
 class RequestKeyError(FlowError):
@@ -76,12 +62,9 @@ class RequestKeyError(FlowError):
     If it raised, that exception is the cause. It has to return text, or None where nothing is to be arbitrated.
     """
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
-        self.where, self.problem = where, problem
-
-    def __str__(self) -> str:
-        return f"{self.where}: the key function {self.problem}"
+    where: str
+    problem: str
+    template = "{where}: the key function {problem}"
 
 
 class InvalidRequestKeyError(RequestKeyError, ValueError):
@@ -104,21 +87,12 @@ class RequestRejectedError(FlowError):
     """
 
     status = 409
-
-    def __init__(
-        self,
-        key: str,
-        request_id: str,
-        since: int = 0,
-        holder_status: str = "running",
-        holder_is_durable: bool = True,  # noqa: FBT001, FBT002 -- pickled errors are restored by position
-    ) -> None:
-        super().__init__(key, request_id, since, holder_status, holder_is_durable)
-        self.key, self.request_id, self.since, self.holder_status = key, request_id, since, holder_status
-        self.holder_is_durable = holder_is_durable
-
-    def __str__(self) -> str:
-        return f"{self.key} is taken by the request {self.request_id!r} ({self.holder_status})"
+    key: str
+    request_id: str
+    since: int = 0
+    holder_status: str = "running"
+    holder_is_durable: bool = True
+    template = "{key} is taken by the request {request_id!r} ({holder_status})"
 
 
 class QueueFullError(FlowError):
@@ -131,12 +105,13 @@ class QueueFullError(FlowError):
     """
 
     status = 429
+    key: str
+    waiting: int
+    retry_after: float
+    holder: str = ""
+    since: int = 0
 
-    def __init__(self, key: str, waiting: int, retry_after: float, holder: str = "", since: int = 0) -> None:
-        super().__init__(key, waiting, retry_after, holder, since)
-        self.key, self.waiting, self.retry_after, self.holder, self.since = key, waiting, retry_after, holder, since
-
-    def __str__(self) -> str:
+    def _text(self) -> str:
         held = self.holder and f" behind the request {self.holder!r}"
         return f"{self.waiting} requests wait for {self.key} already{held}; try again in {self.retry_after:g} s"
 
@@ -150,12 +125,12 @@ class QueueTimeoutError(FlowError, TimeoutError):
     """
 
     status = 503
+    key: str
+    seconds: float
+    holder: str = ""
+    since: int = 0
 
-    def __init__(self, key: str, seconds: float, holder: str = "", since: int = 0) -> None:
-        super().__init__(key, seconds, holder, since)
-        self.key, self.seconds, self.holder, self.since = key, seconds, holder, since
-
-    def __str__(self) -> str:
+    def _text(self) -> str:
         held = self.holder and f"; the request {self.holder!r} had it"
         return f"the turn at {self.key} did not come within {self.seconds:g} s{held}"
 
@@ -168,26 +143,17 @@ class WaitsForItselfError(FlowError):
     """
 
     status = 409
-
-    def __init__(self, key: str, request_id: str = "") -> None:
-        super().__init__(key, request_id)
-        self.key, self.request_id = key, request_id
-
-    def __str__(self) -> str:
-        return f"it would wait for {self.key}, which is held by one that waits for this request"
+    key: str
+    request_id: str = ""
+    template = "it would wait for {key}, which is held by one that waits for this request"
 
 
 class ArbiterUnavailableError(FlowError):
     """Who may run cannot be decided now, because the store does not answer; so the request was not run. Try again."""
 
     status = 503
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"requests cannot be arbitrated now: {self.problem}"
+    problem: str
+    template = "requests cannot be arbitrated now: {problem}"
 
 
 class NotTheSoleServerError(FlowError, RuntimeError):
@@ -197,12 +163,10 @@ class NotTheSoleServerError(FlowError, RuntimeError):
     """
 
     status = 503
+    app: str
+    holder: str = ""
 
-    def __init__(self, app: str, holder: str = "") -> None:
-        super().__init__(app, holder)
-        self.app, self.holder = app, holder
-
-    def __str__(self) -> str:
+    def _text(self) -> str:
         held = f" ({self.holder})" if self.holder else ""
         return f'{self.app} is served by another process{held}; stop that one, or leave out arbiter="local"'
 
@@ -211,13 +175,10 @@ class TooManyRequestsError(FlowError):
     """A limit of the app is reached, so the request was refused before anything was done. Try again after a while."""
 
     status = 429
-
-    def __init__(self, what: str, limit: int, retry_after: float) -> None:
-        super().__init__(what, limit, retry_after)
-        self.what, self.limit, self.retry_after = what, limit, retry_after
-
-    def __str__(self) -> str:
-        return f"there are {self.limit} {self.what} already; try again in {self.retry_after:g} s"
+    what: str
+    limit: int
+    retry_after: float
+    template = "there are {limit} {what} already; try again in {retry_after:g} s"
 
 
 class TooManyQuarantinedError(TooManyRequestsError):
@@ -227,7 +188,7 @@ class TooManyQuarantinedError(TooManyRequestsError):
     (``standfast runs retry``), or cancel it. Requests whose callers wait for them are not concerned.
     """
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         todo = "an operator has to retry or cancel them before more are taken on"
         return f"{self.limit} {self.what} ended their servers and are quarantined; {todo}"
 
@@ -243,12 +204,9 @@ class TooManyBytesError(TooManyRequestsError):
         kept: How many bytes are kept, as far as the server knew that refused it.
     """
 
-    def __init__(self, what: str, limit: int, retry_after: float, kept: int) -> None:
-        super().__init__(what, limit, retry_after)
-        self.args = (what, limit, retry_after, kept)
-        self.kept = kept
+    kept: int
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         todo = "wait until some expire, purge ended runs, or raise TenantLimits(bytes_kept=...)"
         return f"there are {self.kept:,} {self.what} already, and {self.limit:,} is the limit; {todo}"
 
@@ -266,13 +224,11 @@ class RateExceededError(FlowError):
     """
 
     status = 429
-
-    def __init__(self, what: str, limit: int, per: float, retry_after: float) -> None:
-        super().__init__(what, limit, per, retry_after)
-        self.what, self.limit, self.per, self.retry_after = what, limit, per, retry_after
-
-    def __str__(self) -> str:
-        return f"{self.limit} {self.what} may come in {self.per:g} s; try again in {self.retry_after:.3g} s"
+    what: str
+    limit: int
+    per: float
+    retry_after: float
+    template = "{limit} {what} may come in {per:g} s; try again in {retry_after:.3g} s"
 
 
 class RequestSharedError(FlowError):
@@ -282,38 +238,26 @@ class RequestSharedError(FlowError):
     """
 
     status = 409
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(request_id)
-        self.request_id = request_id
-
-    def __str__(self) -> str:
-        return f"the run of the request {self.request_id!r} is shared with other users, and goes on for them"
+    request_id: str
+    template = "the run of the request {request_id!r} is shared with other users, and goes on for them"
 
 
 class AuthenticationError(FlowError):
     """Who asks is not known: there are no credentials, or they do not hold. Sign in, and send the request again."""
 
     status = 401
-
-    def __init__(self, problem: str = "credentials are needed") -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return self.problem
+    problem: str = "credentials are needed"
+    template = "{problem}"
 
 
 class ForbiddenError(FlowError, PermissionError):
     """Who asks is known, and may not do this. Somebody who may has to do it, or to give the role that is needed."""
 
     status = 403
+    what: str
+    roles: tuple[str, ...] = ()
 
-    def __init__(self, what: str, roles: tuple[str, ...] = ()) -> None:
-        super().__init__(what, roles)
-        self.what, self.roles = what, roles
-
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.what} needs {' or '.join(map(repr, self.roles)) or 'a permission that is missing'}"
 
 
@@ -324,13 +268,9 @@ class SessionStateError(FlowError, ValueError):
     """
 
     status = 409
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(field, problem)
-        self.field, self.problem = field, problem
-
-    def __str__(self) -> str:
-        return f"the field {self.field!r} of the session {self.problem}"
+    field: str
+    problem: str
+    template = "the field {field!r} of the session {problem}"
 
 
 class SessionMissingError(SessionStateError):
@@ -341,6 +281,245 @@ class SessionMissingError(SessionStateError):
     """
 
     status = 422
+    template = "the field {field!r} cannot be kept: {problem}"
 
-    def __str__(self) -> str:
-        return f"the field {self.field!r} cannot be kept: {self.problem}"
+
+class RequestSupersededError(FlowError):
+    """A newer request of the same key took this one's place, as the action's policy says. Ask for the newer one's result.
+
+    Attributes:
+        by: The id of the newer request; empty if it is not known.
+    """
+
+    status = 409
+    request_id: str
+    by: str = ""
+
+    def _text(self) -> str:
+        return f"the request {self.request_id!r} was superseded{self.by and f' by {self.by!r}'}"
+
+
+class RequestCancelledError(FlowError):
+    """The request was cancelled before it had ended, so it has no result. Send it again if it is still wanted.
+
+    Attributes:
+        reason: Why, in words.
+        cancelled_by: Who asked for it: ``"user:ann"``, ``"operator:eve"``, ``"operator"`` (at the command line),
+            ``"caller"`` (it went away), ``"server"`` (it is stopping); empty if that is not known.
+    """
+
+    status = 409
+    request_id: str
+    reason: str = ""
+    cancelled_by: str = ""
+
+    def _text(self) -> str:
+        return f"the request {self.request_id!r} was cancelled{self.reason and f': {self.reason}'}"
+
+
+class RequestFailedError(FlowError):
+    """The action raised. If the exception can be restored it is the cause; otherwise ``problem`` describes it."""
+
+    request_id: str
+    problem: str
+    template = "the request {request_id!r} failed: {problem}"
+
+
+class RequestInterruptedError(FlowError):
+    """The server that ran the request went away before its end was recorded. It may have done part of its work.
+
+    Send it again if doing that part twice is harmless; otherwise find out first what was done.
+    """
+
+    status = 503
+    request_id: str
+    template = "the request {request_id!r} was interrupted; how much of it was done is not known"
+
+
+class RequestNotFoundError(FlowError, LookupError):
+    """There is no request with that id for whoever asks: never, or not any more. Records are kept for an hour."""
+
+    status = 404
+    request_id: str
+    template = "there is no request {request_id!r}"
+
+
+class IdempotencyInFlightError(FlowError):
+    """A request with the same idempotency key has not ended yet. Follow it by its id instead of sending it again."""
+
+    status = 409
+    request_id: str
+    template = "the request {request_id!r} with the same idempotency key has not ended yet"
+
+
+class IdempotencyMismatchError(FlowError, ValueError):
+    """The idempotency key was used before, with another action or other data. Use a new key for a new request."""
+
+    status = 422
+    request_id: str
+    template = "the request {request_id!r} has the same idempotency key and is another one"
+
+
+class AccessTokenError(AuthenticationError):
+    """There is no access token, or it does not hold. Get one for this server from where the challenge leads.
+
+    Why it does not hold is in the log, not in the answer.
+
+    Attributes:
+        challenge: What the answer says in ``WWW-Authenticate``.
+    """
+
+    def __init__(self, challenge: str) -> None:
+        super().__init__("an access token is needed that holds here")
+        self.args = (challenge,)
+        self.challenge = challenge
+
+
+class InsufficientScopeError(ForbiddenError):
+    """The access token holds, and was not given what is needed here. Ask for a token with the scopes that are named.
+
+    Attributes:
+        scopes: What a token needs.
+        challenge: What the answer says in ``WWW-Authenticate``.
+    """
+
+    def __init__(self, scopes: tuple[str, ...], challenge: str) -> None:
+        super().__init__("this application")
+        self.args = (scopes, challenge)
+        self.scopes, self.challenge = scopes, challenge
+
+    def _text(self) -> str:
+        return f"the access token needs the scopes {', '.join(map(repr, self.scopes))}"
+
+
+class SigningKeysUnavailableError(FlowError):
+    """The keys that access tokens are signed with cannot be had now, so nobody can be let in. Try again after a while.
+
+    Why they cannot be had is in the log.
+    """
+
+    status = 503
+    template = "the keys of the issuer of access tokens cannot be had now"
+
+
+class BodyTooLargeError(FlowError):
+    """The body of a request is larger than is taken here. Send less, or raise the limit where the app is made."""
+
+    status = 413
+    limit: int
+    template = "the body has more than the {limit:,} bytes that are taken here"
+
+
+class InputsTooLargeError(InvalidInputError):
+    """A request brings more than can be recorded. Put the data where data is kept, and send where that is.
+
+    Attributes:
+        limit: The most bytes that there may be.
+    """
+
+    status = 413
+
+    def __init__(self, where: str, size: int, limit: int) -> None:
+        super().__init__(where, f"the inputs take {size:,} bytes, at most {limit:,} can be recorded")
+        self.args = (where, size, limit)
+        self.size, self.limit = size, limit
+
+
+class BodyTooSlowError(FlowError):
+    """The body of a request did not arrive in time, or broke off. Send it again, in one go."""
+
+    status = 408
+    seconds: float
+    template = "the body did not arrive within {seconds:g} s"
+
+
+class UnsupportedBodyError(FlowError):
+    """The body of a request is not of a kind that is taken here. Send JSON, uncompressed, and say so in its headers."""
+
+    status = 415
+    problem: str
+    template = "{problem}"
+
+
+class InvalidHeaderError(FlowError, ValueError):
+    """A header of a request cannot be read. Correct it, or leave it out; nothing was started."""
+
+    status = 400
+    header: str
+    problem: str
+    template = "the header {header} {problem}"
+
+
+class WrongHostError(FlowError):
+    """A request names a host that this application is not served under. Nothing was started.
+
+    Add it where the application is made: ``hosts=["api.example.com"]``.
+    """
+
+    status = 421
+    host: str
+    template = "{host!r:.100} is no host of this application"
+
+
+class WrongOriginError(FlowError):
+    """A request comes from a page that this application does not trust. Nothing was started.
+
+    Add it where the application is made: ``origins=["https://example.com"]``.
+    """
+
+    status = 403
+    origin: str
+    template = "pages of {origin!r:.100} may not use this application"
+
+
+class LengthRequiredError(FlowError):
+    """A chunked body came by a server that may show what follows it, the trailers, as headers. Nothing was started.
+
+    Send ``Content-Length``. Or serve the application with ``standfast serve``, or with
+    ``uvicorn --http standfast.web.protocol:HttpProtocol``: both keep trailers apart.
+    """
+
+    status = 411
+    template = "a chunked body is not taken here"
+
+
+class MalformedRequestError(FlowError):
+    """What came is no request of HTTP/1.1, or one that others may read in another way. Nothing was started."""
+
+    status = 400
+    problem: str
+    template = "{problem}"
+
+
+class HeadersTooLargeError(FlowError):
+    """The headers of a request have more bytes, or are more, than is taken here. Send less of them.
+
+    ``standfast serve --header-bytes`` and ``--headers`` say how much is taken.
+    """
+
+    status = 431
+    what: str
+    limit: int
+    template = "the headers have more than the {limit:,} {what} that are taken here"
+
+
+class HeadersTooSlowError(FlowError):
+    """The headers of a request did not arrive in time. Send it again, in one go."""
+
+    status = 408
+    seconds: float
+    template = "the headers did not arrive within {seconds:g} s"
+
+
+class TooManyConnectionsError(FlowError):
+    """There are as many connections as the server takes, in all or from one address. Try again after a while.
+
+    ``standfast serve --connections`` and ``--connections-per-address`` say how many it takes. A proxy that brings the
+    connections of many is named by ``--trust-proxy``: then they are not counted as those of one address.
+    """
+
+    status = 503
+    what: str
+    limit: int
+    retry_after: float
+    template = "there are {limit} connections {what} already; try again in {retry_after:g} s"

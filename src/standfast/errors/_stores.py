@@ -1,4 +1,4 @@
-"""Errors of stores."""
+"""Errors of stores: what a backend could not do, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from standfast.redaction import mask_text, mask_url
 class InvalidChangeError(StandfastError, ValueError):
     """A commit, scan or update breaks a rule of the store contract. Nothing was written; fix the call."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: str
+    template = "{problem}"
 
 
 class InvalidUrlError(StandfastError, ValueError):
@@ -20,23 +19,19 @@ class InvalidUrlError(StandfastError, ValueError):
     ``url`` has its secrets masked.
     """
 
-    def __init__(self, url: str, problem: str) -> None:
-        url, problem = mask_url(url), mask_text(problem)
-        super().__init__(url, problem)
-        self.url, self.problem = url, problem
-
-    def __str__(self) -> str:
-        return f"cannot open {self.url!r}: {self.problem}"
+    masks = (("url", mask_url), ("problem", mask_text))
+    url: str
+    problem: str
+    template = "cannot open {url!r}: {problem}"
 
 
 class MissingExtraError(StandfastError, ImportError):
     """The driver for a store, or what a feature needs, is not installed. The message is the command to type."""
 
-    def __init__(self, scheme: str, package: str) -> None:
-        super().__init__(scheme, package)
-        self.scheme, self.package = scheme, package
+    scheme: str
+    package: str
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         needs = f"{self.scheme} needs what" if " " in self.scheme else f"{self.scheme}:// needs a driver that"
         return f'{needs} is not installed; run: pip install "{self.package}"'
 
@@ -47,13 +42,10 @@ class StoreError(StandfastError):
     Secrets in the store's address, and in what its driver said, are masked.
     """
 
-    def __init__(self, store: str, problem: str) -> None:
-        store, problem = mask_url(store), mask_text(problem)
-        super().__init__(store, problem)
-        self.store, self.problem = store, problem
-
-    def __str__(self) -> str:
-        return f"{self.store}: {self.problem}"
+    masks = (("store", mask_url), ("problem", mask_text))
+    store: str
+    problem: str
+    template = "{store}: {problem}"
 
 
 class StoreClosedError(StoreError):
@@ -102,13 +94,10 @@ class UnsuitableConnectionError(StandfastError, ValueError):
     Roll back what you have begun.
     """
 
-    def __init__(self, connection: str, problem: str) -> None:
-        connection, problem = mask_url(connection), mask_text(problem)
-        super().__init__(connection, problem)
-        self.connection, self.problem = connection, problem
-
-    def __str__(self) -> str:
-        return f"the connection cannot be used ({self.connection}): {self.problem}"
+    masks = (("connection", mask_url), ("problem", mask_text))
+    connection: str
+    problem: str
+    template = "the connection cannot be used ({connection}): {problem}"
 
 
 class StoreMovedError(StoreError):
@@ -129,12 +118,9 @@ class InvalidExportError(StandfastError, ValueError):
     Make the export anew, or get the file once more.
     """
 
-    def __init__(self, file: str, problem: str) -> None:
-        super().__init__(file, problem)
-        self.file, self.problem = file, problem
-
-    def __str__(self) -> str:
-        return f"{self.file} cannot be imported: {self.problem}"
+    file: str
+    problem: str
+    template = "{file} cannot be imported: {problem}"
 
 
 class StoreRewoundError(StoreError):
@@ -177,10 +163,31 @@ class OutcomeUnknownError(StoreError):
     Call ``await store.settle(error.attempt)`` when the store answers again: it says which, for good.
     """
 
-    def __init__(self, store: str, problem: str, attempt: str = "") -> None:
-        super().__init__(store, problem)
-        self.args = (self.store, self.problem, attempt)
-        self.attempt = attempt
+    attempt: str = ""
+    template = "{store}: {problem}; the outcome is unknown, settle attempt {attempt!r}"
 
-    def __str__(self) -> str:
-        return f"{self.store}: {self.problem}; the outcome is unknown, settle attempt {self.attempt!r}"
+
+class InvalidKeyringError(StandfastError, ValueError):
+    """A keyring cannot be used. Nothing was read or written; the message says what is wrong with which key."""
+
+    what: str
+    problem: str
+    template = "{what} of a keyring: {problem}"
+
+
+class UnknownSealingKeyError(StandfastError, LookupError):
+    """A value was sealed with a key that this keyring does not have. Add that key; it need not be the current one."""
+
+    name: str
+    known: tuple[str, ...]
+    template = "a value was sealed with the key {name!r}, and this keyring has {known}"
+
+
+class BrokenSealError(StandfastError, ValueError):
+    """A stored value cannot be trusted: it was changed, or moved from another place, or never sealed.
+
+    Somebody else writes to the store, or a backup was put together from several. Find out who before going on.
+    """
+
+    problem: str
+    template = "a stored value cannot be trusted: {problem}"

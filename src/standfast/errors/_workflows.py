@@ -1,4 +1,4 @@
-"""Errors of durable workflows."""
+"""Errors of workflows: their runs, steps, limits and schedules."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ class WorkflowError(StandfastError):
 class InvalidWorkflowError(WorkflowError, ValueError):
     """A workflow or a step was declared or used in a way that cannot work. Nothing was written; fix the code."""
 
-    def __init__(self, what: str, problem: str) -> None:
-        super().__init__(what, problem)
-        self.what, self.problem = what, problem
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.problem}"
+    what: str
+    problem: str
+    template = "{what}: {problem}"
 
 
 class UnknownWorkflowError(WorkflowError, LookupError):
@@ -28,12 +25,10 @@ class UnknownWorkflowError(WorkflowError, LookupError):
     first, in the same namespace and tenant; or say ``unknown="start"``, and the run waits for such a worker.
     """
 
-    def __init__(self, name: str, known: tuple[str, ...], where: str = "this engine") -> None:
-        super().__init__(name, known, where)
-        self.name, self.known, self.where = name, known, where
-
-    def __str__(self) -> str:
-        return f"no workflow {self.name!r} in {self.where}; it has {', '.join(self.known) or 'none'}"
+    name: str
+    known: tuple[str, ...]
+    where: str = "this engine"
+    template = "no workflow {name!r} in {where}; it has {known}"
 
 
 class WorkflowMismatchError(WorkflowError, ValueError):
@@ -42,23 +37,18 @@ class WorkflowMismatchError(WorkflowError, ValueError):
     Start the one that the engine was given, or give one of the two another ``name`` or ``version``.
     """
 
-    def __init__(self, name: str, given: str, registered: str) -> None:
-        super().__init__(name, given, registered)
-        self.name, self.given, self.registered = name, given, registered
-
-    def __str__(self) -> str:
-        return f"the workflow {self.name!r} is {self.given}, and the engine has {self.registered} under that name"
+    name: str
+    given: str
+    registered: str
+    template = "the workflow {name!r} is {given}, and the engine has {registered} under that name"
 
 
 class EngineCreateNameMismatchError(WorkflowError, ValueError):
     """A workflow was given to an engine under a name that is not its own. Use the workflow's name as the key."""
 
-    def __init__(self, given: str, name: str) -> None:
-        super().__init__(given, name)
-        self.given, self.name = given, name
-
-    def __str__(self) -> str:
-        return f"the workflow {self.name!r} was given under the name {self.given!r}; the two must be equal"
+    given: str
+    name: str
+    template = "the workflow {name!r} was given under the name {given!r}; the two must be equal"
 
 
 class WorkflowTypeNotRegisteredForRecoveryError(WorkflowError):
@@ -67,23 +57,17 @@ class WorkflowTypeNotRegisteredForRecoveryError(WorkflowError):
     Nothing was resumed. Add the workflows, or leave the runs to other engines with ``unknown="leave"``.
     """
 
-    def __init__(
-        self,
-        registered_types: tuple[str, ...],
-        missing_types: tuple[str, ...],
-        missing_workflow_samples: tuple[str, ...],
-        missing_workflow_count: int,
-    ) -> None:
-        super().__init__(registered_types, missing_types, missing_workflow_samples, missing_workflow_count)
-        self.registered_types, self.missing_types = registered_types, missing_types
-        self.missing_workflow_samples, self.missing_workflow_count = missing_workflow_samples, missing_workflow_count
+    registered_types: tuple[str, ...]
+    missing_types: tuple[str, ...]
+    missing_workflow_samples: tuple[str, ...]
+    missing_workflow_count: int
 
     @property
     def samples_truncated(self) -> bool:
         """Whether there are more such runs than samples."""
         return len(self.missing_workflow_samples) < self.missing_workflow_count
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         missing, known = ", ".join(self.missing_types), ", ".join(self.registered_types) or "none"
         return f"{self.missing_workflow_count} unfinished runs need {missing}; this engine has {known}"
 
@@ -91,56 +75,41 @@ class WorkflowTypeNotRegisteredForRecoveryError(WorkflowError):
 class RunNotFoundError(WorkflowError, LookupError):
     """There is no run with that id: it was never started in this namespace and tenant, or it was purged."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id = run_id
-
-    def __str__(self) -> str:
-        return f"there is no run {self.run_id!r}"
+    run_id: str
+    template = "there is no run {run_id!r}"
 
 
 class WorkflowAlreadyExistsError(WorkflowError):
     """There is a run with that id already, and what it was started with is something else. Choose another id."""
 
-    def __init__(self, run_id: str, status: str, difference: str) -> None:
-        super().__init__(run_id, status, difference)
-        self.run_id, self.status, self.difference = run_id, status, difference
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} exists already ({self.status}) with another {self.difference}"
+    run_id: str
+    status: str
+    difference: str
+    template = "the run {run_id!r} exists already ({status}) with another {difference}"
 
 
 class WorkflowTerminalError(WorkflowError):
     """The run has ended, so it takes no signals, updates or cancellations any more."""
 
-    def __init__(self, run_id: str, status: str) -> None:
-        super().__init__(run_id, status)
-        self.run_id, self.status = run_id, status
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} has ended ({self.status})"
+    run_id: str
+    status: str
+    template = "the run {run_id!r} has ended ({status})"
 
 
 class RunUnfinishedError(WorkflowError):
     """The run, or one that it started, has not ended, so its records are needed. Wait for its end, or cancel it first."""
 
-    def __init__(self, run_id: str, status: str) -> None:
-        super().__init__(run_id, status)
-        self.run_id, self.status = run_id, status
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} has not ended ({self.status})"
+    run_id: str
+    status: str
+    template = "the run {run_id!r} has not ended ({status})"
 
 
 class EngineNotOpenError(WorkflowError, RuntimeError):
     """The engine is not open: not yet, or not any more. Use it in ``async with engine``, or ``await engine.open()``."""
 
-    def __init__(self, what: str = "the engine", fix: str = "use it in async with, or await engine.open()") -> None:
-        super().__init__(what, fix)
-        self.what, self.fix = what, fix
-
-    def __str__(self) -> str:
-        return f"{self.what} is not open; {self.fix}"
+    what: str = "the engine"
+    fix: str = "use it in async with, or await engine.open()"
+    template = "{what} is not open; {fix}"
 
 
 class StartOrSignalConflictError(WorkflowTerminalError):
@@ -150,34 +119,25 @@ class StartOrSignalConflictError(WorkflowTerminalError):
 class IdempotencyKeyPurgedError(WorkflowError):
     """The run that this idempotency key stands for was purged: it ran, and its result is gone. Use another key."""
 
-    def __init__(self, key: str, run_id: str) -> None:
-        super().__init__(key, run_id)
-        self.key, self.run_id = key, run_id
-
-    def __str__(self) -> str:
-        return f"the idempotency key {self.key!r} belongs to the run {self.run_id!r}, which was purged"
+    key: str
+    run_id: str
+    template = "the idempotency key {key!r} belongs to the run {run_id!r}, which was purged"
 
 
 class RunFailedError(WorkflowError):
     """The run failed. What its code raised is the ``__cause__``; ``failure`` tells it in words."""
 
-    def __init__(self, run_id: str, failure: str) -> None:
-        super().__init__(run_id, failure)
-        self.run_id, self.failure = run_id, failure
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} failed: {self.failure}"
+    run_id: str
+    failure: str
+    template = "the run {run_id!r} failed: {failure}"
 
 
 class RunCancelledError(WorkflowError):
     """The run was cancelled, so it has no result."""
 
-    def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(run_id, reason)
-        self.run_id, self.reason = run_id, reason
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} was cancelled: {self.reason}"
+    run_id: str
+    reason: str
+    template = "the run {run_id!r} was cancelled: {reason}"
 
 
 class RunTimedOutError(WorkflowError, TimeoutError):
@@ -186,11 +146,10 @@ class RunTimedOutError(WorkflowError, TimeoutError):
     ``seconds`` is that time-out; 0 where the workflow's code is not known.
     """
 
-    def __init__(self, run_id: str, seconds: float) -> None:
-        super().__init__(run_id, seconds)
-        self.run_id, self.seconds = run_id, seconds
+    run_id: str
+    seconds: float
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         within = f"within {self.seconds:g} s" if self.seconds else "in time"
         return f"the run {self.run_id!r} did not end {within}"
 
@@ -198,12 +157,10 @@ class RunTimedOutError(WorkflowError, TimeoutError):
 class ResultTimeoutError(WorkflowError, TimeoutError):
     """The run had not ended when the caller stopped waiting. It goes on; ask again later."""
 
-    def __init__(self, run_id: str, seconds: float, status: str) -> None:
-        super().__init__(run_id, seconds, status)
-        self.run_id, self.seconds, self.status = run_id, seconds, status
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} has not ended after {self.seconds:g} s; it is {self.status}"
+    run_id: str
+    seconds: float
+    status: str
+    template = "the run {run_id!r} has not ended after {seconds:g} s; it is {status}"
 
 
 class NondeterminismError(WorkflowError):
@@ -213,36 +170,25 @@ class NondeterminismError(WorkflowError):
     where it changed.
     """
 
-    def __init__(self, run_id: str, recorded: str, asked: str) -> None:
-        super().__init__(run_id, recorded, asked)
-        self.run_id, self.recorded, self.asked = run_id, recorded, asked
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} recorded {self.recorded}, and its code now asks for {self.asked}"
+    run_id: str
+    recorded: str
+    asked: str
+    template = "the run {run_id!r} recorded {recorded}, and its code now asks for {asked}"
 
 
 class DuplicateStepIdError(WorkflowError, ValueError):
     """An explicit step id was used twice in one run. Give each its own, or leave ids to Standfast."""
 
     code = "duplicate-step-id"
-
-    def __init__(self, step_id: str) -> None:
-        super().__init__(step_id)
-        self.step_id = step_id
-
-    def __str__(self) -> str:
-        return f"the step id {self.step_id!r} was used already in this run"
+    step_id: str
+    template = "the step id {step_id!r} was used already in this run"
 
 
 class StepCalledDirectlyError(WorkflowError, TypeError):
     """A step was called like a function inside a workflow, so it would not be recorded. Use ``ctx.step(fn, ...)``."""
 
-    def __init__(self, step: str) -> None:
-        super().__init__(step)
-        self.step = step
-
-    def __str__(self) -> str:
-        return f"{self.step}(...) inside a workflow is not recorded; write await ctx.step({self.step}, ...)"
+    step: str
+    template = "{step}(...) inside a workflow is not recorded; write await ctx.step({step}, ...)"
 
 
 class ForeignTaskError(WorkflowError, RuntimeError):
@@ -251,15 +197,9 @@ class ForeignTaskError(WorkflowError, RuntimeError):
     Use ``ctx.gather`` in place of ``asyncio.gather``, ``asyncio.wait`` and ``TaskGroup``.
     """
 
-    def __init__(self, run_id: str, operation: str) -> None:
-        super().__init__(run_id, operation)
-        self.run_id, self.operation = run_id, operation
-
-    def __str__(self) -> str:
-        return (
-            f"{self.operation} of the run {self.run_id!r} was asked for in a task that its context did not start; "
-            "use ctx.gather(...) or ctx.race(...)"
-        )
+    run_id: str
+    operation: str
+    template = "{operation} of the run {run_id!r} was asked for in a task that its context did not start; use ctx.gather(...) or ctx.race(...)"
 
 
 class StepInterruptedError(WorkflowError):
@@ -268,12 +208,9 @@ class StepInterruptedError(WorkflowError):
     Find out whether it happened, or give the step a ``reconcile`` function that does.
     """
 
-    def __init__(self, step_id: str, idempotency_key: str) -> None:
-        super().__init__(step_id, idempotency_key)
-        self.step_id, self.idempotency_key = step_id, idempotency_key
-
-    def __str__(self) -> str:
-        return f"the step {self.step_id!r} began and was interrupted; it may have happened ({self.idempotency_key})"
+    step_id: str
+    idempotency_key: str
+    template = "the step {step_id!r} began and was interrupted; it may have happened ({idempotency_key})"
 
 
 class StepNotRecordedError(WorkflowError):
@@ -283,12 +220,9 @@ class StepNotRecordedError(WorkflowError):
     step: the step is taken for one that did nothing, and is tried again as its ``retry`` says.
     """
 
-    def __init__(self, step_id: str, problem: str) -> None:
-        super().__init__(step_id, problem)
-        self.step_id, self.problem = step_id, problem
-
-    def __str__(self) -> str:
-        return f"the step {self.step_id!r} was not recorded: {self.problem}"
+    step_id: str
+    problem: str
+    template = "the step {step_id!r} was not recorded: {problem}"
 
 
 class StepFailedError(WorkflowError):
@@ -299,46 +233,37 @@ class StepFailedError(WorkflowError):
     arguments and attributes is left out.
     """
 
-    def __init__(self, error_type: str, message: str, trace: str = "") -> None:
-        message = mask_message(message)
-        super().__init__(error_type, message, trace)
-        self.error_type, self.message, self.trace = error_type, message, trace
+    masks = (("message", mask_message),)
+    error_type: str
+    message: str
+    trace: str = ""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.error_type}: {self.message}" if self.message else self.error_type
 
 
 class WrongArgumentsError(WorkflowError, TypeError):
     """A workflow was given arguments that its function does not take. Nothing was started; fix the call."""
 
-    def __init__(self, function: str, problem: str) -> None:
-        super().__init__(function, problem)
-        self.function, self.problem = function, problem
-
-    def __str__(self) -> str:
-        return f"{self.function}() cannot be called like this: {self.problem}"
+    function: str
+    problem: str
+    template = "{function}() cannot be called like this: {problem}"
 
 
 class StepTimeoutError(WorkflowError, TimeoutError):
     """A step took longer than its ``timeout`` and was cancelled. It may have happened in part."""
 
-    def __init__(self, step_id: str, seconds: float) -> None:
-        super().__init__(step_id, seconds)
-        self.step_id, self.seconds = step_id, seconds
-
-    def __str__(self) -> str:
-        return f"the step {self.step_id!r} took longer than {self.seconds:g} s"
+    step_id: str
+    seconds: float
+    template = "the step {step_id!r} took longer than {seconds:g} s"
 
 
 class SignalTimeoutError(WorkflowError, TimeoutError):
     """The signal did not come in time. Catch it where the workflow waits, or give ``default=`` to get that instead."""
 
-    def __init__(self, name: str, seconds: float) -> None:
-        super().__init__(name, seconds)
-        self.name, self.seconds = name, seconds
-
-    def __str__(self) -> str:
-        return f"no signal {self.name!r} came within {self.seconds:g} s"
+    name: str
+    seconds: float
+    template = "no signal {name!r} came within {seconds:g} s"
 
 
 class UpdateTimeoutError(WorkflowError, TimeoutError):
@@ -347,11 +272,12 @@ class UpdateTimeoutError(WorkflowError, TimeoutError):
     ``known`` tells which updates its code answers, empty if that is not known here: perhaps the name is wrong.
     """
 
-    def __init__(self, run_id: str, name: str, seconds: float, known: tuple[str, ...] = ()) -> None:
-        super().__init__(run_id, name, seconds, known)
-        self.run_id, self.name, self.seconds, self.known = run_id, name, seconds, known
+    run_id: str
+    name: str
+    seconds: float
+    known: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         told = f"the run {self.run_id!r} did not answer the update {self.name!r} within {self.seconds:g} s"
         if not self.known or self.name in self.known:
             return told
@@ -361,12 +287,10 @@ class UpdateTimeoutError(WorkflowError, TimeoutError):
 class UpdateValidationError(WorkflowError, ValueError):
     """The run refused an update before accepting it. Nothing was changed."""
 
-    def __init__(self, run_id: str, name: str, problem: str) -> None:
-        super().__init__(run_id, name, problem)
-        self.run_id, self.name, self.problem = run_id, name, problem
-
-    def __str__(self) -> str:
-        return f"the run {self.run_id!r} refused the update {self.name!r}: {self.problem}"
+    run_id: str
+    name: str
+    problem: str
+    template = "the run {run_id!r} refused the update {name!r}: {problem}"
 
 
 class SessionStateValidationError(WorkflowError, ValueError):
@@ -376,9 +300,82 @@ class SessionStateValidationError(WorkflowError, ValueError):
     ``ctx.state.run(key)``.
     """
 
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(key, problem)
-        self.key, self.problem = key, problem
+    key: str
+    problem: str
+    template = "the session state {key!r} cannot be set: {problem}"
 
-    def __str__(self) -> str:
-        return f"the session state {self.key!r} cannot be set: {self.problem}"
+
+class WorkflowConcurrencyLimitExceededError(WorkflowError):
+    """As many runs as the limit allows are unfinished. Nothing was started and nothing was written.
+
+    Start it again when one has ended, or let starts wait: ``sf.Limit(..., on_limit="queue")``.
+
+    Attributes:
+        holder: Who has a place in the line, if it was seen: the one that has had it for longest.
+        since: Since when, by the store's time.
+        holder_is_run: Whether that is a run.
+        waiting: How many wait, if that is why.
+    """
+
+    code = "WorkflowConcurrencyLimitExceededError"
+    workflow_type: str
+    partition_key: str
+    limit: int
+    holder: str = ""
+    since: int = 0
+    holder_is_run: bool = True
+    waiting: int = 0
+    template = "{workflow_type!r} is limited to {limit} unfinished runs of {partition_key!r}"
+
+
+class LimitKeyError(WorkflowError):
+    """The ``key`` function of a limit failed, so it is not known what the run would count for. Nothing was started.
+
+    What it raised is the ``__cause__``.
+    """
+
+    masks = (("problem", mask_message),)
+    workflow: str
+    problem: str
+    template = "the key of a limit of {workflow!r} cannot be told: {problem}"
+
+
+class LimitKeyTypeError(LimitKeyError, TypeError):
+    """The ``key`` function of a limit returned something else than text. Nothing was started; let it return a str."""
+
+
+class InvalidScheduleError(WorkflowError, ValueError):
+    """A schedule was declared in a way that makes no sense. Nothing was written; fix what the message names."""
+
+    what: str
+    given: str
+    problem: str
+    template = "{given} cannot be the {what} of a schedule: {problem}"
+
+
+class UnknownZoneError(WorkflowError, LookupError):
+    """This machine does not know a time zone that a stored schedule is in. The schedule is untouched.
+
+    Install the time zones here (``pip install tzdata``, or the system's package ``tzdata``), or leave the schedule to
+    machines that have them.
+    """
+
+    zone: str
+    template = "this machine knows no time zone {zone!r}; install tzdata, or write a name like Europe/Berlin"
+
+
+class ScheduleExistsError(WorkflowError):
+    """There is a schedule with that id, and it is as it was.
+
+    Choose another id, or say what to do about it: ``create(..., exists="keep")`` or ``exists="replace"``.
+    """
+
+    schedule_id: str
+    template = "there is a schedule {schedule_id!r} already"
+
+
+class ScheduleNotFoundError(WorkflowError, LookupError):
+    """There is no schedule with that id: it was never made in this namespace and tenant, or it was deleted."""
+
+    schedule_id: str
+    template = "there is no schedule {schedule_id!r}"

@@ -15,22 +15,15 @@ class NotSimulatedError(SimulationError, NotImplementedError):
     Replace that part by a fake in the test, or test it on a real event loop.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        return (
-            f"{self.what} would reach outside of the simulation; replace it by a fake, or test this part on a real loop"
-        )
+    what: str
+    template = "{what} would reach outside of the simulation; replace it by a fake, or test this part on a real loop"
 
 
 class InvalidFaultsError(SimulationError, ValueError):
     """Faults were asked for that cannot be drawn: a chance below 0 or above 1, a negative delay. Fix the numbers."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: str
+    template = "{problem}"
 
 
 class DeadlockError(SimulationError):
@@ -39,11 +32,9 @@ class DeadlockError(SimulationError):
     ``waiting`` says of each unfinished task where it waits.
     """
 
-    def __init__(self, waiting: tuple[str, ...]) -> None:
-        super().__init__(waiting)
-        self.waiting = waiting
+    waiting: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return "nothing is ready and no timer is set, but these tasks wait:\n" + "\n".join(
             f"  {task}" for task in self.waiting
         )
@@ -55,11 +46,10 @@ class LivelockError(SimulationError):
     ``waiting`` says of each unfinished task where it was.
     """
 
-    def __init__(self, steps: int, waiting: tuple[str, ...]) -> None:
-        super().__init__(steps, waiting)
-        self.steps, self.waiting = steps, waiting
+    steps: int
+    waiting: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"no end after {self.steps:,} steps; unfinished:\n" + "\n".join(f"  {task}" for task in self.waiting)
 
 
@@ -69,11 +59,10 @@ class NotLinearizableError(StandfastError, AssertionError):
     ``explained`` is the longest run of operations that still made sense, ``stuck`` what could not come next.
     """
 
-    def __init__(self, explained: tuple[str, ...], stuck: tuple[str, ...]) -> None:
-        super().__init__(explained, stuck)
-        self.explained, self.stuck = explained, stuck
+    explained: tuple[str, ...]
+    stuck: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         before = "\n".join(f"  {operation}" for operation in self.explained[-10:]) or "  (nothing)"
         after = "\n".join(f"  {operation}" for operation in self.stuck)
         return f"no order explains the history. After\n{before}\nnone of these can come next:\n{after}"
@@ -82,12 +71,11 @@ class NotLinearizableError(StandfastError, AssertionError):
 class HistoryTooLargeError(SimulationError):
     """The checker gave up before it found an order or ruled all out. Check fewer clients or fewer operations a key."""
 
-    def __init__(self, operations: int, visited: int) -> None:
-        super().__init__(operations, visited)
-        self.operations, self.visited = operations, visited
-
-    def __str__(self) -> str:
-        return f"{self.visited:,} states of {self.operations:,} operations were tried without a verdict; record fewer clients a key"
+    operations: int
+    visited: int
+    template = (
+        "{visited:,} states of {operations:,} operations were tried without a verdict; record fewer clients a key"
+    )
 
 
 class RunStuckError(SimulationError):
@@ -96,11 +84,11 @@ class RunStuckError(SimulationError):
     ``waits_for`` says what it waits for: send that signal, set that event, or register the workflow that is missing.
     """
 
-    def __init__(self, run_id: str, status: str, waits_for: str) -> None:
-        super().__init__(run_id, status, waits_for)
-        self.run_id, self.status, self.waits_for = run_id, status, waits_for
+    run_id: str
+    status: str
+    waits_for: str
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         about = self.waits_for or "nothing that is known"
         return f"the run {self.run_id!r} is {self.status} and never goes on by itself: it waits for {about}"
 
@@ -112,9 +100,7 @@ class RunDivergedError(StandfastError, AssertionError):
     whose outcome depends on something that is not recorded, and for steps that cannot be run twice.
     """
 
-    def __init__(self, workflow: str, disturbance: str, difference: str) -> None:
-        super().__init__(workflow, disturbance, difference)
-        self.workflow, self.disturbance, self.difference = workflow, disturbance, difference
-
-    def __str__(self) -> str:
-        return f"{self.workflow}, {self.disturbance}: {self.difference}"
+    workflow: str
+    disturbance: str
+    difference: str
+    template = "{workflow}, {disturbance}: {difference}"
