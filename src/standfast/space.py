@@ -14,7 +14,7 @@ from standfast.locks.registry import Lines
 from standfast.locks.run_locks import RunLocks
 from standfast.locks.state import Slots
 from standfast.scope import Scope, address_of, checked_name
-from standfast.stores.url import open_store, sealed
+from standfast.stores.url import encrypted, open_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
@@ -161,7 +161,7 @@ class Opening:
         store: Store = await open_store(self._url, hooks=self._hooks, credentials=self._credentials)
         try:
             return Space(
-                store if self._encryption is None else sealed(store, self._encryption),
+                store if self._encryption is None else encrypted(store, self._encryption),
                 namespace=namespace,
                 tenant=tenant,
                 lease=self._lease,

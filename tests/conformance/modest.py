@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.backend import Applied, Batch, Subscriber
     from standfast.stores.protocol import Snapshot, Wake
 
 MODEST: Final = Capabilities(
@@ -35,13 +35,13 @@ POLL_EVERY: Final = 0.05
 
 
 @final
-class _LateEar:
+class _LateSubscriber:
     """Hears as one who polls does: late, and only that there is something to look at."""
 
-    def __init__(self, ear: Ear) -> None:
-        self._ear, self._loop, self._is_told = ear, asyncio.get_running_loop(), False
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber, self._loop, self._is_told = subscriber, asyncio.get_running_loop(), False
 
-    def hear(self, about: RecordKey | None) -> None:  # noqa: ARG002 -- a poll does not tell
+    def notify(self, about: RecordKey | None) -> None:  # noqa: ARG002 -- a poll does not tell
         """Pass it on at the next poll."""
         if not self._is_told:
             self._is_told = True
@@ -49,7 +49,7 @@ class _LateEar:
 
     def _pass_on(self) -> None:
         self._is_told = False
-        self._ear.hear(None)
+        self._subscriber.notify(None)
 
 
 @final
@@ -90,24 +90,24 @@ class ModestBackend:
         await asyncio.sleep(ROUND_TRIP)
         return await self._backend.scan(start, end, limit=limit, reverse=reverse)
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Find out a while later that something has happened, but not what."""
-        return self._backend.listen(prefixes, _LateEar(ear))
+        return self._backend.subscribe(prefixes, _LateSubscriber(subscriber))
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints, which arrive late."""
-        self._backend.ring(changed, wakes)
+        self._backend.notify(changed, wakes)
 
     async def another(self) -> ModestBackend:
         """Open another handle."""
         await asyncio.sleep(ROUND_TRIP)
         return ModestBackend(self._memory)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Nobody sees a process die."""
         return ""
 
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- nothing is known of anybody
+    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- nothing is known of anybody
         """Nobody sees a process die."""
         return False
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.encryption import Keyring, SealedStore
+from standfast.stores.encryption import EncryptedStore, Keyring
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import StoreConformance
@@ -32,17 +32,17 @@ class TestSealed(StoreConformance):
         return Memory(clock=clock)
 
     @pytest.fixture
-    async def store(self, memory: Memory) -> AsyncIterator[SealedStore]:
+    async def store(self, memory: Memory) -> AsyncIterator[EncryptedStore]:
         """One handle."""
-        store = SealedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
+        store = EncryptedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
         yield store
         await store.aclose()
 
     @pytest.fixture
-    def open_another(self, memory: Memory) -> Callable[[], Awaitable[SealedStore]]:
+    def open_another(self, memory: Memory) -> Callable[[], Awaitable[EncryptedStore]]:
         """Others."""
 
-        async def open_it() -> SealedStore:
-            return SealedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
+        async def open_it() -> EncryptedStore:
+            return EncryptedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
 
         return open_it

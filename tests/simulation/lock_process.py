@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.backend import Applied, Batch, Subscriber
     from standfast.stores.memory import Memory
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
@@ -225,26 +225,26 @@ class Wire:
         await self._process.awake()
         return seen
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Listen, with some hints lost, doubled or late."""
-        return self._memory.bells.listen(prefixes, _Ear(ear, self._process))
+        return self._memory.subscriptions.subscribe(prefixes, _Subscriber(subscriber, self._process))
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints; what becomes of them is decided where they arrive."""
-        self._memory.bells.ring(changed, wakes)
+        self._memory.subscriptions.notify(changed, wakes)
 
     async def another(self) -> Wire:
         """Open another handle of the same process."""
         await self._process.awake()
         return Wire(self._process)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the name of the process, where deaths are seen."""
         return self.name if self._process.sees_deaths else ""
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Tell whether the process of that name has died."""
-        return lifeline in self._process.lifelines and self._process.lifelines[lifeline].is_dead
+        return token in self._process.lifelines and self._process.lifelines[token].is_dead
 
     async def aclose(self) -> None:
         """Wait for what lands late."""
@@ -252,25 +252,25 @@ class Wire:
 
 
 @final
-class _Ear:
-    """An ear that mishears."""
+class _Subscriber:
+    """An subscriber that mishears."""
 
-    __slots__ = ("_ear", "_process")
+    __slots__ = ("_process", "_subscriber")
 
-    def __init__(self, ear: Ear, process: Process) -> None:
-        self._ear, self._process = ear, process
+    def __init__(self, subscriber: Subscriber, process: Process) -> None:
+        self._subscriber, self._process = subscriber, process
 
-    def hear(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None) -> None:
         """Pass a hint on: not at all, once or twice, now or later."""
         dice, faults = self._process.dice, self._process.faults
         if self._process.is_dead or dice.happens(faults.drop_hint):
             return
         if dice.happens(faults.double_hint):
-            self._ear.hear(about)
+            self._subscriber.notify(about)
         if dice.happens(faults.delay_hint):
-            asyncio.get_running_loop().call_later(dice.moment(), self._ear.hear, about)
+            asyncio.get_running_loop().call_later(dice.moment(), self._subscriber.notify, about)
         else:
-            self._ear.hear(about)
+            self._subscriber.notify(about)
 
 
 @final

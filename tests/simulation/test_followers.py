@@ -82,7 +82,7 @@ async def _edge_triggered(memory: Memory, _: int) -> None:
 
 async def _deaf(watch: BackendWatch, timeout: float | None = None) -> Any:
     """Forget what was heard while nobody waited."""
-    watch._heard.clear()
+    watch._notified.clear()
     return await _wait(watch, None if timeout is None else timeout * 1_000)
 
 

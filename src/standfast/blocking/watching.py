@@ -9,7 +9,7 @@ from standfast.blocking._background import Call, call
 if TYPE_CHECKING:
     from standfast.blocking._background import Background
     from standfast.durations import Duration
-    from standfast.stores.protocol import Hint
+    from standfast.stores.protocol import Notification
     from standfast.stores.protocol import Watch as AsyncWatch
 
 
@@ -23,7 +23,7 @@ class Watch:
         self._background: Final = background
         self._watch: Final = watch
 
-    def wait(self, timeout: Duration | None = None) -> Hint | None:
+    def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return the hints since the last call, waiting for one if there is none; None after ``timeout``.
 
         Raises:

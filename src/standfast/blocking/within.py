@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.blocking.run import Run
 from standfast.errors import UnsuitableConnectionError
-from standfast.stores.user_transactions import converse_blocking, guest_of
+from standfast.stores.user_transactions import converse_blocking, user_connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ def start_within(
     prepare: Callable[[AsyncEngine], Coroutine[Any, Any, tuple[Talk[Started], Workflow[..., Any] | None]]],
 ) -> Run[Any]:
     """Start a run in the transaction of a connection: prepared on Standfast's own thread, and asked for in this one."""
-    guest = guest_of(connection)
+    guest = user_connection_of(connection)
     if not guest.blocks:
         raise UnsuitableConnectionError(guest.kind, "it is for code with an event loop; use standfast.Engine with it")
     talk, workflow = link.call(prepare)

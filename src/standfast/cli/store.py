@@ -224,9 +224,9 @@ def thaw(target: Target, /, *, yes: bool, as_json: bool) -> None:
 
 async def _frozen(target: Target) -> int:
     async with target.opened_store() as store:
-        return await store.moving().frozen()
+        return await store.transfer().frozen()
 
 
 async def _thaw(target: Target) -> None:
     async with target.opened_store() as store:
-        await store.moving().thaw()
+        await store.transfer().thaw()

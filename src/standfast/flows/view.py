@@ -321,7 +321,7 @@ async def is_present(scope: Scope, name: str) -> bool:
     opening, _, number = name.rpartition(".")
     key = scope.key("presence", opening, number)
     record = (await scope.read(key)).get(key)
-    return record is not None and not scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+    return record is not None and not scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
 
 
 async def is_over(scope: Scope, run_id: str, tags: Iterable[str]) -> bool:

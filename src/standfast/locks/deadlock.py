@@ -196,7 +196,7 @@ class _Search:
         )
 
     def _is_present(self, record: Record | None) -> bool:
-        return record is not None and not self._scope.store.is_severed(PRESENCES.decode(record.value).lifeline)
+        return record is not None and not self._scope.store.is_dead(PRESENCES.decode(record.value).lifeline)
 
 
 def _stuck(waits: Mapping[str, _Wait]) -> dict[str, tuple[str, ...]]:

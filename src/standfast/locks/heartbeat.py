@@ -19,7 +19,7 @@ from standfast.clock import MICROSECONDS, Instant, later, seconds_between
 from standfast.codec import Codec
 from standfast.errors import LeaseTooShortError, StandfastError
 from standfast.events import PresenceLost, PresenceNotRenewed, SlowRoundTrip
-from standfast.stores.liveness import proof_of, tied_lifeline
+from standfast.stores.liveness import liveness_of, visible_token
 from standfast.stores.protocol import Decision, Delete, Put
 from standfast.threads import run_beside
 
@@ -136,7 +136,7 @@ class Presence:
         self.lease: Final = record.lease
         self._value: Final = PRESENCES.encode(record)
         self._clock: Final = clock
-        self.proof: Final = proof_of(record.lifeline)
+        self.proof: Final = liveness_of(record.lifeline)
         self._is_made = self.over = self.is_kept = self.is_watched = self.is_told = False
         self.users = 0
         self.renewed_at = self.deadline = clock.elapsed()
@@ -258,7 +258,7 @@ class Heartbeat:
 
     async def _make(self, lease: float) -> Presence:
         self._made += 1
-        number, lifeline = self._made, await tied_lifeline(self._scope.store)
+        number, lifeline = self._made, await visible_token(self._scope.store)
         return Presence(self._scope, number, this_process(lease, lifeline), self._clock)
 
     def _tell_slow(self, took: float, lease: float) -> None:
@@ -320,7 +320,7 @@ class Heartbeat:
 
     async def _renew(self, presence: Presence, store: Store) -> bool:
         try:
-            store.lifeline()  # holds it anew, should something have made this process let go of it
+            store.liveness_token()  # holds it anew, should something have made this process let go of it
             renewed = await presence.renew(store)
         except Exception as problem:  # noqa: BLE001 -- whatever it is, it is tried again until the deadline
             if self._hooks:

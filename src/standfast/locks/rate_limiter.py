@@ -22,7 +22,7 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.locks.registry import PROBE_EVERY
-from standfast.stores.liveness import tied_lifeline
+from standfast.stores.liveness import visible_token
 from standfast.stores.protocol import Decision, Delete, Put, Wake
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ class RateLimiter:
         return ask(bucket, cost, now, waiter=waiter, ttl=self._ttl, lifeline=lifeline)
 
     def _severed(self, lifelines: Iterable[str]) -> frozenset[str]:
-        return frozenset(each for each in {*lifelines} if each and self._scope.store.is_severed(each))
+        return frozenset(each for each in {*lifelines} if each and self._scope.store.is_dead(each))
 
     async def acquire(self, cost: int = 1, *, timeout: Duration | None = None) -> None:
         """Take ``cost`` tokens, waiting in line for as long as it takes, or until ``timeout`` is over.
@@ -431,7 +431,7 @@ class RateLimiter:
         deadline = float("inf") if limit is None else loop.time() + limit
         if await self.try_acquire(cost):
             return
-        waiter, lifeline = new_id(), await tied_lifeline(self._scope.store)
+        waiter, lifeline = new_id(), await visible_token(self._scope.store)
         async with self._scope.watch(self._address(waiter)) as watch:
             try:
                 missed = await self._wait_in_line(waiter, cost, lifeline, deadline, watch)

@@ -186,7 +186,7 @@ class Lines:
         await asyncio.sleep(max(0.001, min(seconds, most)))
 
     def _has_lost_someone(self, line: LocalLine) -> bool:
-        return any(self.scope.store.is_severed(lifeline) for lifeline in line.lifelines.values())
+        return any(self.scope.store.is_dead(lifeline) for lifeline in line.lifelines.values())
 
     async def reap(self, line: LocalLine) -> bool:
         """Look at a line, and let those fall whose presence is gone or whose time is over; tell whether any did."""
@@ -216,7 +216,7 @@ class Lines:
                 if record is None:
                     continue
                 presence = PRESENCES.decode(record.value)
-                if self.scope.store.is_severed(presence.lifeline):
+                if self.scope.store.is_dead(presence.lifeline):
                     await remove(self.scope.store, key)
                 else:
                     lifelines[name] = presence.lifeline

@@ -97,10 +97,10 @@ class Applied(Struct, frozen=True):
     wakes: tuple[Wake, ...] = ()
 
 
-class Ear(Protocol):
+class Subscriber(Protocol):
     """The receiving end of hints: called on the loop of its store, never from another thread."""
 
-    def hear(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None) -> None:
         """Take a hint about a key; None says that hints were lost."""
         ...
 
@@ -142,11 +142,11 @@ class Backend(Protocol):
         """Read a page of a range, leaving out the expired."""
         ...
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
-        """Call ``ear`` with hints for keys at or below the prefixes, until the returned function is called."""
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
+        """Call ``subscriber`` with hints for keys at or below the prefixes, until the returned function is called."""
         ...
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints to whoever listens, in this process and in others. Never fails and never waits."""
         ...
 
@@ -154,12 +154,12 @@ class Backend(Protocol):
         """Open another handle on the same thing, on the running loop: perhaps another one, in another thread."""
         ...
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return a text by which others can tell that this process has died; empty if they cannot."""
         ...
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` has certainly died; False for nonsense."""
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` has certainly died; False for nonsense."""
         ...
 
     async def aclose(self) -> None:

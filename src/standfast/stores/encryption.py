@@ -20,7 +20,7 @@ from standfast.errors import (
 )
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import MAX_VERSION, Conflict, Decision, Put, SharesTransactions, Snapshot
-from standfast.stores.user_transactions import joining_of
+from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
         Watch,
         Worked,
     )
-    from standfast.stores.user_transactions import Joining, Talk
+    from standfast.stores.user_transactions import Talk, UserTransactions
 
-__all__ = ["Keyring", "SealedStore"]
+__all__ = ["EncryptedStore", "Keyring"]
 
 
 # --- the keys with which values are sealed, by their names ---------------------------------------------------------
@@ -192,7 +192,7 @@ _REAL: Final = MAX_VERSION // 2
 
 
 @final
-class SealedStore:
+class EncryptedStore:
     """A :class:`~standfast.stores.Store` over another one. Keys, versions and expiries are as they are; values are not.
 
     Args:
@@ -207,7 +207,7 @@ class SealedStore:
         self._limits: Final = structs.replace(limits, max_value_bytes=limits.max_value_bytes - OVERHEAD)
 
     def __repr__(self) -> str:
-        return f"<SealedStore {self._store!r}>"
+        return f"<EncryptedStore {self._store!r}>"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -304,9 +304,9 @@ class SealedStore:
         )
         return cast("Worked[T] | Conflict", await self._told(done))
 
-    async def joining(self) -> Joining:
+    async def user_transactions(self) -> UserTransactions:
         """Return what this store can do over connections of the user's; what it writes there is sealed as well."""
-        return _SealedJoining(await joining_of(self._store, self._limits.backend), self)
+        return _EncryptedUserTransactions(await user_transactions_of(self._store, self._limits.backend), self)
 
     def watch(self, *prefixes: RecordKey) -> Watch:
         """Subscribe to hints."""
@@ -316,17 +316,17 @@ class SealedStore:
         """Find out for good what became of an attempt."""
         return cast("Verdict | None", self.answered(await self._store.settle(attempt)))
 
-    async def another(self) -> SealedStore:
+    async def another(self) -> EncryptedStore:
         """Open another handle on the same store, with the same keys."""
-        return SealedStore(await self._store.another(), self._keyring)
+        return EncryptedStore(await self._store.another(), self._keyring)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the text by which others can tell that this process has died."""
-        return self._store.lifeline()
+        return self._store.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` has died."""
-        return self._store.is_severed(lifeline)
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` has died."""
+        return self._store.is_dead(token)
 
     async def aclose(self) -> None:
         """Close the store underneath."""
@@ -334,10 +334,10 @@ class SealedStore:
 
 
 @final
-class _SealedJoining:
+class _EncryptedUserTransactions:
     """What a sealed store does over connections of the user's."""
 
-    def __init__(self, joining: Joining, store: SealedStore) -> None:
+    def __init__(self, joining: UserTransactions, store: EncryptedStore) -> None:
         self._joining, self._store = joining, store
 
     def write(

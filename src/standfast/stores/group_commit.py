@@ -51,8 +51,8 @@ from standfast.stores.backend import (
 )
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Commit, Put
-from standfast.stores.transfer import moving_of
-from standfast.stores.user_transactions import joining_of
+from standfast.stores.transfer import transfer_of
+from standfast.stores.user_transactions import user_transactions_of
 from standfast.stores.validation import check_commit, check_read, check_scan, check_window, is_plain
 from standfast.stores.watch import BackendWatch
 
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
         Watch,
         Worked,
     )
-    from standfast.stores.transfer import Movable
-    from standfast.stores.user_transactions import Joining
+    from standfast.stores.transfer import Transfer
+    from standfast.stores.user_transactions import UserTransactions
 
 
 # --- settling: finding out what became of a transaction whose answer was lost --------------------------------------
@@ -441,7 +441,7 @@ class Group:
             if answer is not None and not answer.done():
                 answer.set_result(None)
         if applied.changed or applied.wakes:
-            self._backend.ring(applied.changed, applied.wakes)
+            self._backend.notify(applied.changed, applied.wakes)
         if self._has_hooks and (taken := monotonic() - started) > SLOW_COMMIT:
             now, store = SYSTEM_CLOCK.wall(), self._backend.name
             self._hooks.emit(SlowCommit(at=now, store=store, seconds=taken, riders=len(seats)))
@@ -642,23 +642,23 @@ class GroupedStore:
         rider = WorkRider(commit, work, seconds(timeout, what="timeout"), and_then)
         return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
 
-    async def joining(self) -> Joining:
+    async def user_transactions(self) -> UserTransactions:
         """Return what this store can do over connections of the user's, in transactions of theirs.
 
         Raises:
             UnsuitableStoreError: Nothing: it is no PostgreSQL.
         """
         self._check_usable()
-        return await joining_of(self._backend, self._backend.name)
+        return await user_transactions_of(self._backend, self._backend.name)
 
-    def moving(self) -> Movable:
+    def transfer(self) -> Transfer:
         """Return what moves everything in this store to another one.
 
         Raises:
             UnsuitableStoreError: Its backend cannot do it.
         """
         self._check_usable()
-        return moving_of(self._backend, self._backend.name)
+        return transfer_of(self._backend, self._backend.name)
 
     async def settle(self, attempt: str) -> Verdict | None:
         """Find out for good what became of an attempt whose outcome was unknown."""
@@ -696,13 +696,13 @@ class GroupedStore:
         self._check_open()
         return GroupedStore(await self._backend.another(), self._hooks, batching=self._batching)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return a text by which others can tell that this process has died; empty if this store cannot see deaths."""
-        return "" if self._is_over() else self._backend.lifeline()
+        return "" if self._is_over() else self._backend.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` has certainly died, or closed its last handle."""
-        return not self._is_over() and self._backend.is_severed(lifeline)
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` has certainly died, or closed its last handle."""
+        return not self._is_over() and self._backend.is_dead(token)
 
     def _is_over(self) -> bool:
         return self._closing is not None or self._guard.crossed

@@ -273,13 +273,13 @@ class Proof:
 _proofs: Final[dict[str, Proof]] = {}  # they are kept: one for each time that this process was cut off
 
 
-def proof_of(lifeline: str) -> Proof | None:
+def liveness_of(lifeline: str) -> Proof | None:
     """Return the proof behind a lifeline of this process; None: it needs none."""
     return _proofs.get(lifeline)
 
 
-async def tied_lifeline(store: Store) -> str:
+async def visible_token(store: Store) -> str:
     """Return the lifeline of this process when others can see it; empty if that takes too long."""
-    lifeline = store.lifeline()
-    proof = proof_of(lifeline)
+    lifeline = store.liveness_token()
+    proof = liveness_of(lifeline)
     return lifeline if proof is None or proof.is_tied or await proof.until_tied(TIED_WITHIN) else ""

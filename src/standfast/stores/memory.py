@@ -20,14 +20,14 @@ from standfast.stores.fold import fold, keys_of
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities, Record, Snapshot
 from standfast.stores.transfer import OPEN, moved, pages
-from standfast.stores.watch import Bells
+from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Ear
+    from standfast.stores.backend import Subscriber
     from standfast.stores.protocol import Wake
 
 CAPABILITIES: Final = Capabilities(backend="memory", atomic=True, durable=False, reach="process", wakes="push")
@@ -44,7 +44,7 @@ class Memory:
         self.name: Final = f"memory://{name}"
         self.capabilities: Final = capabilities
         self.lock: Final = threading.Lock()
-        self.bells: Final = Bells()
+        self.subscriptions: Final = LocalSubscriptions()
         self._clock: Final = clock
         self._offset = clock.wall() - clock.elapsed()
         self._last_at = Instant(0)
@@ -170,27 +170,27 @@ class MemoryBackend:
         with self._memory.lock:
             return self._memory.scan(start, end, limit=limit, reverse=reverse)
 
-    def moving(self) -> MemoryMoving:
+    def transfer(self) -> MemoryTransfer:
         """Return what moves it."""
-        return MemoryMoving(self._memory)
+        return MemoryTransfer(self._memory)
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Hear hints from every handle on the same memory."""
-        return self._memory.bells.listen(prefixes, ear)
+        return self._memory.subscriptions.subscribe(prefixes, subscriber)
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints to every handle on the same memory."""
-        self._memory.bells.ring(changed, wakes)
+        self._memory.subscriptions.notify(changed, wakes)
 
     async def another(self) -> MemoryBackend:
         """Return another handle on the same memory."""
         return MemoryBackend(self._memory)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return nothing: the memory dies with its process."""
         return ""
 
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- whoever could ask lives in the same process
+    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- whoever could ask lives in the same process
         """Return False: nobody who could ask outlives the process."""
         return False
 
@@ -199,7 +199,7 @@ class MemoryBackend:
 
 
 @final
-class MemoryMoving:
+class MemoryTransfer:
     """Everything in a memory."""
 
     __slots__ = ("_memory",)

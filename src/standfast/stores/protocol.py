@@ -182,11 +182,11 @@ class Capabilities(Struct, frozen=True):
     shortest_lease: float = 0.1
     """The shortest lease, in seconds, that makes sense on this store: several round trips."""
     sees_process_death: bool = False
-    """Whether :meth:`Store.lifeline` and :meth:`Store.is_severed` tell of processes that died."""
+    """Whether :meth:`Store.lifeline` and :meth:`Store.is_dead` tell of processes that died."""
     commit_with: bool = False
 
 
-class Hint(Struct, frozen=True):
+class Notification(Struct, frozen=True):
     """What a watch heard: the keys it was told about. Never proof of anything; read again.
 
     ``complete`` is False when hints may have been lost or folded: then look at everything.
@@ -199,7 +199,7 @@ class Hint(Struct, frozen=True):
 class Watch(Protocol):
     """A subscription to hints. Use it as an async context manager; outside of it, it hears nothing."""
 
-    async def wait(self, timeout: Duration | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return the hints since the last call, waiting for one if there is none; None after ``timeout``."""
         ...
 
@@ -299,7 +299,7 @@ class Store(Protocol):
         """
         ...
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return a text by which others can tell that this process has died; empty if this store cannot see deaths.
 
         It stays the same for as long as this process has a handle on the store open, and it is severed when the
@@ -308,10 +308,10 @@ class Store(Protocol):
         """
         ...
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` has died, or has closed its last handle on this store.
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` has died, or has closed its last handle on this store.
 
-        True only if that is certain. Anything that is not a lifeline of this store is not severed.
+        True only if that is certain. Anything that is not a token of this store is not severed.
         """
         ...
 

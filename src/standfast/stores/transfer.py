@@ -214,7 +214,7 @@ async def fence_store(store: GroupedStore) -> Fenced:
     Whoever held something does not any more: the next one who asks gets it, with a higher fence. Runs go on in the
     hands of workers that start from now on; those that had them cannot write to them any more.
     """
-    movable = store.moving()
+    movable = store.transfer()
     presences = workers = highest = 0
     async for page in movable.dump():
         highest = max(highest, *(record.version for record in page))
@@ -242,7 +242,7 @@ async def _fence(store: GroupedStore, record: Record, *, is_kept: bool) -> bool:
 
 # --- what a backend must be able to do, so that everything in it can be moved to another store ---------------------
 #
-# A store that is being moved is *frozen*: from the moment that :meth:`Movable.freeze` returns, no write of anybody
+# A store that is being moved is *frozen*: from the moment that :meth:`Transfer.freeze` returns, no write of anybody
 # lands, and each is refused with :class:`~standfast.errors.StoreMovedError`. Reads go on. What freezes a store is kept
 # in the store, so it holds for processes that start later, and after a restart.
 
@@ -256,7 +256,7 @@ PAGE: Final = 200
 """How many records are read or written at a time."""
 
 
-class Movable(Protocol):
+class Transfer(Protocol):
     """A store underneath its namespaces: all records, as they are."""
 
     async def frozen(self) -> int:
@@ -296,18 +296,18 @@ class Movable(Protocol):
 
 
 @runtime_checkable
-class Moves(Protocol):
+class Transferable(Protocol):
     """A store, or what one is made of, that can be moved."""
 
-    def moving(self) -> Movable:
+    def transfer(self) -> Transfer:
         """Return what moves it."""
         ...
 
 
-def moving_of(holder: object, name: str) -> Movable:
+def transfer_of(holder: object, name: str) -> Transfer:
     """Return what moves a store; refuse one that cannot be moved."""
-    if isinstance(holder, Moves):
-        return holder.moving()
+    if isinstance(holder, Transferable):
+        return holder.transfer()
     raise UnsuitableStoreError(name, "its backend cannot be exported, imported or fenced")
 
 
@@ -349,7 +349,7 @@ async def export_store(
         StoreMovedError: An import into it is not finished.
         StoreError: There is nothing in one of the namespaces.
     """
-    movable, backend = store.moving(), store.capabilities.backend
+    movable, backend = store.transfer(), store.capabilities.backend
     before = await movable.frozen()
     if before not in {OPEN, EXPORTED}:
         raise moved(store.backend.name, before)
@@ -372,7 +372,7 @@ def _refuse_empty(store: GroupedStore, missing: set[str]) -> None:
 
 
 async def _write_all(
-    movable: Movable, writer: Writer, tell: Callable[[int], object], namespaces: Collection[str]
+    movable: Transfer, writer: Writer, tell: Callable[[int], object], namespaces: Collection[str]
 ) -> set[str]:
     """Write the records of some namespaces, of all if none is named; return those in which there is nothing."""
     wanted, seen = {bytes(RecordKey(name)): name for name in namespaces}, set[str]()
@@ -416,7 +416,7 @@ async def import_store(
     """
     _, footer = survey(source, name)
     _check_limits(store, footer)
-    movable = store.moving()
+    movable = store.transfer()
     is_repeated = await _claim(store, movable, 1 + EXPORTED + int(footer.sha256[:_DIGITS], 16))
     source.seek(0)
     done = 0
@@ -438,7 +438,7 @@ def _check_limits(store: GroupedStore, footer: Footer) -> None:
         raise UnsuitableStoreError(store.backend.name, problem)
 
 
-async def _claim(store: GroupedStore, movable: Movable, reason: int) -> bool:
+async def _claim(store: GroupedStore, movable: Transfer, reason: int) -> bool:
     """Freeze the store for this file; tell whether it was already, by an import that broke off."""
     found = await movable.frozen()
     if found == reason:
@@ -457,7 +457,7 @@ async def _claim(store: GroupedStore, movable: Movable, reason: int) -> bool:
     return False
 
 
-async def _check_empty(store: GroupedStore, movable: Movable) -> None:
+async def _check_empty(store: GroupedStore, movable: Transfer) -> None:
     async for page in movable.dump():
         raise StoreNotEmptyError(
             store.backend.name, f"it holds records, {page[0].key} for one; import into an empty store"

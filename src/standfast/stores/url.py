@@ -76,7 +76,7 @@ _NO_TLS: Final = (
 )
 
 
-def tls_trouble(said: str) -> str:
+def tls_error(said: str) -> str:
     """Return what a driver's words mean if they are about TLS, and what to do; empty if they are not.
 
     Drivers wrap what Python says of a failed handshake in errors of their own, and only the words are left of it.
@@ -462,8 +462,8 @@ def _busy(url: str, value: str) -> float:
         raise InvalidUrlError(url, f"busy: {problem}") from problem
 
 
-def sealed(store: Store, keyring: Keyring) -> Store:
+def encrypted(store: Store, keyring: Keyring) -> Store:
     """Return a store that keeps everything sealed with some keys."""
-    from standfast.stores.encryption import SealedStore  # noqa: PLC0415 -- needed only with keys
+    from standfast.stores.encryption import EncryptedStore  # noqa: PLC0415 -- needed only with keys
 
-    return SealedStore(store, keyring)
+    return EncryptedStore(store, keyring)

@@ -48,7 +48,7 @@ Talk: TypeAlias = Generator[Question, str, T]
 """Asks questions one after the other, and returns what came of them."""
 
 
-class Joining(Protocol):
+class UserTransactions(Protocol):
     """What a store can do over the connection of a user. Any thread may use it."""
 
     def write(
@@ -72,10 +72,10 @@ class Joining(Protocol):
 
 
 @runtime_checkable
-class Joins(Protocol):
+class JoinsUserTransactions(Protocol):
     """A store, or what one is made of, that may be able to take part in a user's transaction."""
 
-    async def joining(self) -> Joining:
+    async def user_transactions(self) -> UserTransactions:
         """Return what it can do there.
 
         Raises:
@@ -84,10 +84,10 @@ class Joins(Protocol):
         ...
 
 
-async def joining_of(holder: object, name: str) -> Joining:
+async def user_transactions_of(holder: object, name: str) -> UserTransactions:
     """Return what a store can do in a user's transaction; refuse one that cannot."""
-    if isinstance(holder, Joins):
-        return await holder.joining()
+    if isinstance(holder, JoinsUserTransactions):
+        return await holder.user_transactions()
     raise UnsuitableStoreError(
         name,
         "it cannot take part in a transaction of yours; use postgresql://, or do your SQL in ctx.transaction, or call "
@@ -95,7 +95,7 @@ async def joining_of(holder: object, name: str) -> Joining:
     )
 
 
-async def converse(guest: Guest, talk: Talk[T]) -> T:
+async def converse(guest: UserConnection, talk: Talk[T]) -> T:
     """Ask the questions of a talk over a connection that is used with ``await``."""
     try:
         question = next(talk)
@@ -111,7 +111,7 @@ async def converse(guest: Guest, talk: Talk[T]) -> T:
         return result
 
 
-def converse_blocking(guest: Guest, talk: Talk[T]) -> T:
+def converse_blocking(guest: UserConnection, talk: Talk[T]) -> T:
     """Ask the questions of a talk over a connection that blocks."""
     try:
         question = next(talk)
@@ -136,7 +136,7 @@ KNOWN: Final = (
 )
 
 
-class Guest(Struct, frozen=True):
+class UserConnection(Struct, frozen=True):
     """A connection of the user's.
 
     Attributes:
@@ -150,7 +150,7 @@ class Guest(Struct, frozen=True):
     ask: Callable[[Question], Any]
 
 
-def guest_of(connection: Any) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def user_connection_of(connection: Any) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     """Recognise a connection.
 
     Raises:
@@ -167,11 +167,11 @@ def guest_of(connection: Any) -> Guest:  # noqa: ANN401 -- of a library that is 
 # --- asyncpg -----------------------------------------------------------------------------------------------------
 
 
-def _asyncpg(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _asyncpg(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     def ask(question: Question) -> Any:  # noqa: ANN401 -- an awaitable of the driver
         return connection.fetchval(question.statement.replace(_PARAMETER, "$1"), *_parameters(question))
 
-    return Guest(kind, blocks=False, ask=ask)
+    return UserConnection(kind, blocks=False, ask=ask)
 
 
 def _parameters(question: Question) -> tuple[str, ...]:
@@ -181,31 +181,31 @@ def _parameters(question: Question) -> tuple[str, ...]:
 # --- psycopg -----------------------------------------------------------------------------------------------------
 
 
-def _psycopg(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _psycopg(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     def ask(question: Question) -> str:
         with connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             cursor.execute(_with_percent(question), _parameters(question))
             return _only(cursor.fetchone())
 
-    return Guest(kind, blocks=True, ask=ask)
+    return UserConnection(kind, blocks=True, ask=ask)
 
 
-def _psycopg_async(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _psycopg_async(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     async def ask(question: Question) -> str:
         async with connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             await cursor.execute(_with_percent(question), _parameters(question))
             return _only(await cursor.fetchone())
 
-    return Guest(kind, blocks=False, ask=ask)
+    return UserConnection(kind, blocks=False, ask=ask)
 
 
-def _psycopg2(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _psycopg2(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     def ask(question: Question) -> str:
         with connection.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor) as cursor:
             cursor.execute(_with_percent(question), _parameters(question))
             return _only(cursor.fetchone())
 
-    return Guest(kind, blocks=True, ask=ask)
+    return UserConnection(kind, blocks=True, ask=ask)
 
 
 def _with_percent(question: Question) -> str:
@@ -219,22 +219,22 @@ def _only(row: Any) -> str:  # noqa: ANN401 -- a row of the driver
 # --- SQLAlchemy --------------------------------------------------------------------------------------------------
 
 
-def _sqlalchemy(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _sqlalchemy(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     _check_dialect(connection, kind)
 
     def ask(question: Question) -> Any:  # noqa: ANN401 -- whatever it returns
         return _run_sqlalchemy(connection, question).scalar_one()
 
-    return Guest(kind, blocks=True, ask=ask)
+    return UserConnection(kind, blocks=True, ask=ask)
 
 
-def _sqlalchemy_async(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _sqlalchemy_async(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     _check_dialect(connection, kind)
 
     async def ask(question: Question) -> Any:  # noqa: ANN401 -- whatever it returns
         return (await _run_sqlalchemy(connection, question)).scalar_one()
 
-    return Guest(kind, blocks=False, ask=ask)
+    return UserConnection(kind, blocks=False, ask=ask)
 
 
 def _run_sqlalchemy(connection: Any, question: Question) -> Any:  # noqa: ANN401 -- of a library that is not imported here
@@ -265,7 +265,7 @@ def _check_dialect(connection: Any, kind: str) -> None:  # noqa: ANN401 -- of a 
 # --- Django ------------------------------------------------------------------------------------------------------
 
 
-def _django(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a library that is not imported here
+def _django(connection: Any, kind: str) -> UserConnection:  # noqa: ANN401 -- of a library that is not imported here
     vendor = getattr(connection, "vendor", "nothing")
     if vendor != "postgresql":
         raise UnsuitableConnectionError(kind, f"it is connected to {vendor}, not to the PostgreSQL of the store")
@@ -275,10 +275,10 @@ def _django(connection: Any, kind: str) -> Guest:  # noqa: ANN401 -- of a librar
             cursor.execute(_with_percent(question), _parameters(question))
             return _only(cursor.fetchone())
 
-    return Guest("django.db.connection", blocks=True, ask=ask)
+    return UserConnection("django.db.connection", blocks=True, ask=ask)
 
 
-_KINDS: Final[dict[tuple[str, str], Callable[[Any, str], Guest]]] = {
+_KINDS: Final[dict[tuple[str, str], Callable[[Any, str], UserConnection]]] = {
     ("asyncpg", "Connection"): _asyncpg,
     ("asyncpg", "PoolConnectionProxy"): _asyncpg,
     ("psycopg", "AsyncConnection"): _psycopg_async,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Backend, Batch, Ear
-    from standfast.stores.protocol import Change, Decision, Hint, Store, Verdict, Wake, Watch
+    from standfast.stores.backend import Applied, Backend, Batch, Subscriber
+    from standfast.stores.protocol import Change, Decision, Notification, Store, Verdict, Wake, Watch
 
 
 # --- what may go wrong between a program and its store, how often, and in an order that a seed decides -------------
@@ -240,13 +240,13 @@ class FaultyBackend:
 
     # --- hints -------------------------------------------------------------------------------------------------
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Listen, with some hints lost, doubled or late."""
-        return self._backend.listen(prefixes, _FaultyEar(ear, self._dice, self._faults))
+        return self._backend.subscribe(prefixes, _FaultySubscriber(subscriber, self._dice, self._faults))
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints; what becomes of them is decided where they arrive."""
-        self._backend.ring(changed, wakes)
+        self._backend.notify(changed, wakes)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -259,13 +259,13 @@ class FaultyBackend:
         """Open another handle, with the same faults in another order."""
         return FaultyBackend(await self._backend.another(), seed=next(self._next_seed), faults=self._faults)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the lifeline of the backend underneath."""
-        return self._backend.lifeline()
+        return self._backend.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Tell what the backend underneath tells."""
-        return self._backend.is_severed(lifeline)
+        return self._backend.is_dead(token)
 
     async def aclose(self) -> None:
         """Wait for what lands late, then close the backend underneath."""
@@ -274,24 +274,24 @@ class FaultyBackend:
 
 
 @final
-class _FaultyEar:
-    """An ear that mishears."""
+class _FaultySubscriber:
+    """An subscriber that mishears."""
 
-    __slots__ = ("_dice", "_ear", "_faults")
+    __slots__ = ("_dice", "_faults", "_subscriber")
 
-    def __init__(self, ear: Ear, dice: Dice, faults: Faults) -> None:
-        self._ear, self._dice, self._faults = ear, dice, faults
+    def __init__(self, subscriber: Subscriber, dice: Dice, faults: Faults) -> None:
+        self._subscriber, self._dice, self._faults = subscriber, dice, faults
 
-    def hear(self, about: RecordKey | None) -> None:
+    def notify(self, about: RecordKey | None) -> None:
         """Pass a hint on: not at all, once or twice, now or later."""
         if self._dice.happens(self._faults.drop_hint):
             return
         if self._dice.happens(self._faults.double_hint):
-            self._ear.hear(about)
+            self._subscriber.notify(about)
         if self._dice.happens(self._faults.delay_hint):
-            asyncio.get_running_loop().call_later(self._dice.moment(), self._ear.hear, about)
+            asyncio.get_running_loop().call_later(self._dice.moment(), self._subscriber.notify, about)
         else:
-            self._ear.hear(about)
+            self._subscriber.notify(about)
 
 
 # --- A store with faults: for testing what your own code makes of them ---------------------------------------------
@@ -395,13 +395,13 @@ class FaultyStore:
         """
         return FaultyStore(await self._store.another(), seed=next(self._next_seed), faults=self._faults)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the lifeline of the store underneath."""
-        return self._store.lifeline()
+        return self._store.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Tell what the store underneath tells."""
-        return self._store.is_severed(lifeline)
+        return self._store.is_dead(token)
 
     async def aclose(self) -> None:
         """Wait for what lands late, then close the store underneath."""
@@ -451,7 +451,7 @@ class _FaultyWatch:
 
     def __init__(self, watch: Watch, dice: Dice, faults: Faults) -> None:
         self._watch, self._dice, self._faults = watch, dice, faults
-        self._again: Hint | None = None
+        self._again: Notification | None = None
 
     async def __aenter__(self) -> Self:
         await self._watch.__aenter__()
@@ -460,7 +460,7 @@ class _FaultyWatch:
     async def __aexit__(self, *exc: object) -> None:
         await self._watch.__aexit__(*exc)
 
-    async def wait(self, timeout: Duration | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return the hints since the last call, except those that are lost; some once more."""
         if self._again is not None:
             hint, self._again = self._again, None
@@ -471,7 +471,7 @@ class _FaultyWatch:
         except TimeoutError:
             return None
 
-    async def _misheard(self) -> Hint | None:
+    async def _misheard(self) -> Notification | None:
         hint = await self._watch.wait()
         while self._dice.happens(self._faults.drop_hint):
             hint = await self._watch.wait()
@@ -568,11 +568,11 @@ class NonAtomicStore:
         """Return this very store: it belongs to no loop and has nothing to close."""
         return self
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return nothing: it sees no deaths."""
         return ""
 
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- it sees no deaths
+    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- it sees no deaths
         """Return False: it sees no deaths."""
         return False
 
@@ -591,7 +591,7 @@ class _Deaf:
 
     async def __aexit__(self, *exc: object) -> None: ...
 
-    async def wait(self, timeout: Duration | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Wait in vain."""
         try:
             async with asyncio.timeout(optional_seconds(timeout, what="timeout")):

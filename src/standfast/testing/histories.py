@@ -318,13 +318,13 @@ class RecordingStore:
         """Open another handle, which writes into the same history for the same client."""
         return RecordingStore(await self._store.another(), self._history, self._client)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the lifeline of the store underneath."""
-        return self._store.lifeline()
+        return self._store.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Tell what the store underneath tells."""
-        return self._store.is_severed(lifeline)
+        return self._store.is_dead(token)
 
     async def aclose(self) -> None:
         """Close the store underneath."""

@@ -266,7 +266,7 @@ async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str
             presence = None if record is None else PRESENCES.decode(record.value)
             if record is None or presence is None:
                 dead.append(name)
-            elif scope.store.is_severed(presence.lifeline):
+            elif scope.store.is_dead(presence.lifeline):
                 await remove(scope.store, key)
                 dead.append(name)
             else:

@@ -23,7 +23,7 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.stores.protocol import Conflict, Put
-from standfast.stores.user_transactions import converse, guest_of, joining_of
+from standfast.stores.user_transactions import converse, user_connection_of, user_transactions_of
 from standfast.workflows.activation import Activation
 from standfast.workflows.admission import WAITS, start_in_lines
 from standfast.workflows.catalog import RemoteWorkflow, find_remote, is_declared
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from standfast.durations import Duration
     from standfast.stores.protocol import Change
-    from standfast.stores.user_transactions import Joining, Talk
+    from standfast.stores.user_transactions import Talk, UserTransactions
     from standfast.workflows.inbox import Sending
     from standfast.workflows.records import Standing
     from standfast.workflows.runtime import Host
@@ -228,7 +228,7 @@ JOIN_TRIES: Final = 3
 
 async def start_over(host: Host, asked: Start, connection: object) -> Started:
     """Start a run in the transaction of a connection that is used with ``await``."""
-    guest = guest_of(connection)
+    guest = user_connection_of(connection)
     if guest.blocks:
         raise UnsuitableConnectionError(guest.kind, "it blocks; use standfast.blocking.Engine with it")
     return await converse(guest, await start_within(host, asked))
@@ -242,7 +242,7 @@ async def start_within(host: Host, asked: Start) -> Talk[Started]:
     """
     standings = standings_of(asked.workflow, asked.packed)
     _check_lines(asked, standings)
-    joining = await joining_of(host.space.store, host.space.store.capabilities.backend)
+    joining = await user_transactions_of(host.space.store, host.space.store.capabilities.backend)
     return _talk(host, asked, joining, standings)
 
 
@@ -272,7 +272,7 @@ def _changes(host: Host, asked: Start, standings: tuple[Standing, ...]) -> list[
     return changes
 
 
-def _talk(host: Host, asked: Start, joining: Joining, standings: tuple[Standing, ...]) -> Talk[Started]:
+def _talk(host: Host, asked: Start, joining: UserTransactions, standings: tuple[Standing, ...]) -> Talk[Started]:
     header = RunKeys(host.space, asked.run_id).header
     for _ in range(JOIN_TRIES):
         answer = yield from joining.write(_changes(host, asked, standings))

@@ -24,7 +24,7 @@ from standfast.errors import (
 )
 from standfast.events import StepRecorded, StepRetried
 from standfast.stores.protocol import Check, Commit, Conflict, Put
-from standfast.stores.user_transactions import converse, converse_blocking, guest_of, joining_of
+from standfast.stores.user_transactions import converse, converse_blocking, user_connection_of, user_transactions_of
 from standfast.workflows.control import Unload
 from standfast.workflows.definition import INSIDE
 from standfast.workflows.failures import describe, restore
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change, Snapshot
-    from standfast.stores.user_transactions import Guest, Talk
+    from standfast.stores.user_transactions import Talk, UserConnection
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step
     from standfast.workflows.failures import KnownErrors
@@ -266,7 +266,7 @@ class Recording:
 
     def record_with(self, connection: object, result: object) -> Awaitable[None]:
         """Write the record; over a connection that blocks it is written when this returns."""
-        guest = guest_of(connection)
+        guest = user_connection_of(connection)
         if self._is_over or self.is_asked:
             raise self._problem("it has ended" if self._is_over else "it has called record_with before; call it once")
         packed, self.result = self._step.signature.result.pack_and_restore(result)
@@ -280,7 +280,7 @@ class Recording:
         self._take(converse_blocking(guest, self._elsewhere(packed).result()))
         return _Pending(None)
 
-    async def _record(self, guest: Guest, packed: bytes) -> None:
+    async def _record(self, guest: UserConnection, packed: bytes) -> None:
         is_here = asyncio.get_running_loop() is self._loop
         talk = await (self._begin(packed) if is_here else asyncio.wrap_future(self._elsewhere(packed)))
         self._take(await converse(guest, talk))
@@ -300,7 +300,7 @@ class Recording:
         journal, space = activation.journal, activation.host.space
         if journal is None:
             raise self._problem("the run is not driven here")
-        joining = await joining_of(space.store, space.store.capabilities.backend)
+        joining = await user_transactions_of(space.store, space.store.capabilities.backend)
         try:
             if journal.is_heavy(MOST_ALONG):
                 await activation.flush()

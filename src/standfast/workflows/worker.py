@@ -374,7 +374,7 @@ class Worker:
             await self.bury_the_dead()
         elif self._lifelines and loop.time() - self._probed_at >= PROBE_EVERY:
             self._probed_at = loop.time()
-            if any(host.space.store.is_severed(lifeline) for lifeline in self._lifelines.values()):
+            if any(host.space.store.is_dead(lifeline) for lifeline in self._lifelines.values()):
                 await self.bury_the_dead()
         is_short = len(self._ready) < self._capacity.runs
         if self._next_due is not None and self._next_due <= host.now() and is_short:

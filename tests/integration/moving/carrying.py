@@ -38,7 +38,7 @@ async def carried(source: str, target: str) -> None:
 async def content(url: str) -> dict[RecordKey, Record]:
     """Return all records of a store but presences."""
     async with opened(url) as store:
-        found = [record async for page in store.moving().dump() for record in page]
+        found = [record async for page in store.transfer().dump() for record in page]
     return {record.key: record for record in found if kind_of(record.key) != PRESENCE}
 
 

@@ -27,7 +27,7 @@ async def test_a_frozen_store_refuses_every_handle(store: GroupedStore, other: G
     """A handle that has written, one that has not, and one that is opened later are all refused, and change nothing."""
     version = (await put(store, K)).versions[K]
 
-    await store.moving().freeze(EXPORTED)
+    await store.transfer().freeze(EXPORTED)
 
     for handle in (store, other):
         with pytest.raises(StoreMovedError, match="exported"):
@@ -44,7 +44,7 @@ async def test_a_frozen_store_refuses_every_handle(store: GroupedStore, other: G
 async def test_a_frozen_store_refuses_an_update_and_lets_it_look(store: GroupedStore) -> None:
     """What an update would write is refused; one that writes nothing is answered."""
     version = (await put(store, K)).versions[K]
-    await store.moving().freeze(EXPORTED)
+    await store.transfer().freeze(EXPORTED)
 
     seen = await store.update([K], lambda seen: Decision(seen.version(K)))
     with pytest.raises(StoreMovedError):
@@ -56,7 +56,7 @@ async def test_a_frozen_store_refuses_an_update_and_lets_it_look(store: GroupedS
 async def test_several_updates_that_ride_together_are_refused(store: GroupedStore, other: GroupedStore) -> None:
     """Versions that were reserved before do not help."""
     await put(store, K)
-    await other.moving().freeze(EXPORTED)
+    await other.transfer().freeze(EXPORTED)
 
     many = [store.update([K], lambda seen: Decision(None, (Put(K, b"late", seen.version(K)),))) for _ in range(8)]
     answers = await asyncio.gather(*many, return_exceptions=True)
@@ -68,7 +68,7 @@ async def test_work_that_shares_the_transaction_is_refused(store: GroupedStore) 
     """Where the store takes the user's SQL along, that is undone too."""
     if not store.capabilities.commit_with:
         return
-    await store.moving().freeze(EXPORTED)
+    await store.transfer().freeze(EXPORTED)
 
     with pytest.raises(StoreMovedError):
         await store.commit_with(lambda sql: sql.execute("SELECT 1"), Put(K, b"late"))
@@ -79,11 +79,11 @@ async def test_work_that_shares_the_transaction_is_refused(store: GroupedStore) 
 async def test_a_thawed_store_takes_writes_again(store: GroupedStore, other: GroupedStore) -> None:
     """Handles that were refused go on, with higher versions."""
     version = (await put(store, K)).versions[K]
-    await store.moving().freeze(EXPORTED)
+    await store.transfer().freeze(EXPORTED)
     with pytest.raises(StoreMovedError):
         await other.commit(Put(K, b"late", version))
 
-    await other.moving().thaw()
+    await other.transfer().thaw()
 
     for handle in (store, other):
         done = await handle.commit(Put(K, b"again", version))
@@ -95,7 +95,7 @@ async def test_a_thawed_store_takes_writes_again(store: GroupedStore, other: Gro
 
 async def test_the_first_reason_stays(store: GroupedStore) -> None:
     """To freeze twice is to freeze once, and the store says why."""
-    moving = store.moving()
+    moving = store.transfer()
     assert await moving.frozen() == OPEN
 
     await moving.freeze(7_000_000_000_000)
@@ -119,7 +119,7 @@ async def test_everything_of_all_namespaces_is_dumped_once(store: GroupedStore) 
         await store.commit(*(Put(key, bytes(key)) for key in keys[first : first + 90]))
     await store.commit(Put(OTHER, b"over", expires_at=Instant(1)))
 
-    found = [record async for page in store.moving().dump() for record in page]
+    found = [record async for page in store.transfer().dump() for record in page]
 
     assert sorted((record.key, record.value) for record in found) == sorted((key, bytes(key)) for key in keys)
 
@@ -127,7 +127,7 @@ async def test_everything_of_all_namespaces_is_dumped_once(store: GroupedStore) 
 async def test_records_are_put_as_they_are_into_a_frozen_store(store: GroupedStore, other: GroupedStore) -> None:
     """Version, value and expiry are kept, and putting them twice is putting them once."""
     records = [Record(K, b"\x00\xff" * 100, 1_700_000_000_000_000), Record(OTHER, b"", 5, LATE)]
-    moving = store.moving()
+    moving = store.transfer()
     await moving.freeze(2)
 
     await moving.put(records)
@@ -145,16 +145,16 @@ async def test_records_are_put_as_they_are_into_a_frozen_store(store: GroupedSto
 async def test_a_lifted_store_goes_on_above(store: GroupedStore, other: GroupedStore) -> None:
     """New keys, in namespaces old and new, get versions above: also where versions follow the time."""
     await put(store, K)
-    await store.moving().freeze(2)
+    await store.transfer().freeze(2)
     # DynamoDB follows the service's time alone, and waits for it.
     above = FAR if store.capabilities.backend != "dynamodb" else (await store.read(K)).at + 200_000
 
-    await store.moving().lift(above)
-    await store.moving().thaw()
+    await store.transfer().lift(above)
+    await store.transfer().thaw()
 
     for handle, key in ((store, K.child("new")), (other, K.child("newer")), (store, OTHER)):
         assert (await put(handle, key)).versions[key] > above
-    assert await store.moving().last() > above
+    assert await store.transfer().last() > above
 
 
 async def test_the_last_version_is_known_when_its_record_is_gone(store: GroupedStore) -> None:
@@ -162,7 +162,7 @@ async def test_the_last_version_is_known_when_its_record_is_gone(store: GroupedS
     version = (await put(store, K)).versions[K]
     await store.commit(Delete(K, version))
 
-    assert await store.moving().last() >= version
+    assert await store.transfer().last() >= version
 
 
 async def put(store: GroupedStore, key: RecordKey) -> Commit:

@@ -59,7 +59,7 @@ async def refused(store: GroupedStore, other: GroupedStore, pause: Pause, key: R
     """Freeze a store while a handle is about to create a record, and see that it is refused."""
     late = asyncio.create_task(store.commit(Put(key, b"late")))
     await pause.reached.wait()
-    await other.moving().freeze(EXPORTED)
+    await other.transfer().freeze(EXPORTED)
     pause.released.set()
 
     with pytest.raises(StoreMovedError):
@@ -88,14 +88,14 @@ async def test_a_transaction_that_has_written_is_waited_for_on_mongodb(
     written = asyncio.create_task(store.commit(Put(NEW, b"in time")))
     await pause.reached.wait()
 
-    freezing = asyncio.create_task(other.moving().freeze(EXPORTED))
+    freezing = asyncio.create_task(other.transfer().freeze(EXPORTED))
     done, _ = await asyncio.wait({freezing}, timeout=0.3)
     pause.released.set()
 
     assert not done
     assert isinstance(await written, Commit)
     await freezing
-    assert NEW in [record.key async for page in other.moving().dump() for record in page]
+    assert NEW in [record.key async for page in other.transfer().dump() for record in page]
     await store.aclose()
     await other.aclose()
 
@@ -132,7 +132,7 @@ async def test_a_transaction_of_the_users_is_waited_for_on_postgresql(postgresql
     await transaction.start()
     await connection.execute(f"INSERT INTO {schema}.attempts VALUES ('user', 1, 1, '{{1}}')")  # noqa: S608 -- made here
 
-    freezing = asyncio.create_task(store.moving().freeze(EXPORTED))
+    freezing = asyncio.create_task(store.transfer().freeze(EXPORTED))
     done, _ = await asyncio.wait({freezing}, timeout=0.3)
     await transaction.commit()
 

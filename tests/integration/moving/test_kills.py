@@ -71,12 +71,12 @@ async def test_an_import_that_is_killed_is_repeated(tmp_path: Path) -> None:
 async def is_frozen(url: str) -> bool:
     """Tell whether a store was exported, or is about to be."""
     async with opened(url) as store:
-        return await store.moving().frozen() == EXPORTED
+        return await store.transfer().frozen() == EXPORTED
 
 
 async def has_some(store: GroupedStore) -> bool:
     """Tell whether a store has any records."""
-    async for _ in store.moving().dump():
+    async for _ in store.transfer().dump():
         return True
     return False
 

@@ -234,7 +234,7 @@ async def test_without_a_direct_session_no_deaths_are_seen(pgbouncer_url: str) -
     store = await open_store(place_on(pgbouncer_url, "pgbouncer"))
     try:
         assert not store.capabilities.sees_process_death
-        assert store.lifeline() == ""
+        assert store.liveness_token() == ""
     finally:
         await store.aclose()
 
@@ -244,6 +244,6 @@ async def test_it_can_be_left_to_leases() -> None:
     store = await open_store(f"{place('postgresql')}&lifeline=false")
     try:
         assert not store.capabilities.sees_process_death
-        assert store.lifeline() == ""
+        assert store.liveness_token() == ""
     finally:
         await store.aclose()

@@ -48,11 +48,11 @@ async def test_a_killed_process_is_severed_at_once(url: str, start: Start, opene
     store = await opened(url)
     child = start("live", url)
     [line] = child.hear()
-    assert not store.is_severed(line)
+    assert not store.is_dead(line)
 
     child.kill()
 
-    assert store.is_severed(line)
+    assert store.is_dead(line)
 
 
 async def test_a_death_that_nobody_reaps_is_seen(url: str, start: Start, opened: Open) -> None:
@@ -63,7 +63,7 @@ async def test_a_death_that_nobody_reaps_is_seen(url: str, start: Start, opened:
 
     kill_and_wait(child.pid)
 
-    assert store.is_severed(line)
+    assert store.is_dead(line)
 
 
 async def test_a_stopped_process_is_not_severed(url: str, start: Start, opened: Open) -> None:
@@ -73,10 +73,10 @@ async def test_a_stopped_process_is_not_severed(url: str, start: Start, opened: 
     [line] = child.hear()
     child.stop()
 
-    assert not store.is_severed(line)
+    assert not store.is_dead(line)
 
     child.kill()
-    assert store.is_severed(line)
+    assert store.is_dead(line)
 
 
 async def test_a_process_that_has_closed_the_store_is_severed(url: str, start: Start, opened: Open) -> None:
@@ -87,7 +87,7 @@ async def test_a_process_that_has_closed_the_store_is_severed(url: str, start: S
 
     assert child.ask("close") == ["closed"]
 
-    assert store.is_severed(line)
+    assert store.is_dead(line)
 
 
 async def test_closing_one_of_two_handles_severs_nothing(url: str, start: Start, opened: Open) -> None:
@@ -98,7 +98,7 @@ async def test_closing_one_of_two_handles_severs_nothing(url: str, start: Start,
 
     assert child.ask("again") == [line]
 
-    assert not store.is_severed(line)
+    assert not store.is_dead(line)
 
 
 async def test_a_forked_child_does_not_keep_its_parent_alive(url: str, start: Start, opened: Open) -> None:
@@ -111,11 +111,11 @@ async def test_a_forked_child_does_not_keep_its_parent_alive(url: str, start: St
 
     parent.send(signal.SIGKILL)
     parent.process.wait(30)
-    assert store.is_severed(line)
-    assert not store.is_severed(childs_line)
+    assert store.is_dead(line)
+    assert not store.is_dead(childs_line)
 
     kill_and_wait(int(pid))
-    assert store.is_severed(childs_line)
+    assert store.is_dead(childs_line)
 
 
 async def test_a_forked_child_that_ends_does_not_sever_its_parent(url: str, start: Start, opened: Open) -> None:
@@ -126,7 +126,7 @@ async def test_a_forked_child_that_ends_does_not_sever_its_parent(url: str, star
 
     assert parent.ask("fork-and-exit") == ["0"]
 
-    assert not store.is_severed(line)
+    assert not store.is_dead(line)
 
 
 async def test_a_started_program_does_not_keep_its_parent_alive(url: str, start: Start, opened: Open) -> None:
@@ -139,7 +139,7 @@ async def test_a_started_program_does_not_keep_its_parent_alive(url: str, start:
     parent.send(signal.SIGKILL)
     parent.process.wait(30)
 
-    assert store.is_severed(line)
+    assert store.is_dead(line)
 
 
 # --- what is not certain --------------------------------------------------------------------------------------------
@@ -151,11 +151,11 @@ async def test_a_process_of_an_earlier_boot_is_severed(url: str, start: Start, o
     child = start("live", url)
     [line] = child.hear()
     of_another_boot = changed(changed(line, BOOT, "another-boot"), DEVICE, 12345)
-    assert not store.is_severed(of_another_boot), "a byte that somebody has is nobody's death, whatever boot it names"
+    assert not store.is_dead(of_another_boot), "a byte that somebody has is nobody's death, whatever boot it names"
 
     child.kill()
 
-    assert store.is_severed(of_another_boot)
+    assert store.is_dead(of_another_boot)
 
 
 @pytest.mark.parametrize("field", [DEVICE, INODE])
@@ -166,7 +166,7 @@ async def test_a_lifeline_of_another_file_says_nothing(url: str, start: Start, o
     [line] = child.hear()
     child.kill()
 
-    assert not store.is_severed(changed(line, field, 12345))
+    assert not store.is_dead(changed(line, field, 12345))
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -182,11 +182,11 @@ async def test_a_deleted_file_makes_nobody_dead(
         after = start("live", url)
         [line_after] = after.hear()
         assert after.ask("severed", line) == ["False"]
-        assert not early.is_severed(line_after)
+        assert not early.is_dead(line_after)
 
-    assert not early.is_severed(line)
+    assert not early.is_dead(line)
     before.kill()
-    assert not early.is_severed(line), "a death, but not one that everybody can see"
+    assert not early.is_dead(line), "a death, but not one that everybody can see"
 
 
 async def test_a_database_that_was_replaced_takes_no_lifeline_with_it(
@@ -194,7 +194,7 @@ async def test_a_database_that_was_replaced_takes_no_lifeline_with_it(
 ) -> None:
     """Opening the new one and closing the old one, which are tied to the same file, sever nothing."""
     old = await opened(url)
-    line = old.lifeline()
+    line = old.liveness_token()
     for name in ("store.db", "store.db-wal", "store.db-shm"):
         path.with_name(name).rename(path.with_name(f"old-{name}"))
     await opened(url)
@@ -221,14 +221,14 @@ async def test_other_code_cannot_open_the_file(url: str, path: Path, opened: Ope
 async def test_a_lifeline_that_was_lost_is_tied_anew(url: str, path: Path, start: Start, opened: Open) -> None:
     """Whoever closes the file by ways that nobody can refuse does harm only until the lifeline is asked for again."""
     store = await opened(url)
-    line = store.lifeline()
+    line = store.liveness_token()
     child = start("live", url)
     child.hear()
     with opening_our_own():
         os.close(os.open(path.with_name("store.db-alive"), os.O_RDONLY))
     assert child.ask("severed", line) == ["True"]
 
-    assert store.lifeline() == line
+    assert store.liveness_token() == line
 
     assert child.ask("severed", line) == ["False"]
 
@@ -242,7 +242,7 @@ async def test_without_a_lock_there_is_no_lifeline(url: str, opened: Open, monke
     store = await opened(url)
     monkeypatch.setattr(lifelines, "try_lock", no_locks)
 
-    assert store.lifeline() == ""
+    assert store.liveness_token() == ""
 
 
 async def test_two_processes_never_share_a_byte(
@@ -254,8 +254,8 @@ async def test_two_processes_never_share_a_byte(
     monkeypatch.setattr(lifelines, "_draw", lambda: next(numbers))
     store = await opened(url)
 
-    assert store.lifeline().split(":")[OFFSET] == "7"
-    assert not store.is_severed(line)
+    assert store.liveness_token().split(":")[OFFSET] == "7"
+    assert not store.is_dead(line)
 
 
 async def test_nothing_is_seen_over_a_network(url: str, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,4 +264,4 @@ async def test_nothing_is_seen_over_a_network(url: str, opened: Open, monkeypatc
     store = await opened(url)
 
     assert not store.capabilities.sees_process_death
-    assert store.lifeline() == ""
+    assert store.liveness_token() == ""

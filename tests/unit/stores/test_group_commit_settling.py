@@ -16,7 +16,7 @@ from standfast.stores.memory import Memory, MemoryBackend
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.backend import Applied, Batch, Subscriber
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
 K = RecordKey("ns", "k")
@@ -66,20 +66,20 @@ class _Unsteady:
     async def scan(self, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
         return await self.inner.scan(start, end, limit=limit, reverse=reverse)
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
-        return self.inner.listen(prefixes, ear)
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
+        return self.inner.subscribe(prefixes, subscriber)
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        self.inner.ring(changed, wakes)
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        self.inner.notify(changed, wakes)
 
     async def another(self) -> MemoryBackend:
         return await self.inner.another()
 
-    def lifeline(self) -> str:
-        return self.inner.lifeline()
+    def liveness_token(self) -> str:
+        return self.inner.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
-        return self.inner.is_severed(lifeline)
+    def is_dead(self, token: str) -> bool:
+        return self.inner.is_dead(token)
 
     async def aclose(self) -> None:
         await self.inner.aclose()

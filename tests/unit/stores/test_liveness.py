@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, final
 
 import pytest
 
-from standfast.stores.liveness import GRACE, LONGEST_GAP, LONGEST_RESTART, SEEN, VALID, Proof, Suspicion, Tie, proof_of
+from standfast.stores.liveness import (
+    GRACE,
+    LONGEST_GAP,
+    LONGEST_RESTART,
+    SEEN,
+    VALID,
+    Proof,
+    Suspicion,
+    Tie,
+    liveness_of,
+)
 from tests.sizes import rounds
 
 if TYPE_CHECKING:
@@ -233,7 +243,7 @@ async def test_whoever_waits_for_a_proof_is_woken_by_another_thread() -> None:
     threading.Thread(target=proof.tie).start()
 
     assert await waiting
-    assert proof_of("somebody's") is proof
+    assert liveness_of("somebody's") is proof
 
 
 async def test_waiting_for_a_proof_ends_when_it_is_over() -> None:

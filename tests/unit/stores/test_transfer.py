@@ -75,7 +75,7 @@ async def test_an_export_that_fails_leaves_the_store_in_use() -> None:
     with pytest.raises(OSError, match="space"):
         await export_store(store, full())
 
-    assert await store.moving().frozen() == OPEN
+    assert await store.transfer().frozen() == OPEN
     await put(store, K.child("next"))
 
 
@@ -86,7 +86,7 @@ async def test_an_exported_store_is_exported_again() -> None:
     first = (await exported(store)).splitlines()[1:-1]
 
     assert (await exported(store)).splitlines()[1:-1] == first
-    assert await store.moving().frozen() == EXPORTED
+    assert await store.transfer().frozen() == EXPORTED
 
 
 async def test_a_store_with_records_is_no_target() -> None:
@@ -130,7 +130,7 @@ async def test_an_import_that_broke_off_is_repeated() -> None:
         await import_store(new, io.BytesIO(await exported(old)), "file")
     await import_store(new, io.BytesIO(data), "file")
 
-    assert len([record async for page in new.moving().dump() for record in page]) == 500
+    assert len([record async for page in new.transfer().dump() for record in page]) == 500
     await put(new, K)
 
 
@@ -141,10 +141,10 @@ async def test_a_repeated_import_writes_over_nothing_else() -> None:
     data = await exported(old)
     with pytest.raises(KeyboardInterrupt):
         await import_store(new, io.BytesIO(data), "file", interrupt)
-    reason = await new.moving().frozen()
-    await new.moving().thaw()
+    reason = await new.transfer().frozen()
+    await new.transfer().thaw()
     await new.commit(Put(K, b"mine", (await new.read(K)).version(K)))
-    await new.moving().freeze(reason)
+    await new.transfer().freeze(reason)
 
     with pytest.raises(StoreNotEmptyError, match="another record"):
         await import_store(new, io.BytesIO(data), "file")
@@ -159,7 +159,7 @@ async def test_a_value_that_does_not_fit_is_known_before() -> None:
     with pytest.raises(UnsuitableStoreError, match="5 bytes"):
         await import_store(new, io.BytesIO(await exported(old)), "file")
 
-    assert await new.moving().frozen() == OPEN
+    assert await new.transfer().frozen() == OPEN
 
 
 async def test_a_store_that_was_exported_is_no_target() -> None:

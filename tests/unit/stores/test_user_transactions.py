@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 
 from standfast.errors import UnsuitableConnectionError
-from standfast.stores.user_transactions import Question, guest_of
+from standfast.stores.user_transactions import Question, user_connection_of
 from standfast.stores.user_transactions import sqlstate_of as code_of
 
 
@@ -25,7 +25,7 @@ def test_an_asyncpg_connection_takes_numbered_parameters() -> None:
     asked: list[tuple[Any, ...]] = []
     connection = pretend("asyncpg", "Connection", fetchval=lambda _, *args: asked.append(args))
 
-    guest = guest_of(connection)
+    guest = user_connection_of(connection)
     guest.ask(Question("SELECT f(:asked)", "x"))
     guest.ask(Question("SELECT g()"))
 
@@ -36,19 +36,19 @@ def test_an_asyncpg_connection_takes_numbered_parameters() -> None:
 def test_a_connection_to_another_kind_of_database_is_refused() -> None:
     """Before anything is sent to it."""
     with pytest.raises(UnsuitableConnectionError, match="sqlite"):
-        guest_of(pretend("django", "BaseDatabaseWrapper", vendor="sqlite"))
+        user_connection_of(pretend("django", "BaseDatabaseWrapper", vendor="sqlite"))
     mysql = type("Dialect", (), {"name": "mysql"})
     with pytest.raises(UnsuitableConnectionError, match="mysql"):
-        guest_of(pretend("sqlalchemy", "Connection", dialect=mysql))
+        user_connection_of(pretend("sqlalchemy", "Connection", dialect=mysql))
     with pytest.raises(UnsuitableConnectionError, match="bound to no database"):
-        guest_of(pretend("sqlalchemy", "Session", get_bind=lambda _: None))
+        user_connection_of(pretend("sqlalchemy", "Session", get_bind=lambda _: None))
 
 
 @pytest.mark.parametrize("other", [None, "postgresql://localhost", 7, object()])
 def test_what_is_no_connection_is_refused(other: object) -> None:
     """The error names what it got, and what can be passed."""
     with pytest.raises(UnsuitableConnectionError, match="asyncpg or psycopg"):
-        guest_of(other)
+        user_connection_of(other)
 
 
 def test_a_code_is_found_however_an_error_is_wrapped() -> None:
@@ -78,7 +78,7 @@ def test_what_is_written_shows_up_in_no_error() -> None:
     with engine.connect() as connection:
         connection.dialect.name = "postgresql"
         with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
-            guest_of(connection).ask(Question("SELECT no_such(:asked)", "secret"))
+            user_connection_of(connection).ask(Question("SELECT no_such(:asked)", "secret"))
     engine.dispose()
 
     assert "secret" not in str(caught.value)

@@ -152,7 +152,7 @@ class _PrefixOfText(Tiny):
 
 @flaw
 class _OnlyTheKeyItself(Tiny):
-    """A watch does not hear of what lies below its prefix."""
+    """A watch does not notify of what lies below its prefix."""
 
     def hears(self, prefix: RecordKey, key: RecordKey) -> bool:
         return key == prefix
@@ -162,8 +162,8 @@ class _OnlyTheKeyItself(Tiny):
 class _NoWakes(Tiny):
     """Wakes are not sent."""
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:  # noqa: ARG002 -- not looking at it is the flaw
-        super().ring(changed, ())
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:  # noqa: ARG002 -- not looking at it is the flaw
+        super().notify(changed, ())
 
 
 @flaw
@@ -185,7 +185,7 @@ class _EarlyHints(Tiny):
         rows = dict(self.rows)
         applied = await super().apply(batch)
         written, self.rows = self.rows, rows
-        self.ring(applied.changed, applied.wakes)
+        self.notify(applied.changed, applied.wakes)
         for _ in range(5):
             await asyncio.sleep(0)
         self.rows = written

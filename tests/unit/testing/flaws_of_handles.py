@@ -18,7 +18,7 @@ class _AnotherIsEmpty(Tiny):
 class _SeesDeathEverywhere(Tiny):
     """Whatever it is asked about has died."""
 
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- that is the flaw
+    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- that is the flaw
         return True
 
 
@@ -26,7 +26,7 @@ class _SeesDeathEverywhere(Tiny):
 class _HandsOutLifelines(Tiny):
     """It hands out lifelines that say nothing."""
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         return "me"
 
 
@@ -34,5 +34,5 @@ class _HandsOutLifelines(Tiny):
 class _StumblesOverNonsense(Tiny):
     """It raises on what is no lifeline."""
 
-    def is_severed(self, lifeline: str) -> bool:
-        return int(lifeline) < 0
+    def is_dead(self, token: str) -> bool:
+        return int(token) < 0

@@ -277,5 +277,5 @@ async def test_another_handle_on_a_store_that_is_not_atomic_has_the_same_records
     await store.commit(Put(A, b"value"))
 
     assert (await other.read(A)).records[A].value == b"value"
-    assert other.lifeline() == ""
-    assert not other.is_severed("")
+    assert other.liveness_token() == ""
+    assert not other.is_dead("")

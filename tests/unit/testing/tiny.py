@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Ear, Outcome, Rider
+    from standfast.stores.backend import Outcome, Rider, Subscriber
     from standfast.stores.protocol import Wake
     from standfast.testing import VirtualClock
 
@@ -48,7 +48,7 @@ class Tiny:
         self.rows: dict[bytes, Record] = {}
         self.counter = 0
         self.attempts: dict[str, Applied | None] = {}
-        self.ears: list[tuple[tuple[RecordKey, ...], Ear]] = []
+        self.subscribers: list[tuple[tuple[RecordKey, ...], Subscriber]] = []
         self.changed: list[RecordKey] = []
         self.wakes: list[Wake] = []
 
@@ -208,29 +208,29 @@ class Tiny:
 
     # --- hints -------------------------------------------------------------------------------------------------
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Listen."""
-        entry = (prefixes, ear)
-        self.ears.append(entry)
-        return lambda: self.ears.remove(entry)
+        entry = (prefixes, subscriber)
+        self.subscribers.append(entry)
+        return lambda: self.subscribers.remove(entry)
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Ring."""
         hints = [(key, key) for key in changed] + [(wake.to, wake.about or wake.to) for wake in wakes]
         for to, about in hints:
-            for prefixes, ear in self.ears:
+            for prefixes, subscriber in self.subscribers:
                 if any(self.hears(prefix, to) for prefix in prefixes):
-                    ear.hear(about)
+                    subscriber.notify(about)
 
     async def another(self) -> Tiny:
         """Return itself: it has nothing that belongs to a handle."""
         return self
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """See no deaths."""
         return ""
 
-    def is_severed(self, lifeline: str) -> bool:  # noqa: ARG002 -- it sees no deaths
+    def is_dead(self, token: str) -> bool:  # noqa: ARG002 -- it sees no deaths
         """See no deaths."""
         return False
 

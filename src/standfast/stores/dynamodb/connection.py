@@ -47,7 +47,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.url import tls_trouble
+from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -395,7 +395,7 @@ def unanswered(problem: BotoCoreError | TimeoutError, store: str, *, writes: boo
     if isinstance(problem, CredentialRetrievalError) or _is_unreachable(problem):
         return TurnedAwayError(StoreUnavailableError(store, said))
     if isinstance(problem, _NOT_SENT):
-        return StoreUnavailableError(store, f"{tls_trouble(said)} ({said})" if tls_trouble(said) else said)
+        return StoreUnavailableError(store, f"{tls_error(said)} ({said})" if tls_error(said) else said)
     if writes:
         return OutcomeUnknownError(store, said)
     unavailable = StoreUnavailableError(store, said)

@@ -197,7 +197,7 @@ def _kept_until(now: Instant) -> dict[str, str]:
 
 
 @final
-class DynamoMoving:
+class DynamoTransfer:
     """Everything in one table."""
 
     def __init__(self, link: Link, options: Options, now: Now) -> None:
@@ -582,9 +582,9 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
     async def forget(self, handle: str) -> None:
         """Do nothing: a request that is still on its way must find the count. The service removes it in a week."""
 
-    def moving(self) -> DynamoMoving:
+    def transfer(self) -> DynamoTransfer:
         """Return what moves everything in the table."""
-        return DynamoMoving(self._link, self._options, self.now)
+        return DynamoTransfer(self._link, self._options, self.now)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

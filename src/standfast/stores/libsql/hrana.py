@@ -30,7 +30,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.transfer import moved
-from standfast.stores.url import tls_trouble
+from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -413,7 +413,7 @@ def unreachable(problem: BaseException, name: str) -> StoreUnavailableError:
     """Return the error for a connection that could not be made."""
     cause = getattr(problem, "os_error", None) or getattr(problem, "certificate_error", None) or problem
     if isinstance(problem, aiohttp.ClientConnectorCertificateError):
-        return StoreUnavailableError(name, tls_trouble(str(cause)) or f"its certificate is refused ({cause})")
+        return StoreUnavailableError(name, tls_error(str(cause)) or f"its certificate is refused ({cause})")
     if isinstance(cause, ssl.SSLError) or isinstance(problem, aiohttp.ClientSSLError):
         return StoreUnavailableError(name, "it does not speak TLS there; for a server without it, add ?tls=false")
     if isinstance(problem, TimeoutError):

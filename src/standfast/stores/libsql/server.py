@@ -132,7 +132,7 @@ class IdempotentRun(Protocol):
 
 
 @final
-class LibsqlMoving:
+class LibsqlTransfer:
     """Everything in the tables with one prefix."""
 
     def __init__(self, run: IdempotentRun, prefix: str, scan: Scan) -> None:
@@ -425,9 +425,9 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         result = (await self._done(batch)).step_results[swept]
         return 0 if result is None else result.affected_row_count
 
-    def moving(self) -> LibsqlMoving:
+    def transfer(self) -> LibsqlTransfer:
         """Return what moves everything in the tables."""
-        return LibsqlMoving(self._done, self._options.prefix, self.scan)
+        return LibsqlTransfer(self._done, self._options.prefix, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

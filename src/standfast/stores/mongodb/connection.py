@@ -23,7 +23,7 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.url import tls_trouble
+from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -116,13 +116,13 @@ def translate(store: str, problem: BaseException) -> StoreError:
         return kind(store, f"{meaning} ({said})")
     if isinstance(problem, errors.ServerSelectionTimeoutError):
         why = f"no primary could be reached in time; is the server up? ({said})"
-        return StoreUnavailableError(store, tls_trouble(str(problem)) or why)
+        return StoreUnavailableError(store, tls_error(str(problem)) or why)
     if isinstance(problem, errors.ConfigurationError):
         return UnsuitableStoreError(store, f"the driver refuses the address ({said})")
     if isinstance(problem, TimeoutError):
         return StoreUnavailableError(store, "the server took longer than the time limit; see ?timeout=")
     if isinstance(problem, (errors.ConnectionFailure, OSError)):
-        return StoreUnavailableError(store, tls_trouble(str(problem)) or f"the connection failed ({said})")
+        return StoreUnavailableError(store, tls_error(str(problem)) or f"the connection failed ({said})")
     return StoreUnavailableError(store, f"the server refused: {said}")
 
 

@@ -32,7 +32,7 @@ from standfast.stores.mongodb.writes import (
     NOW,
     STORE,
     UNEXPIRED,
-    MongoMoving,
+    MongoTransfer,
     Writing,
     attempt_id,
     inserting,
@@ -458,9 +458,9 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
         self._writing.announcing.forget(handle)
         await self._delete(self._connection.records, {"_id": attempt_id(handle)})
 
-    def moving(self) -> MongoMoving:
+    def transfer(self) -> MongoTransfer:
         """Return what moves everything in the collection."""
-        return MongoMoving(self._connection, self.scan)
+        return MongoTransfer(self._connection, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

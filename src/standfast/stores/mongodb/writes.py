@@ -287,7 +287,7 @@ class Announcing:
 
 
 @final
-class MongoMoving:
+class MongoTransfer:
     """Everything in one collection."""
 
     def __init__(self, connection: Connection, scan: Scan) -> None:

@@ -28,7 +28,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.events import StoreNotDurable
-from standfast.stores.url import is_this_machine, tls_trouble
+from standfast.stores.url import is_this_machine, tls_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -199,7 +199,7 @@ def is_certain(problem: BaseException) -> bool:
 def translated(problem: BaseException, name: str) -> StoreError:
     """Return what to raise for a problem of the driver."""
     code = code_of(problem)
-    if trouble := tls_trouble(_shown(problem)):
+    if trouble := tls_error(_shown(problem)):
         return StoreUnavailableError(name, f"{trouble} ({_shown(problem)})")
     if code in _KNOWN:
         kind, text = _KNOWN[code]

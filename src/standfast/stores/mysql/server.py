@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 @final
-class MysqlMoving:
+class MysqlTransfer:
     """Everything in the tables with one prefix."""
 
     def __init__(self, links: Links, names: Names, scan: Scan) -> None:
@@ -673,9 +673,9 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
         """Delete up to ``limit`` rows that are dead, and old attempts."""
         return await sweep(self._links, self._names, limit)
 
-    def moving(self) -> MysqlMoving:
+    def transfer(self) -> MysqlTransfer:
         """Return what moves everything in the tables."""
-        return MysqlMoving(self._links, self._names, self.scan)
+        return MysqlTransfer(self._links, self._names, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from standfast.keys import RecordKey
 from standfast.stores.protocol import ABSENT, Record, Snapshot
 from standfast.stores.remote.server import Refused, Written
 from standfast.stores.transfer import EXPORTED, moved
-from standfast.stores.url import tls_trouble
+from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ def translate(problem: BaseException, name: str) -> StoreError:
     if isinstance(problem, TimeoutError):
         return StoreUnavailableError(name, "it did not answer in time; retry")
     if isinstance(problem, OSError | asyncpg.PostgresConnectionError | asyncpg.InterfaceError):
-        why = tls_trouble(str(problem)) or "it cannot be reached"
+        why = tls_error(str(problem)) or "it cannot be reached"
         return StoreUnavailableError(name, f"{why} ({_words(problem)}); retry")
     return StoreUnavailableError(name, f"PostgreSQL failed: {_words(problem)} ({code or type(problem).__name__})")
 

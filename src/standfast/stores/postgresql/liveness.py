@@ -203,13 +203,13 @@ class Lives:
 
     # --- for the handles -----------------------------------------------------------------------------------------
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return this process's lifeline; it is being tied if it is not."""
         with self._lock:
             self._begin()
             return self._current().lifeline
 
-    def is_severed(self, text: str) -> bool:
+    def is_dead(self, text: str) -> bool:
         """Tell whether a process is known to have died; from now on that is looked after for a while."""
         if text in self._dead:
             return True

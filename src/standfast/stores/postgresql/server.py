@@ -37,7 +37,7 @@ from standfast.stores.postgresql.connection import (
     written,
 )
 from standfast.stores.postgresql.liveness import come_alive
-from standfast.stores.postgresql.transactions import PostgresJoining, Working
+from standfast.stores.postgresql.transactions import PostgresUserTransactions, Working
 from standfast.stores.protocol import Snapshot
 from standfast.stores.remote.server import Audience, Landed, Refused
 from standfast.stores.transfer import pages
@@ -143,7 +143,7 @@ _PUT: Final = (
 
 
 @final
-class PostgresMoving:
+class PostgresTransfer:
     """Everything in one schema."""
 
     def __init__(self, link: Link, schema: str, scan: Scan) -> None:
@@ -214,7 +214,7 @@ class PostgresServer:
         self._id: Final = new_id()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._topics: frozenset[bytes] | None = None
-        self._joining: PostgresJoining | None = None
+        self._joining: PostgresUserTransactions | None = None
         self._store: Final = store
         self._lives: Final = come_alive(options, store) if capabilities.sees_process_death else None
         listening = options.listening or options.target
@@ -296,16 +296,16 @@ class PostgresServer:
         """Do the caller's own work and a commit in one transaction, on a connection for that."""
         return await self._working.work(rider, handle, number, note)
 
-    async def joining(self) -> PostgresJoining:
+    async def user_transactions(self) -> PostgresUserTransactions:
         """Return what can be done over connections of the user's, in transactions of theirs."""
         if self._joining is None:
             [(store,)] = await self._reader.call(self._calls.store_here)
-            self._joining = PostgresJoining(self._options.schema, store, self.name, self.capabilities)
+            self._joining = PostgresUserTransactions(self._options.schema, store, self.name, self.capabilities)
         return self._joining
 
-    def moving(self) -> PostgresMoving:
+    def transfer(self) -> PostgresTransfer:
         """Return what moves everything in the schema."""
-        return PostgresMoving(self._reader, self._options.schema, self.scan)
+        return PostgresTransfer(self._reader, self._options.schema, self.scan)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -367,13 +367,13 @@ class PostgresServer:
             raise
         return server
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return what falls with this process's session; nothing behind a pooler, where there is none."""
-        return "" if self._lives is None else self._lives.lifeline()
+        return "" if self._lives is None else self._lives.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Tell whether a process has been without its session for longer than a living one would be."""
-        return self._lives is not None and self._lives.is_severed(lifeline)
+        return self._lives is not None and self._lives.is_dead(token)
 
     async def aclose(self) -> None:
         """Close every connection."""

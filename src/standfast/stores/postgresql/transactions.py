@@ -309,7 +309,7 @@ _FROZEN: Final = "SF004"
 
 
 @final
-class PostgresJoining:
+class PostgresUserTransactions:
     """The store in one schema, over connections of the user's.
 
     Args:

@@ -21,7 +21,7 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.stores.redis.scripts import pack
-from standfast.stores.url import tls_trouble
+from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     import ssl
@@ -238,7 +238,7 @@ class Dialer:
         if isinstance(problem, REFUSALS):
             return translate(self.name, problem)
         said = self._slowness if isinstance(problem, TimeoutError) else str(problem)[:300]
-        return StoreUnavailableError(self.name, f"cannot connect: {tls_trouble(said) or said}")
+        return StoreUnavailableError(self.name, f"cannot connect: {tls_error(said) or said}")
 
     @property
     def _slowness(self) -> str:

@@ -98,7 +98,7 @@ class Notice(Struct, frozen=True):
 
 
 @final
-class RedisMoving:
+class RedisTransfer:
     """Everything under one prefix."""
 
     def __init__(self, calls: Calls, prefix: str, names: Callable[[bytes], Names], scan: Scan) -> None:
@@ -462,7 +462,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             answer = await self.calls.run(WRITE, names, keys, arguments, once=True, replicated=True)
         status, at = answer[0], Instant(answer[1])
         if status == _FROZEN:
-            raise await self.moving().refusal(self.name)
+            raise await self.transfer().refusal(self.name)
         if status == _CLOSED:
             raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
         if status != _WRITTEN:
@@ -508,14 +508,14 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
 
     async def _floor(self) -> int:
         """Return the version that a namespace begins above, if the store is not frozen."""
-        notice = await self.moving().notice()
+        notice = await self.transfer().notice()
         if notice.reason:
             raise moved(self.name, notice.reason)
         return notice.floor
 
-    def moving(self) -> RedisMoving:
+    def transfer(self) -> RedisTransfer:
         """Return what moves everything under the prefix."""
-        return RedisMoving(self.calls, self._options.prefix, self.names, self.scan)
+        return RedisTransfer(self.calls, self._options.prefix, self.names, self.scan)
 
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
         """Take versions of a namespace."""

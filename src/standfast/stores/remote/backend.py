@@ -16,19 +16,19 @@ from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Snapshot
 from standfast.stores.remote.subscriptions import Hearing
 from standfast.stores.remote.writer import Guarding
-from standfast.stores.transfer import moving_of
-from standfast.stores.user_transactions import joining_of
+from standfast.stores.transfer import transfer_of
+from standfast.stores.user_transactions import user_transactions_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Batching, Ear
+    from standfast.stores.backend import Applied, Batch, Batching, Subscriber
     from standfast.stores.protocol import Capabilities, Wake
     from standfast.stores.remote.server import Server
-    from standfast.stores.transfer import Movable
-    from standfast.stores.user_transactions import Joining
+    from standfast.stores.transfer import Transfer
+    from standfast.stores.user_transactions import UserTransactions
 
     Read = Callable[[Sequence[RecordKey]], Awaitable[Snapshot]]
     Asked = tuple[Sequence[RecordKey], asyncio.Future[Snapshot]]
@@ -186,13 +186,13 @@ class RemoteBackend:
         """Close an attempt."""
         return await self._guarding.settle(attempt)
 
-    async def joining(self) -> Joining:
+    async def user_transactions(self) -> UserTransactions:
         """Return what the server can do over connections of the user's."""
-        return await joining_of(self._server, self.name)
+        return await user_transactions_of(self._server, self.name)
 
-    def moving(self) -> Movable:
+    def transfer(self) -> Transfer:
         """Return what moves everything on the server to another one."""
-        return moving_of(self._server, self.name)
+        return transfer_of(self._server, self.name)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -213,17 +213,17 @@ class RemoteBackend:
 
     # --- hints -------------------------------------------------------------------------------------------------
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Hear hints from this handle at once, and from others by way of the server."""
-        return self._hearing.listen(prefixes, ear)
+        return self._hearing.subscribe(prefixes, subscriber)
 
     async def until_subscribed(self) -> None:
         """Return when the server knows what is listened to."""
         await self._hearing.until_subscribed()
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Tell the watches of this handle; the server has told the others."""
-        self._hearing.ring(changed, wakes)
+        self._hearing.notify(changed, wakes)
 
     # --- upkeep ------------------------------------------------------------------------------------------------
 
@@ -253,13 +253,13 @@ class RemoteBackend:
         """Open another handle on the same server, on the running loop."""
         return RemoteBackend(await self._server.another(), self._hooks)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return a text by which others can tell that this process has died; empty if they cannot."""
-        return self._server.lifeline()
+        return self._server.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` is certainly gone."""
-        return self._server.is_severed(lifeline)
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` is certainly gone."""
+        return self._server.is_dead(token)
 
     async def aclose(self) -> None:
         """Close when what is under way has ended."""

@@ -224,12 +224,12 @@ class Server(Protocol):
         """Open another handle on the same server, on the running loop."""
         ...
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return a text by which others can tell that this process has died; empty if they cannot."""
         ...
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` is certainly gone."""
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` is certainly gone."""
         ...
 
     async def aclose(self) -> None:
@@ -264,13 +264,13 @@ class SeesNoDeaths:
 
     __slots__ = ()
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return nothing: a lost connection is not a death."""
         return ""
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Return False: nobody gave this."""
-        del lifeline
+        del token
         return False
 
 

@@ -15,12 +15,12 @@ from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.stores.protocol import Wake
 from standfast.stores.remote.server import Audience, Message
-from standfast.stores.watch import Bells
+from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from standfast.stores.backend import Applied, Ear
+    from standfast.stores.backend import Applied, Subscriber
     from standfast.stores.remote.server import Server
 
 
@@ -54,7 +54,7 @@ class Interests:
 
     @property
     def topics(self) -> frozenset[bytes]:
-        """The topics to listen to."""
+        """The topics to subscribe to."""
         return frozenset(self._topics)
 
     def want(self, prefixes: Iterable[RecordKey]) -> bool:
@@ -194,11 +194,11 @@ class Hearing:
         self._origin: Final = new_id()
         self._pushes: Final = server.capabilities.wakes == "push"
         self._loop: Final = asyncio.get_running_loop()
-        self._bells: Final = Bells()
+        self._subscriptions: Final = LocalSubscriptions()
         self._interests: Final = Interests()
         self._addressing: Final = Addressing()
         self._addressed: tuple[int, frozenset[bytes]] = (self._addressing.generation, frozenset())
-        self._ears: Final[dict[object, Ear]] = {}
+        self._subscribers: Final[dict[object, Subscriber]] = {}
         self._told: frozenset[bytes] = frozenset()
         self._changed: Final = asyncio.Event()
         self._settled: Final = asyncio.Event()
@@ -215,11 +215,11 @@ class Hearing:
 
     # --- listening ---------------------------------------------------------------------------------------------
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
-        """Tell ``ear`` of hints at or below ``prefixes`` until the returned function is called."""
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
+        """Tell ``subscriber`` of hints at or below ``prefixes`` until the returned function is called."""
         token = object()
-        forget = self._bells.listen(prefixes, ear)
-        self._ears[token] = ear
+        forget = self._subscriptions.subscribe(prefixes, subscriber)
+        self._subscribers[token] = subscriber
         if self._pushes and self._interests.want(prefixes):
             self._settled.clear()
             self._changed.set()
@@ -233,9 +233,9 @@ class Hearing:
 
     def _forget(self, token: object, prefixes: tuple[RecordKey, ...], forget: Callable[[], None]) -> None:
         forget()
-        if self._ears.pop(token, None) is not None and self._pushes:
+        if self._subscribers.pop(token, None) is not None and self._pushes:
             self._interests.let_go(prefixes)
-        if not self._ears:
+        if not self._subscribers:
             self._seen = None
             if self._timer is not None:
                 self._timer.cancel()
@@ -280,17 +280,17 @@ class Hearing:
         if hints is None:
             self.take_loss()
         elif origin != self._origin:  # whoever is on this handle has been told already
-            self._bells.ring((), hints)
+            self._subscriptions.notify((), hints)
 
     def take_loss(self) -> None:
         """Let everyone look at everything."""
-        for ear in tuple(self._ears.values()):
-            ear.hear(None)
+        for subscriber in tuple(self._subscribers.values()):
+            subscriber.notify(None)
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Tell the watches of this handle."""
-        if self._bells.by_prefix:
-            self._bells.ring(changed, wakes)
+        if self._subscriptions.by_prefix:
+            self._subscriptions.notify(changed, wakes)
         self._poll = FIRST_POLL
 
     # --- what is sent ------------------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ class Hearing:
             self.take_loss()
         else:
             self._poll = min(self._poll * POLL_GROWS, SLOW_CHECK)
-        self._seen = mark if self._ears else None
-        if self._ears and not self._is_closed:
+        self._seen = mark if self._subscribers else None
+        if self._subscribers and not self._is_closed:
             self._plan_check()
 
     # --- life --------------------------------------------------------------------------------------------------

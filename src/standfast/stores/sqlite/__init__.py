@@ -145,7 +145,7 @@ def _open_database(file: SharedFile, options: Options, clock: Clock) -> tuple[Da
         file.identity.note_side_files()
         if options.others == "refuse":  # in a folder for everybody, somebody may have been quicker
             refuse_others(file.path)
-        file.alive.lifeline()  # tied before the time is read: whoever anchors it anew sees this process
+        file.alive.liveness_token()  # tied before the time is read: whoever anchors it anew sees this process
         step = None
         with file.new_section():
             time = read_anchor(writer, clock)

@@ -21,10 +21,10 @@ from standfast.errors import ForeignHandleError, OutcomeUnknownError, StoreBusyE
 from standfast.events import Checkpointed, ClockStepped, ForeignHandleSeen, Swept
 from standfast.stores.backend import WorkRider
 from standfast.stores.liveness import ForkGuard
-from standfast.stores.sqlite.database import TOLERANCE, SqliteMoving
+from standfast.stores.sqlite.database import TOLERANCE, SqliteTransfer
 from standfast.stores.sqlite.file import connect, disconnect
 from standfast.stores.sqlite.locks import unshare
-from standfast.stores.sqlite.wakeups import Doorbells, is_supported
+from standfast.stores.sqlite.wakeups import WakeSockets, is_supported
 from standfast.threads import Lane
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from standfast.events import Hooks
     from standfast.keys import RecordKey
-    from standfast.stores.backend import Applied, Batch, Ear
+    from standfast.stores.backend import Applied, Batch, Subscriber
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
     from standfast.stores.sqlite import Options
     from standfast.stores.sqlite.database import ClockStep, Database
@@ -55,27 +55,27 @@ class SlowCheck:
     One look serves them all, however many they are; without anyone there is none.
     """
 
-    __slots__ = ("_database", "_ears", "_loop", "_seen", "_timer")
+    __slots__ = ("_database", "_loop", "_seen", "_subscribers", "_timer")
 
     def __init__(self, database: Database) -> None:
         self._database: Final = database
         self._loop: Final = asyncio.get_running_loop()
-        self._ears: Final[dict[object, Ear]] = {}
+        self._subscribers: Final[dict[object, Subscriber]] = {}
         self._seen = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def listen(self, ear: Ear) -> Callable[[], None]:
-        """Tell ``ear`` when something was committed, until the returned function is called."""
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Tell ``subscriber`` when something was committed, until the returned function is called."""
         token = object()
         if self._timer is None:
             self._seen = self._version()
             self._timer = self._loop.call_later(SLOW_CHECK, self._look)
-        self._ears[token] = ear
+        self._subscribers[token] = subscriber
         return functools.partial(self._forget, token)
 
     def _forget(self, token: object) -> None:
-        self._ears.pop(token, None)
-        if not self._ears and self._timer is not None:
+        self._subscribers.pop(token, None)
+        if not self._subscribers and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
@@ -84,8 +84,8 @@ class SlowCheck:
         version = self._version()
         if version != self._seen:
             self._seen = version
-            for ear in tuple(self._ears.values()):
-                ear.hear(None)
+            for subscriber in tuple(self._subscribers.values()):
+                subscriber.notify(None)
 
     def _version(self) -> int:
         try:
@@ -258,14 +258,14 @@ class SqliteBackend:
         self, file: SharedFile, database: Database, options: Options, limits: Capabilities, hooks: Hooks, again: Again
     ) -> None:
         self._file, self._database, self._options = file, database, options
-        self._turn, self._bells, self._quick = file.turn, file.bells, QUICK[options.commits]
+        self._turn, self._subscriptions, self._quick = file.turn, file.subscriptions, QUICK[options.commits]
         self._limits: Final = limits
         self._again: Final = again
         self._loop: Final = asyncio.get_running_loop()
         self._writer: Final = Lane("sqlite-writer")
         self._upkeep: Final = Upkeep(file, database, options, hooks)
         self._doorbells: Final = (
-            Doorbells(file.path) if options.hints == "machine" and is_supported(file.path) else None
+            WakeSockets(file.path) if options.hints == "machine" and is_supported(file.path) else None
         )
         self._slow_check: Final = SlowCheck(database)
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
@@ -318,9 +318,9 @@ class SqliteBackend:
         patience = self._options.busy_seconds
         return await self._in_turn(lambda: self._database.settle(attempt, patience=patience), attempt)
 
-    def moving(self) -> SqliteMoving:
+    def transfer(self) -> SqliteTransfer:
         """Return what moves everything in the file to another store."""
-        return SqliteMoving(self.change, self.scan)
+        return SqliteTransfer(self.change, self.scan)
 
     async def change(self, work: Callable[[Connection], T]) -> T:
         """Do something to the tables, in its turn, that may be done twice."""
@@ -403,21 +403,21 @@ class SqliteBackend:
 
     # --- hints -------------------------------------------------------------------------------------------------
 
-    def listen(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> Callable[[], None]:
+    def subscribe(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> Callable[[], None]:
         """Hear hints from this process at once, from others by doorbell, and look for lost ones now and then."""
-        forget = [self._file.bells.listen(prefixes, ear)]
+        forget = [self._file.subscriptions.subscribe(prefixes, subscriber)]
         if self._options.hints == "machine":  # also where there are no doorbells
-            forget.append(self._slow_check.listen(ear))
+            forget.append(self._slow_check.subscribe(subscriber))
         if self._doorbells is not None:
-            forget.append(self._doorbells.listen(prefixes, ear))
+            forget.append(self._doorbells.subscribe(prefixes, subscriber))
         return functools.partial(_call_each, forget)
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
         """Send hints to whoever listens on this machine."""
-        if self._bells.by_prefix:
-            self._bells.ring(changed, wakes)
+        if self._subscriptions.by_prefix:
+            self._subscriptions.notify(changed, wakes)
         if self._doorbells is not None:
-            self._doorbells.ring(changed, wakes)
+            self._doorbells.notify(changed, wakes)
 
     # --- life --------------------------------------------------------------------------------------------------
 
@@ -425,13 +425,13 @@ class SqliteBackend:
         """Open the same file once more, on the running loop."""
         return await self._again()
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the text that tells of this process; all of its handles on the file have the same one."""
-        return self._file.alive.lifeline()
+        return self._file.alive.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
-        """Tell whether the process that gave ``lifeline`` has died or closed the file."""
-        return self._file.alive.is_severed(lifeline)
+    def is_dead(self, token: str) -> bool:
+        """Tell whether the process that gave ``token`` has died or closed the file."""
+        return self._file.alive.is_dead(token)
 
     async def aclose(self) -> None:
         """Close connections, threads and sockets.

@@ -742,7 +742,7 @@ class Rewrite(Protocol):
 
 
 @final
-class SqliteMoving:
+class SqliteTransfer:
     """Everything in a file."""
 
     def __init__(self, change: Rewrite, scan: Scan) -> None:

@@ -31,7 +31,7 @@ from standfast.stores.sqlite.file import (
     open_private,
     opening_our_own,
 )
-from standfast.stores.watch import Bells
+from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
     from standfast.stores.sqlite.file import Connection
@@ -200,7 +200,7 @@ class AliveFile:
         self.sees_deaths: Final = SUPPORTED and _is_local(path)
         self.users = 0
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return this process's lifeline, tying it if it is not tied; empty where none can be had."""
         with self._lock:
             if not self.sees_deaths or not self._descriptors or not self._tie():
@@ -222,7 +222,7 @@ class AliveFile:
             self._offset = None
         return False
 
-    def is_severed(self, text: str) -> bool:
+    def is_dead(self, text: str) -> bool:
         """Tell whether nobody has the byte of a lifeline any more; False if that is not certain."""
         line = _Lifeline.read(text)
         with self._lock:
@@ -396,7 +396,7 @@ class Turn:
 
 
 # --- what all handles of one process on the same database share: the turn to write, the lifeline, the guard and the
-# bells ---
+# subscriptions ---
 #
 # A fork needs care. SQLite keeps its own account of the locks a process holds, and a child inherits the account but not
 # the locks. So every fork waits for a moment at which no thread is inside SQLite, and the child then closes what it
@@ -422,13 +422,13 @@ class SharedFile:
         "_look_at",
         "_sections",
         "alive",
-        "bells",
         "connections",
         "guard",
         "identity",
         "lock",
         "path",
         "stands_still",
+        "subscriptions",
         "turn",
         "users",
         "wall_ahead",
@@ -448,7 +448,7 @@ class SharedFile:
         except BaseException:
             self.close()
             raise
-        self.bells: Final = Bells()
+        self.subscriptions: Final = LocalSubscriptions()
         self.lock: Final = threading.Lock()
         self.connections: Final[list[Connection]] = []
         self.users = 0

@@ -1,8 +1,9 @@
-"""Doorbells: hints between the processes that use one database.
+"""Notifications between the processes that use one database, over datagram sockets.
 
-A watch binds a datagram socket in a folder beside the file, under a name that is computed from the prefix it listens
-to. A committer looks at the folder (only when it has changed) and sends to just the sockets whose prefix covers a
-changed or woken key. Nothing waits, nothing retries: hints may be lost, and a slow check is the net.
+A watch binds an *inbox*, a datagram socket in a folder beside the file, under a name that is computed from the prefix
+it subscribes to. A committer reads the folder (only when it has changed) and sends to just the inboxes whose prefix
+covers a changed or woken key. Nothing waits, nothing retries: notifications may be lost, and polling finds what was
+missed.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from standfast.stores.sqlite.file import FRESH, open_private, refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from standfast.stores.backend import Ear
+    from standfast.stores.backend import Subscriber
     from standfast.stores.protocol import Wake
 
 
 _LONGEST_ADDRESS: Final = 100  # socket addresses have room for 104 to 108 bytes
 _LONGEST_NAME: Final = 64  # room for _name_of(), the id of the process and a number
 _HEADER: Final = 2
-_AT_ONCE: Final = 100  # hints heard before the loop gets its turn again
+_AT_ONCE: Final = 100  # messages taken before the loop gets its turn again
 
 _process = new_id()
 _numbers: Final = itertools.count()
 
 
 def _become_another() -> None:
-    global _process  # noqa: PLW0603 -- a forked child is another process, and wants to be heard by its parent
+    global _process  # noqa: PLW0603 -- a forked child is another process, and its parent is to receive what it sends
     _process = new_id()
 
 
@@ -48,10 +49,10 @@ run_in_forked_child(_become_another)
 
 
 @final
-class Doorbells:
-    """The folder of doorbells of one database, as one handle sees it."""
+class WakeSockets:
+    """The inboxes of one database, as one handle sees them."""
 
-    __slots__ = ("_bells", "_changed_at", "_descriptor", "_folder", "_guard", "_lengths", "_others", "_sender")
+    __slots__ = ("_changed_at", "_descriptor", "_folder", "_guard", "_inboxes", "_lengths", "_others", "_sender")
 
     def __init__(self, path: str) -> None:
         self._guard: Final = ForkGuard(path)
@@ -65,55 +66,55 @@ class Doorbells:
         self._descriptor: Final = open_private(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         self._sender: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sender.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
-        self._bells: Final[dict[_Doorbell, list[str]]] = {}
+        self._inboxes: Final[dict[_Inbox, list[str]]] = {}
         self._changed_at = 0
         self._others: dict[str, list[str]] = {}
         self._lengths: tuple[int, ...] = ()
         self._remove_dead()
 
     def _remove_dead(self) -> None:
-        """Remove the doorbells of processes that died without taking them down."""
+        """Remove the inboxes of processes that died without removing them."""
         for name in os.listdir(self._descriptor):  # noqa: PTH208 -- plain text throughout this module
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as visitor:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
                 try:
-                    visitor.connect(self._address(name))
+                    probe.connect(self._address(name))
                 except ConnectionRefusedError:
                     self._remove_if_dead(name)
                 except OSError:
                     continue
 
-    def listen(self, prefixes: Iterable[RecordKey], ear: Ear) -> Callable[[], None]:
-        """Let other processes ring ``ear``, until the returned function is called."""
+    def subscribe(self, prefixes: Iterable[RecordKey], subscriber: Subscriber) -> Callable[[], None]:
+        """Let other processes notify ``subscriber``, until the returned function is called."""
         try:
-            bell = _Doorbell(tuple(prefixes), ear)
-        except OSError:  # no descriptors left: hints of other processes are lost, and the slow check is the net
+            inbox = _Inbox(tuple(prefixes), subscriber)
+        except OSError:  # no descriptors left: polling finds what other processes commit
             return _nothing
-        names = self._bells[bell] = [f"{_name_of(prefix)}.{_process}.{next(_numbers)}" for prefix in bell.prefixes]
+        names = self._inboxes[inbox] = [f"{_name_of(prefix)}.{_process}.{next(_numbers)}" for prefix in inbox.prefixes]
         try:
-            bell.bind(self._address(names[0]))
+            inbox.bind(self._address(names[0]))
             for name in names[1:]:
                 os.link(f"{self._folder}/{names[0]}", f"{self._folder}/{name}")
         except OSError:  # no space, or the folder is gone: the same
-            self._unlisten(bell)
-        return functools.partial(self._unlisten, bell)
+            self._remove_inbox(inbox)
+        return functools.partial(self._remove_inbox, inbox)
 
-    def _unlisten(self, bell: _Doorbell) -> None:
+    def _remove_inbox(self, inbox: _Inbox) -> None:
         if self._guard.crossed:  # a forked child shares the socket and the loop's selector: they are its parent's
             return
-        names = self._bells.pop(bell, None)
+        names = self._inboxes.pop(inbox, None)
         if names is not None:
             for name in names:
                 self._remove(name)
-            bell.close()
+            inbox.close()
 
-    def ring(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
-        """Ring the doorbells of other processes whose prefix covers a changed key or the address of a wake."""
+    def notify(self, changed: Iterable[RecordKey], wakes: Iterable[Wake]) -> None:
+        """Send to the inboxes of other processes whose prefix covers a changed key or the address of a wake."""
         try:
             changed_at = os.stat(self._descriptor).st_mtime_ns  # noqa: PTH116 -- a descriptor
         except OSError:
             return
         if changed_at != self._changed_at:
-            self._look(changed_at)
+            self._read_folder(changed_at)
         if not self._others:
             return
         for key in changed:
@@ -136,7 +137,7 @@ class Doorbells:
         except OSError:  # gone, or its queue is full: it has enough to wake up for
             return
 
-    def _look(self, changed_at: int) -> None:
+    def _read_folder(self, changed_at: int) -> None:
         try:
             names = os.listdir(self._descriptor)  # noqa: PTH208 -- plain text throughout this module
         except OSError:
@@ -156,7 +157,7 @@ class Doorbells:
         return f"{self._folder}/{name}"
 
     def _remove_if_dead(self, name: str) -> None:
-        # A socket is there for a moment before it can be rung. After that its process has died for sure, and the
+        # A socket is there for a moment before it can be sent to. After that its process has certainly died, and the
         # name is its own and never comes back.
         with contextlib.suppress(OSError):
             made_at = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mtime_ns // 1000
@@ -168,43 +169,43 @@ class Doorbells:
             os.unlink(name, dir_fd=self._descriptor)
 
     def close(self) -> None:
-        """Take down every doorbell and close what sends."""
-        for bell in tuple(self._bells):
-            self._unlisten(bell)
+        """Remove every inbox and close the sender."""
+        for inbox in tuple(self._inboxes):
+            self._remove_inbox(inbox)
         self._sender.close()
         os.close(self._descriptor)
 
 
 @final
-class _Doorbell:
+class _Inbox:
     """The socket of one watch."""
 
-    __slots__ = ("_ear", "_loop", "_socket", "prefixes")
+    __slots__ = ("_loop", "_socket", "_subscriber", "prefixes")
 
-    def __init__(self, prefixes: tuple[RecordKey, ...], ear: Ear) -> None:
-        self.prefixes, self._ear = prefixes, ear
+    def __init__(self, prefixes: tuple[RecordKey, ...], subscriber: Subscriber) -> None:
+        self.prefixes, self._subscriber = prefixes, subscriber
         self._loop: Final = asyncio.get_running_loop()
         self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)  # noqa: FBT003 -- the standard library takes it so
 
     def bind(self, address: str) -> None:
         self._socket.bind(address)
-        self._loop.add_reader(self._socket, self._answer)
+        self._loop.add_reader(self._socket, self._receive)
 
-    def _answer(self) -> None:
-        heard = 0
+    def _receive(self) -> None:
+        taken = 0
         with contextlib.suppress(BlockingIOError):
-            while heard < _AT_ONCE:
-                self._hear(self._socket.recv(4096))
-                heard += 1
-        if heard >= _queue_length():  # it may have been full, and then something was not heard
-            self._ear.hear(None)
+            while taken < _AT_ONCE:
+                self._deliver(self._socket.recv(4096))
+                taken += 1
+        if taken >= _queue_length():  # it may have been full, and then something was lost
+            self._subscriber.notify(None)
 
-    def _hear(self, message: bytes) -> None:
+    def _deliver(self, message: bytes) -> None:
         size = int.from_bytes(message[:_HEADER], "big")
         to, about = message[_HEADER : _HEADER + size], message[_HEADER + size :]
         if any(to.startswith(prefix) for prefix in self.prefixes):
-            self._ear.hear(RecordKey.from_encoded(about))
+            self._subscriber.notify(RecordKey.from_encoded(about))
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
@@ -212,7 +213,7 @@ class _Doorbell:
 
 
 def _nothing() -> None:
-    """Forget a doorbell that could not be put up."""
+    """Do nothing: there is no inbox to remove."""
 
 
 def _queue_length() -> int:
@@ -220,7 +221,7 @@ def _queue_length() -> int:
 
 
 def _name_of(prefix: bytes) -> str:
-    """Return what stands for a prefix in a file name, where its text has no room. Who is rung by mistake can tell."""
+    """Return what stands for a prefix in a file name, which has no room for it. An inbox drops what is not for it."""
     return f"{len(prefix)}-{zlib.crc32(prefix):08x}"
 
 
@@ -230,7 +231,7 @@ def _length_in(name: str) -> int:
 
 
 def is_supported(path: str) -> bool:
-    """Tell whether doorbells work for a database at ``path`` on this platform."""
+    """Return True if inboxes work for a database at ``path`` on this platform."""
     if not hasattr(socket, "AF_UNIX") or sys.platform == "win32":
         return False
     return sys.platform == "linux" or len(path) + len("-wakes/") + _LONGEST_NAME < _LONGEST_ADDRESS

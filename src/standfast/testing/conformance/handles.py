@@ -102,25 +102,25 @@ class HandleCases(Ground):
     async def test_a_living_process_is_not_severed(self, store: Store) -> None:
         """Neither in its own eyes nor through another handle, however often it asks; and it has one lifeline."""
         async with opened_again(store) as other:
-            lifelines = {store.lifeline(), other.lifeline(), store.lifeline()}
+            lifelines = {store.liveness_token(), other.liveness_token(), store.liveness_token()}
 
             assert len(lifelines) == 1
-            assert not any(each.is_severed(line) for line in lifelines for each in (store, other))
+            assert not any(each.is_dead(line) for line in lifelines for each in (store, other))
 
     async def test_a_store_that_sees_no_deaths_gives_no_lifeline(self, store: Store) -> None:
         """What it says of itself and what it hands out agree."""
-        assert bool(store.lifeline()) == store.capabilities.sees_process_death
+        assert bool(store.liveness_token()) == store.capabilities.sees_process_death
 
     async def test_what_is_no_lifeline_is_not_severed(self, store: Store) -> None:
         """Only what is certain counts as a death: nonsense is not, and it raises nothing."""
-        line = store.lifeline()
+        line = store.liveness_token()
         for text in (*NONSENSE, line[:-1], line[1:], line + " ", line.replace("1", "٣")):
-            assert not store.is_severed(text), text
+            assert not store.is_dead(text), text
 
     async def test_a_closed_handle_sees_no_deaths(self, store: Store) -> None:
         """It can tell nothing any more, and says so without raising."""
-        line = store.lifeline()
+        line = store.liveness_token()
         await store.aclose()
 
-        assert store.lifeline() == ""
-        assert not store.is_severed(line)
+        assert store.liveness_token() == ""
+        assert not store.is_dead(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.errors import InvalidChangeError, NotAKeyError
-from standfast.stores import Check, Decision, Delete, Hint, Put, Wake
+from standfast.stores import Check, Decision, Delete, Notification, Put, Wake
 from standfast.testing.conformance.ground import SOON, Ground, another, committed, create, increment, refused
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class WatchCases(Ground):
         await create(store, key("a"))
         watch = store.watch(key("a"))
         async with watch:
-            assert await watch.wait(0) in (None, Hint(frozenset(), complete=False))
+            assert await watch.wait(0) in (None, Notification(frozenset(), complete=False))
 
     async def test_waiting_ends_in_time(self, store: Store, key: MakeKey) -> None:
         """Without a hint, a wait with a time limit answers None."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Change,
         Conflict,
         Decision,
-        Hint,
+        Notification,
         Snapshot,
         Store,
         Verdict,
@@ -207,13 +207,13 @@ class MortalStore:
         await self._life.check()
         return MortalStore(await self._store.another(), self._life, is_main=False)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return the name of the process."""
         return self._life.name
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Tell whether the process of that name has died."""
-        return self._life.knows_as_dead(lifeline) or self._store.is_severed(lifeline)
+        return self._life.knows_as_dead(token) or self._store.is_dead(token)
 
     async def aclose(self) -> None:
         """Close the store underneath."""
@@ -236,7 +236,7 @@ class _MortalWatch:
     async def __aexit__(self, *exc: object) -> None:
         await self._watch.__aexit__(*exc)
 
-    async def wait(self, timeout: Duration | None = None) -> Hint | None:
+    async def wait(self, timeout: Duration | None = None) -> Notification | None:
         """Return the hints since the last call."""
         await self._life.check()
         hint = await self._watch.wait(timeout)

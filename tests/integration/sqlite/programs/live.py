@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def live_on(url: str) -> None:
     """Be a forked child that lives longer than its parent."""
     store = await open_store(url)
-    say(os.getpid(), store.lifeline())
+    say(os.getpid(), store.liveness_token())
     told()
     await store.aclose()
 
@@ -34,7 +34,7 @@ async def again(store: GroupedStore) -> None:
     """Open another handle, and close it."""
     other = await store.another()
     await other.aclose()
-    say(store.lifeline())
+    say(store.liveness_token())
 
 
 def fork(url: str) -> None:
@@ -56,13 +56,13 @@ def fork_and_exit() -> None:
 async def main(url: str) -> None:
     """Open, say so, and do as told."""
     store = await open_store(url)
-    say(store.lifeline())
+    say(store.liveness_token())
     while words := told():
         if words == ["close"]:
             await store.aclose()
             say("closed")
         elif words[0] == "severed":
-            say(store.is_severed(words[1]))
+            say(store.is_dead(words[1]))
         elif words == ["again"]:
             await again(store)
         elif words == ["fork"]:

@@ -181,13 +181,13 @@ class TableServer:
         """Open another handle."""
         return TableServer(self.table, self._batching)
 
-    def lifeline(self) -> str:
+    def liveness_token(self) -> str:
         """Return nothing."""
         return ""
 
-    def is_severed(self, lifeline: str) -> bool:
+    def is_dead(self, token: str) -> bool:
         """Return False."""
-        del lifeline
+        del token
         return False
 
     async def aclose(self) -> None:

@@ -109,11 +109,11 @@ class _Wired:
     async def another(self) -> Store:
         return _Wired(await self._store.another(), self._wire)
 
-    def lifeline(self) -> str:
-        return self._store.lifeline()
+    def liveness_token(self) -> str:
+        return self._store.liveness_token()
 
-    def is_severed(self, lifeline: str) -> bool:
-        return self._store.is_severed(lifeline)
+    def is_dead(self, token: str) -> bool:
+        return self._store.is_dead(token)
 
     async def aclose(self) -> None:
         await self._store.aclose()

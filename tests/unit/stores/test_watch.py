@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.keys import RecordKey
-from standfast.stores import Hint
+from standfast.stores import Notification
 from standfast.stores import watch as watching
 from standfast.stores.memory import Memory, MemoryBackend
 from standfast.stores.watch import BackendWatch
@@ -29,19 +29,19 @@ async def watch() -> AsyncIterator[BackendWatch]:
 async def test_hints_are_folded_into_one_answer_and_told_once(watch: BackendWatch) -> None:
     """What was told is over: the next wait is for something new, so a loop around it cannot spin."""
     for key in (A, B, A):
-        watch.hear(key)
-    assert await watch.wait() == Hint(frozenset({A, B}), complete=True)
+        watch.notify(key)
+    assert await watch.wait() == Notification(frozenset({A, B}), complete=True)
     assert await watch.wait(0) is None
 
 
 async def test_a_lost_hint_makes_one_answer_incomplete(watch: BackendWatch) -> None:
     """Look at everything, says it; the one after that knows what it is about again."""
-    watch.hear(A)
-    watch.hear(None)
-    watch.hear(B)
-    assert await watch.wait() == Hint(frozenset(), complete=False)
-    watch.hear(C)
-    assert await watch.wait() == Hint(frozenset({C}), complete=True)
+    watch.notify(A)
+    watch.notify(None)
+    watch.notify(B)
+    assert await watch.wait() == Notification(frozenset(), complete=False)
+    watch.notify(C)
+    assert await watch.wait() == Notification(frozenset({C}), complete=True)
 
 
 async def test_a_watch_nobody_asks_remembers_a_bounded_number_of_keys(
@@ -50,8 +50,8 @@ async def test_a_watch_nobody_asks_remembers_a_bounded_number_of_keys(
     """Beyond it the answer is to look at everything."""
     monkeypatch.setattr(watching, "MAX_REMEMBERED", 2)
     for key in (A, B, C):
-        watch.hear(key)
-    assert await watch.wait() == Hint(frozenset(), complete=False)
+        watch.notify(key)
+    assert await watch.wait() == Notification(frozenset(), complete=False)
 
 
 async def test_who_waits_is_woken_when_the_store_is_closed(watch: BackendWatch) -> None:
@@ -59,4 +59,4 @@ async def test_who_waits_is_woken_when_the_store_is_closed(watch: BackendWatch) 
     waiting = asyncio.create_task(watch.wait())
     await asyncio.sleep(0)
     watch.stop()
-    assert await waiting == Hint(frozenset(), complete=False)
+    assert await waiting == Notification(frozenset(), complete=False)
