@@ -126,11 +126,11 @@ class Scope:
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
-        and_then: Callable[[T], Sequence[Change]] | None = None,
+        extra_changes: Callable[[T], Sequence[Change]] | None = None,
     ) -> Coroutine[Any, Any, Worked[T] | Conflict]:
         """Do ``changes`` in this space and the caller's own SQL in one transaction: both happen, or neither.
 
-        See :meth:`standfast.stores.GroupedStore.commit_with`. What ``and_then`` returns is kept to this space too.
+        See :meth:`standfast.stores.GroupedStore.commit_with`. What ``extra_changes`` returns is kept to this space too.
 
         Raises:
             UnsuitableStoreError: The store has no SQL to share a transaction with.
@@ -141,12 +141,12 @@ class Scope:
         self._check_changes(changes, wake)
 
         def checked(answer: T) -> Sequence[Change]:
-            more = () if and_then is None else tuple(and_then(answer))
+            more = () if extra_changes is None else tuple(extra_changes(answer))
             self._check_changes(more, ())
             return more
 
         return store.commit_with(
-            work, *changes, after=after, before=before, wake=wake, timeout=timeout, and_then=checked
+            work, *changes, after=after, before=before, wake=wake, timeout=timeout, extra_changes=checked
         )
 
     def _check_changes(self, changes: Sequence[Change], wake: Sequence[Wake]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Capabilities
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _LateSubscriber:
 class ModestBackend:
     """The store in memory as seen from afar."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory, self._backend = memory, MemoryBackend(memory)
         self.name: Final = "modest://"
 

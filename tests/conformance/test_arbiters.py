@@ -12,7 +12,7 @@ from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.space import Space
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.url import open_store
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.arbiters import ArbiterContract
@@ -47,7 +47,7 @@ class Shared(ArbiterContract):
     @pytest.fixture
     async def spaces(self) -> AsyncIterator[tuple[Space, Space]]:
         """A space of each."""
-        memory = Memory()
+        memory = MemoryRecords()
         async with Space(GroupedStore(MemoryBackend(memory))) as one, Space(GroupedStore(MemoryBackend(memory))) as two:
             yield one, two
 

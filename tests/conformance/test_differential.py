@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.memory import MemoryBackend, MemoryRecords
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from tests.conformance.differential import compare_with_the_model
 from tests.conformance.modest import MODEST, ModestBackend
 
@@ -22,7 +22,7 @@ def test_the_store_in_memory_is_as_the_model() -> None:
     """Whatever is asked of it."""
 
     def opening(clock: VirtualClock) -> Open:
-        memory = Memory(clock=clock)
+        memory = MemoryRecords(clock=clock)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(MemoryBackend(memory))
@@ -40,7 +40,7 @@ def test_sqlite_is_as_the_model(tmp_path: Path) -> None:
         path, opened = tmp_path / f"{next(files)}.db", itertools.count()
 
         async def open_it() -> GroupedStore:
-            options = Options(commits="loop" if next(opened) % 2 else "thread", hints="process")
+            options = SqliteOptions(commits="loop" if next(opened) % 2 else "thread", hints="process")
             return await open_sqlite(str(path), options, clock=clock)
 
         return open_it
@@ -50,7 +50,7 @@ def test_sqlite_is_as_the_model(tmp_path: Path) -> None:
 
 def test_a_store_with_a_clock_and_data_of_its_own_is_as_the_model() -> None:
     """As one on a server: time passes as it likes, and the programs share the data."""
-    memory = Memory(capabilities=MODEST)
+    memory = MemoryRecords(capabilities=MODEST)
 
     async def open_it() -> GroupedStore:
         return GroupedStore(ModestBackend(memory))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import Faults, FaultyBackend, VirtualClock
 from standfast.testing.conformance import StoreConformance
 
@@ -30,7 +30,7 @@ class TestMemoryWithLostReplies(StoreConformance):
     @pytest.fixture
     def open_another(self, clock: VirtualClock, seed: int) -> Open:
         """Open a handle on the same memory."""
-        memory = Memory(clock=clock)
+        memory = MemoryRecords(clock=clock)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(FaultyBackend(MemoryBackend(memory), seed=seed, faults=FAULTS))

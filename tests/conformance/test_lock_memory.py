@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import LockConformance
 
@@ -27,7 +27,7 @@ class TestMemoryLocks(LockConformance):
     @pytest.fixture
     def open_another(self, clock: VirtualClock) -> Callable[[], Awaitable[GroupedStore]]:
         """Handles on the same data."""
-        memory = Memory(clock=clock)
+        memory = MemoryRecords(clock=clock)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(MemoryBackend(memory))

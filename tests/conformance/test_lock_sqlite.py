@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import LockConformance
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TestSqliteLocks(LockConformance):
     """By a clock that follows the loop, and that tests can advance."""
 
-    options = Options()
+    options = SqliteOptions()
 
     @pytest.fixture
     async def clock(self) -> VirtualClock:

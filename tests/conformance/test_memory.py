@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import StoreConformance
 
@@ -24,19 +24,19 @@ class TestMemory(StoreConformance):
         return VirtualClock()
 
     @pytest.fixture
-    def memory(self, clock: VirtualClock) -> Memory:
+    def memory(self, clock: VirtualClock) -> MemoryRecords:
         """The data that all handles share."""
-        return Memory(clock=clock)
+        return MemoryRecords(clock=clock)
 
     @pytest.fixture
-    async def store(self, memory: Memory) -> AsyncIterator[GroupedStore]:
+    async def store(self, memory: MemoryRecords) -> AsyncIterator[GroupedStore]:
         """One handle."""
         store = GroupedStore(MemoryBackend(memory))
         yield store
         await store.aclose()
 
     @pytest.fixture
-    def open_another(self, memory: Memory) -> Callable[[], Awaitable[GroupedStore]]:
+    def open_another(self, memory: MemoryRecords) -> Callable[[], Awaitable[GroupedStore]]:
         """Others."""
 
         async def open_it() -> GroupedStore:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.testing.conformance import LockConformance, RunLockConformance, StoreConformance
 from tests.conformance.modest import MODEST, ModestBackend
 from tests.sizes import PROVE
@@ -24,7 +24,7 @@ class Modest:
     @pytest.fixture
     def open_another(self) -> Open:
         """Handles on the same data."""
-        memory = Memory(capabilities=MODEST)
+        memory = MemoryRecords(capabilities=MODEST)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(ModestBackend(memory))

@@ -8,7 +8,7 @@ import pytest
 
 from standfast.clock import SYSTEM_CLOCK
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.sqlite import open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import RunLockConformance
@@ -42,7 +42,7 @@ class TestMemoryRunLocks(RunLocksByTheTestsClock):
     @pytest.fixture
     def open_another(self, clock: VirtualClock | None) -> Open:
         """Handles on the same data."""
-        memory = Memory(clock=clock or SYSTEM_CLOCK)
+        memory = MemoryRecords(clock=clock or SYSTEM_CLOCK)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(MemoryBackend(memory))
@@ -83,6 +83,6 @@ class TestRunLocksOnOneHandle(RunLocksByTheTestsClock):
     @pytest.fixture
     async def store(self, clock: VirtualClock) -> AsyncIterator[GroupedStore]:
         """The one handle."""
-        store = GroupedStore(MemoryBackend(Memory(clock=clock)))
+        store = GroupedStore(MemoryBackend(MemoryRecords(clock=clock)))
         yield store
         await store.aclose()

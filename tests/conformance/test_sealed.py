@@ -8,7 +8,7 @@ import pytest
 
 from standfast.stores import GroupedStore
 from standfast.stores.encryption import EncryptedStore, Keyring
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import StoreConformance
 
@@ -27,19 +27,19 @@ class TestSealed(StoreConformance):
         return VirtualClock()
 
     @pytest.fixture
-    def memory(self, clock: VirtualClock) -> Memory:
+    def memory(self, clock: VirtualClock) -> MemoryRecords:
         """The data that all handles share."""
-        return Memory(clock=clock)
+        return MemoryRecords(clock=clock)
 
     @pytest.fixture
-    async def store(self, memory: Memory) -> AsyncIterator[EncryptedStore]:
+    async def store(self, memory: MemoryRecords) -> AsyncIterator[EncryptedStore]:
         """One handle."""
         store = EncryptedStore(GroupedStore(MemoryBackend(memory)), KEYRING)
         yield store
         await store.aclose()
 
     @pytest.fixture
-    def open_another(self, memory: Memory) -> Callable[[], Awaitable[EncryptedStore]]:
+    def open_another(self, memory: MemoryRecords) -> Callable[[], Awaitable[EncryptedStore]]:
         """Others."""
 
         async def open_it() -> EncryptedStore:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.clock import SYSTEM_CLOCK
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import StoreConformance
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class SqliteFile(StoreConformance):
     """One file a test, opened as often as a test wants."""
 
-    options = Options()
+    options = SqliteOptions()
 
     @pytest.fixture
     def clock(self) -> VirtualClock | None:
@@ -54,7 +54,7 @@ class TestSqlite(SqliteFile):
 class TestSqliteOnAThread(SqliteFile):
     """Commits on the writer's thread, and the time of the machine: tests of time wait for it."""
 
-    options = Options(commits="thread")
+    options = SqliteOptions(commits="thread")
 
     @pytest.fixture
     def clock(self) -> VirtualClock | None:

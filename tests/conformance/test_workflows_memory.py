@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.testing.conformance import WorkflowConformance
 from tests.conformance.modest import MODEST, ModestBackend
@@ -28,7 +28,7 @@ class TestMemoryWorkflows(WorkflowConformance):
     @pytest.fixture
     def open_another(self, clock: VirtualClock) -> Callable[[], Awaitable[GroupedStore]]:
         """Handles on the same data."""
-        memory = Memory(clock=clock)
+        memory = MemoryRecords(clock=clock)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(MemoryBackend(memory))
@@ -42,7 +42,7 @@ class TestModestWorkflows(WorkflowConformance):
     @pytest.fixture
     def open_another(self) -> Callable[[], Awaitable[GroupedStore]]:
         """Handles on the same data."""
-        memory = Memory(capabilities=MODEST)
+        memory = MemoryRecords(capabilities=MODEST)
 
         async def open_it() -> GroupedStore:
             return GroupedStore(ModestBackend(memory))

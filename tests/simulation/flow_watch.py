@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from standfast.flows.records import RequestRecord
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied
-    from standfast.stores.memory import Memory
+    from standfast.stores.memory import MemoryRecords
     from tests.simulation.flow_letters import Letter, Sending
     from tests.simulation.lock_process import Process
 
@@ -50,7 +50,7 @@ class FlowWatch:
         free: The actions whose requests need no turn.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory: Final = memory
         self.problems: Final[list[str]] = []
         self._lines: Final = LineWatch(memory, self.demand)

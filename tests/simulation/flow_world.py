@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 import standfast as sf
 from standfast.errors import ResultTimeoutError, StandfastError
 from standfast.flows.dispatcher import Dispatcher
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.workflows.engine import Engine
 from tests.simulation.flow_ends import check_ends
@@ -98,7 +98,7 @@ class World:
         chance = self.chance = random.Random(seed)
         self.kind: Final = kind
         loop = cast("SimulatedLoop", asyncio.get_running_loop())
-        self.memory: Final = Memory(clock=VirtualClock(loop))
+        self.memory: Final = MemoryRecords(clock=VirtualClock(loop))
         self.watch: Final = FlowWatch(self.memory)
         self.watch.on_claim = self._claimed
         self.watch.has_unwritten = kind == "local"

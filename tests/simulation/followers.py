@@ -25,7 +25,7 @@ from standfast.flows.request import Event
 from standfast.locks import StateChanged
 from standfast.space import Space
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Commit, Put
 from standfast.testing import VirtualClock
 from standfast.web.chat import feed
@@ -104,7 +104,7 @@ class Teller:
 def space_of_its_own() -> Space:
     """Return a space on a store in memory, in virtual time."""
     clock = VirtualClock(cast("SimulatedLoop", asyncio.get_running_loop()))
-    return Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock)
+    return Space(GroupedStore(MemoryBackend(MemoryRecords(clock=clock))), clock=clock)
 
 
 @final

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, Batch, Subscriber
-    from standfast.stores.memory import Memory
+    from standfast.stores.memory import MemoryRecords
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
 
     Saw = Callable[["Process", Applied], None]
@@ -45,7 +45,7 @@ _process: Final[ContextVar[Process | None]] = ContextVar("process", default=None
 class Process:
     """One process: it can be cut off for a while, or die; all of its tasks are known."""
 
-    def __init__(self, name: str, seed: int, memory: Memory, saw: Saw) -> None:
+    def __init__(self, name: str, seed: int, memory: MemoryRecords, saw: Saw) -> None:
         self.name: Final = name
         self.memory: Final = memory
         self.is_dead = False

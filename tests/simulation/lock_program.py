@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from standfast.errors import StandfastError, StoreError
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
 from tests.simulation.lock_contender import Contender, Lock
 from tests.simulation.lock_process import Process, Roster
@@ -42,7 +42,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance: Final = random.Random(seed)
         loop = cast("SimulatedLoop", asyncio.get_running_loop())
-        self.memory: Final = Memory(clock=VirtualClock(loop))
+        self.memory: Final = MemoryRecords(clock=VirtualClock(loop))
         self.watch: Final = LockWatch(self.memory)
         self.roster: Final = Roster(loop)
         self.lease: Final = self.chance.uniform(0.5, 2.5)

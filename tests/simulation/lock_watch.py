@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from standfast.clock import Instant
     from standfast.locks.locks import Hold
     from standfast.stores.backend import Applied
-    from standfast.stores.memory import Memory
+    from standfast.stores.memory import MemoryRecords
     from tests.simulation.lock_process import Process
 
 LATE: Final = 0.005
@@ -30,7 +30,7 @@ LATE: Final = 0.005
 class LockWatch:
     """Looks at every commit, and at every contender that comes in, writes, or is refused."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory: Final = memory
         self.problems: Final[list[str]] = []
         self.attempts: Final[dict[str, Attempt]] = {}

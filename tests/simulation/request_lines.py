@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from standfast.keys import RecordKey
-    from standfast.stores.memory import Memory
+    from standfast.stores.memory import MemoryRecords
 
     Demand = Callable[[object, str], None]
 
@@ -29,7 +29,7 @@ class Seen(Struct):
 class LineWatch:
     """Looks at the lines after every commit."""
 
-    def __init__(self, memory: Memory, demand: Demand) -> None:
+    def __init__(self, memory: MemoryRecords, demand: Demand) -> None:
         self._memory, self._demand = memory, demand
         self._lines: Final[dict[tuple[str, ...], Seen]] = {}
 

@@ -10,7 +10,7 @@ from tests.simulation.request_lines import LineWatch
 
 if TYPE_CHECKING:
     from standfast.stores.backend import Applied
-    from standfast.stores.memory import Memory
+    from standfast.stores.memory import MemoryRecords
     from tests.simulation.lock_process import Process
 
 
@@ -42,7 +42,7 @@ class Visit(Struct):
 class RequestWatch:
     """Looks at every commit, and at every body that begins or ends."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory: Final = memory
         self.problems: Final[list[str]] = []
         self.visits: Final[dict[str, Visit]] = {}

@@ -11,7 +11,7 @@ from standfast.errors import ArbiterUnavailableError, NotTheSoleServerError, Sta
 from standfast.flows.arbiter.in_memory import LocalArbiter
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import Ask, Manner
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
 from tests.simulation.lock_process import Process, Roster
 from tests.simulation.request_visitor import Visitor
@@ -63,7 +63,7 @@ class World:
         self.chance: Final = random.Random(seed)
         self.is_local: Final = is_local
         loop = cast("SimulatedLoop", asyncio.get_running_loop())
-        self.memory: Final = Memory(clock=VirtualClock(loop))
+        self.memory: Final = MemoryRecords(clock=VirtualClock(loop))
         self.watch: Final = RequestWatch(self.memory)
         self.roster: Final = Roster(loop)
         self.lease: Final = self.chance.uniform(0.5, 2.5)

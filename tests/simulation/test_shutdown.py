@@ -10,7 +10,7 @@ import pytest
 from standfast.errors import OutcomeUnknownError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put, verdict_of
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_loop_that_is_shut_down_amid_a_commit_ends(tmp_path: Path, ticks: int)
             raise
 
     async def main() -> None:
-        store = await open_sqlite(str(tmp_path / "store.db"), Options(commits="thread", hints="process"))
+        store = await open_sqlite(str(tmp_path / "store.db"), SqliteOptions(commits="thread", hints="process"))
         abandoned.append(store.backend)
         task = asyncio.create_task(commit_and_note(store))
         for _ in range(ticks):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.errors import HoldTimeoutError, StoreUnavailableError, WithdrawnError
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.stores.protocol import Commit, Put
 from standfast.testing import Faults, VirtualClock, simulate
 from standfast.testing.faults import Dice
@@ -31,7 +31,7 @@ class Crew:
     """Two processes without faults on one memory: ``first`` and ``second``."""
 
     def __init__(self) -> None:
-        memory = Memory(clock=VirtualClock(asyncio.get_running_loop()))
+        memory = MemoryRecords(clock=VirtualClock(asyncio.get_running_loop()))
         self.watch = LockWatch(memory)
         self.watch.permits["key"], self.watch.alone["key"] = 1, ()
         self.first, self.second = (Process(name, 0, memory, self.watch.saw) for name in ("first", "second"))

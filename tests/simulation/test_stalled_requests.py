@@ -12,7 +12,7 @@ from standfast.errors import RequestSupersededError
 from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import Manner, manner_of
 from standfast.flows.policies import Latest, Restart
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock, simulate
 from tests.conformance.arbiter_visits import QUEUE, Visit, ask
 from tests.simulation.lock_process import Process
@@ -51,7 +51,7 @@ def simulated(test: Callable[[Crew], Awaitable[None]]) -> None:
     """Run a test under several seeds."""
 
     async def run() -> None:
-        memory = Memory(clock=VirtualClock(asyncio.get_running_loop()))
+        memory = MemoryRecords(clock=VirtualClock(asyncio.get_running_loop()))
         processes = [Process(f"server {number}", 0, memory, lambda *_: None) for number in range(3)]
         async with AsyncExitStack() as stack:
             for each in processes:

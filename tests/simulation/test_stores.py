@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.memory import MemoryBackend, MemoryRecords
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.testing import FaultyBackend, FaultyStore, VirtualClock, simulate
 from tests.simulation.workload import work
 from tests.sizes import rounds
@@ -34,14 +34,14 @@ def virtual_clock() -> VirtualClock:
 
 async def work_on_memory(seed: int) -> None:
     """Let clients work on a store in memory whose backend has faults."""
-    memory = Memory(clock=virtual_clock())
+    memory = MemoryRecords(clock=virtual_clock())
     stores = [GroupedStore(FaultyBackend(MemoryBackend(memory), seed=seed * HANDLES + n)) for n in range(HANDLES)]
     await work(stores, seed, CLIENTS)
 
 
 async def work_on_a_faulty_store(seed: int) -> None:
     """Let clients work on stores that show them every fault."""
-    memory = Memory(clock=virtual_clock())
+    memory = MemoryRecords(clock=virtual_clock())
     stores = [FaultyStore(GroupedStore(MemoryBackend(memory)), seed=seed * HANDLES + n) for n in range(HANDLES)]
     await work(stores, seed, CLIENTS)
 
@@ -51,7 +51,7 @@ async def work_on_sqlite(seed: int, path: str) -> None:
     clock = virtual_clock()
     stores: list[Store] = []
     for n in range(HANDLES):
-        options = Options(commits="thread" if (seed + n) % 2 else "loop", hints="process")
+        options = SqliteOptions(commits="thread" if (seed + n) % 2 else "loop", hints="process")
         plain = await open_sqlite(path, options, clock=clock)
         stores.append(GroupedStore(FaultyBackend(plain.backend, seed=seed * HANDLES + n)))
     await work(stores, seed, CLIENTS)

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from standfast.errors import ResultTimeoutError, RunCancelledError, StandfastError
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
@@ -43,7 +43,7 @@ class Disk:
     async def open(self, *, drive: bool = True) -> Process:
         """Open another process on the file."""
         commits: Literal["loop", "thread"] = self.chance.choice(("loop", "thread"))
-        store = await open_sqlite(self._path, Options(commits=commits, hints="process"), clock=self._clock)
+        store = await open_sqlite(self._path, SqliteOptions(commits=commits, hints="process"), clock=self._clock)
         linger = self.chance.choice((0, 0.05, 0.25))
         setup = Setup(WORKFLOWS, (), (), (), "default", linger, self._clock)
         number = len(self.processes)

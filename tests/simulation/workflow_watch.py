@@ -19,7 +19,7 @@ from standfast.workflows.replay import branch_of
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied
-    from standfast.stores.memory import Memory
+    from standfast.stores.memory import MemoryRecords
     from standfast.workflows.steps import CurrentStep
     from tests.simulation.lock_process import Process
 
@@ -41,7 +41,7 @@ def family_of(run: str) -> str:
 class WorkflowWatch:
     """Looks at every commit of every process, and at every step that begins."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory: Final = memory
         self.problems: Final[list[str]] = []
         self.presences: Final[dict[str, Process]] = {}

@@ -16,7 +16,7 @@ from standfast.errors import (
     UpdateTimeoutError,
     WorkflowTerminalError,
 )
-from standfast.stores.memory import Memory
+from standfast.stores.memory import MemoryRecords
 from standfast.testing import VirtualClock
 from standfast.workflows.control import Unload
 from standfast.workflows.engine import Engine
@@ -99,7 +99,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance: Final = random.Random(seed)
         loop = cast("SimulatedLoop", asyncio.get_running_loop())
-        self.memory: Final = Memory(clock=VirtualClock(loop))
+        self.memory: Final = MemoryRecords(clock=VirtualClock(loop))
         self.watch: Final = WorkflowWatch(self.memory)
         self.lease: Final = self.chance.uniform(0.5, 1.5)
         self.sees_deaths: Final = self.chance.random() < 0.3

@@ -18,7 +18,7 @@ from tests.workflows_corpus.of_steps import shout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from standfast.stores.sqlite import SqlWork
+    from standfast.stores.sqlite import SqliteWork
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 -- only where TemporaryDirectory makes its own folder
 
@@ -50,17 +50,17 @@ async def test_shapes_survive_crashes_and_unloads_on_sqlite(files: list[Path]) -
         await unload_everywhere(shape.workflow, *shape.args, store=fresh(files), **shape.options())
 
 
-def prepare(sql: SqlWork) -> None:
+def prepare(sql: SqliteWork) -> None:
     """Make a table."""
     sql.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, name TEXT)")
 
 
-def book(sql: SqlWork, name: str) -> int:
+def book(sql: SqliteWork, name: str) -> int:
     """Put a row into a table of our own."""
     return int(sql.execute("INSERT INTO orders(name) VALUES (?) RETURNING id", (name,))[0][0])
 
 
-def booked(sql: SqlWork) -> list[str]:
+def booked(sql: SqliteWork) -> list[str]:
     """Return what the table has."""
     return [str(row[0]) for row in sql.execute("SELECT name FROM orders ORDER BY id")]
 

@@ -184,7 +184,7 @@ class Space:
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
-        and_then: Callable[[T], Sequence[Change]] | None = None,
+        extra_changes: Callable[[T], Sequence[Change]] | None = None,
     ) -> Worked[T] | Conflict:
         """Do ``changes`` in this space and your own SQL in one transaction: both happen, or neither.
 
@@ -192,7 +192,7 @@ class Space:
         """
         return self._space.call(
             lambda space: space.commit_with(
-                work, *changes, after=after, before=before, wake=wake, timeout=timeout, and_then=and_then
+                work, *changes, after=after, before=before, wake=wake, timeout=timeout, extra_changes=extra_changes
             )
         )
 

@@ -21,7 +21,7 @@ from standfast.stores.transfer import EXPORTED, OPEN, export_store, fence_store,
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from standfast.stores.transfer import Fenced, Footer
+    from standfast.stores.transfer import ExportFooter, Fenced
 
 
 # --- ``standfast fence``: after a backup was restored, take everybody for gone who is known to the store -----------
@@ -159,7 +159,7 @@ def export_all(target: Target, /, file: str, namespaces: tuple[str, ...], *, yes
         click.echo(f"exported {footer.records:,} records; the store takes no more writes", err=file == PIPE)
 
 
-async def _export(target: Target, file: str, namespaces: tuple[str, ...]) -> Footer:
+async def _export(target: Target, file: str, namespaces: tuple[str, ...]) -> ExportFooter:
     async with target.opened_store() as store:
         with telling("exported") as tell:
             return await export_store(store, new_file(file), tell, namespaces=namespaces)
@@ -186,7 +186,7 @@ def import_all(target: Target, /, file: str, *, as_json: bool) -> None:
         click.echo(f"imported {footer.records:,} records; the store is in use from now on")
 
 
-async def _import(target: Target, file: str) -> Footer:
+async def _import(target: Target, file: str) -> ExportFooter:
     with existing_file(file) as source:
         async with target.opened_store(create=True) as store:
             with telling("imported") as tell:

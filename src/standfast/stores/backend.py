@@ -39,13 +39,13 @@ class UpdateRider(Struct, frozen=True):
 class WorkRider(Struct, frozen=True):
     """A commit together with work on the user's own tables in the same transaction. It always travels alone.
 
-    ``and_then`` makes further changes of what the work answered, in the same transaction.
+    ``extra_changes`` makes further changes of what the work answered, in the same transaction.
     """
 
     commit: CommitRider
     work: Callable[[Any], Any]
     seconds: float
-    and_then: Callable[[Any], Sequence[Change]] | None = None
+    extra_changes: Callable[[Any], Sequence[Change]] | None = None
 
 
 Rider: TypeAlias = CommitRider | UpdateRider | WorkRider

@@ -288,7 +288,7 @@ class EncryptedStore:
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
-        and_then: Callable[[T], Sequence[Change]] | None = None,
+        extra_changes: Callable[[T], Sequence[Change]] | None = None,
     ) -> Worked[T] | Conflict:
         """Do ``changes`` and the caller's own SQL in one transaction. What the SQL writes is not sealed."""
         store = self._store
@@ -296,11 +296,11 @@ class EncryptedStore:
             raise UnsuitableStoreError(self._limits.backend, "it cannot share a transaction with your SQL")
 
         def sealed(answer: T) -> Sequence[Change]:
-            more = () if and_then is None else tuple(and_then(answer))
+            more = () if extra_changes is None else tuple(extra_changes(answer))
             return self.sealed(more) if more else ()
 
         done = store.commit_with(
-            work, *self.sealed(changes), after=after, before=before, wake=wake, timeout=timeout, and_then=sealed
+            work, *self.sealed(changes), after=after, before=before, wake=wake, timeout=timeout, extra_changes=sealed
         )
         return cast("Worked[T] | Conflict", await self._told(done))
 

@@ -92,7 +92,7 @@ REMEMBERED: Final = 1_000
 
 
 @final
-class Settling:
+class AttemptSettler:
     """Applies batches and settles those whose outcome is unknown."""
 
     __slots__ = ("_backend", "_hooks", "_known", "_random", "pending")
@@ -223,7 +223,7 @@ _WAITING, _TAKEN, _WITHDRAWN = range(3)
 
 
 @final
-class Group:
+class CommitGroup:
     """Riders on their way to one backend, on one event loop."""
 
     def __init__(self, backend: Backend, hooks: Hooks, batching: Batching = ANY_NUMBER) -> None:
@@ -239,7 +239,7 @@ class Group:
         self._under_way: list[Seat] | None = None
         self._left_at = self._arrived_at = self._boarded_at = 0.0
         self._alone = 0
-        self.settling: Final = Settling(backend, hooks)
+        self.settling: Final = AttemptSettler(backend, hooks)
 
     async def ride(self, rider: Rider) -> Outcome:
         """Take a seat in the next transaction and return what became of it.
@@ -534,7 +534,7 @@ class GroupedStore:
         self._limits: Final = backend.capabilities
         self._loop: Final = asyncio.get_running_loop()
         self._guard: Final = ForkGuard(backend.name)
-        self._group: Final = Group(backend, hooks, batching)
+        self._group: Final = CommitGroup(backend, hooks, batching)
         self._watches: Final[WeakSet[BackendWatch]] = WeakSet()
         self._closing: asyncio.Task[None] | None = None
 
@@ -590,7 +590,7 @@ class GroupedStore:
         if after is not None or before is not None:
             check_window(after, before)
         group = self._group
-        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as Group.ride does
+        seat = group.board(CommitRider(changes, after, before, tuple(wake)))  # from here on as CommitGroup.ride does
         try:
             if seat.answer is not None:
                 await seat.answer
@@ -616,21 +616,21 @@ class GroupedStore:
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
-        and_then: Callable[[T], Sequence[Change]] | None = None,
+        extra_changes: Callable[[T], Sequence[Change]] | None = None,
     ) -> Worked[T] | Conflict:
         """Do ``changes`` and the caller's own SQL in one transaction: both happen, or neither.
 
-        ``work`` gets a connection-like object (on SQLite a :class:`~standfast.stores.sqlite.SqlWork`) and runs on the
-        writer's thread, only if every guard holds. Whatever it raises undoes everything and is raised here.
+        ``work`` gets a connection-like object (on SQLite a :class:`~standfast.stores.sqlite.SqliteWork`) and runs on
+        the writer's thread, only if every guard holds. Whatever it raises undoes everything and is raised here.
 
-        ``and_then`` is called with the work's answer, on the same thread, and returns further changes, for example
+        ``extra_changes`` is called with the work's answer, on the same thread, and returns further changes, for example
         a record of the answer. They join ``changes``, under the rules of one commit: if a guard of theirs does not
-        hold, everything is undone, the work included, and the answer is the ``Conflict``. What ``and_then`` raises
+        hold, everything is undone, the work included, and the answer is the ``Conflict``. What ``extra_changes`` raises
         undoes everything as well, and its time counts as the work's.
 
         Raises:
             UnsuitableStoreError: The store has no SQL to share a transaction with.
-            InvalidChangeError: The changes break a rule, alone or together with those of ``and_then``.
+            InvalidChangeError: The changes break a rule, alone or together with those of ``extra_changes``.
             WorkTimeoutError: The work took longer than ``timeout``; everything was undone.
         """
         if not self._limits.commit_with:
@@ -639,7 +639,7 @@ class GroupedStore:
         check_commit(changes, wake, self._limits)
         check_window(after, before)
         commit = CommitRider(changes, after, before, tuple(wake))
-        rider = WorkRider(commit, work, seconds(timeout, what="timeout"), and_then)
+        rider = WorkRider(commit, work, seconds(timeout, what="timeout"), extra_changes)
         return cast("Worked[T] | Conflict", _verdict(await self._group.ride(rider)))
 
     async def user_transactions(self) -> UserTransactions:

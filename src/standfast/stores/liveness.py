@@ -113,7 +113,7 @@ def now() -> float:
 
 
 @final
-class Tie:
+class TokenState:
     """The life of one lifeline as its own process sees it: tied, lost and tied again, until it is over for good.
 
     It reads no clock: every method is told the time, in seconds.
@@ -187,7 +187,7 @@ class Suspicion:
 
 
 @final
-class Proof:
+class ProcessLiveness:
     """A tie that the threads of a process share.
 
     Args:
@@ -199,7 +199,7 @@ class Proof:
     def __init__(self, lifeline: str) -> None:
         self.lifeline: Final = lifeline
         self._lock: Final = threading.Lock()
-        self._tie: Final = Tie()
+        self._tie: Final = TokenState()
         self._listeners: tuple[Callable[[], None], ...] = ()
         _proofs[lifeline] = self
 
@@ -270,10 +270,10 @@ class Proof:
         return self._tie.is_tied
 
 
-_proofs: Final[dict[str, Proof]] = {}  # they are kept: one for each time that this process was cut off
+_proofs: Final[dict[str, ProcessLiveness]] = {}  # they are kept: one for each time that this process was cut off
 
 
-def liveness_of(lifeline: str) -> Proof | None:
+def liveness_of(lifeline: str) -> ProcessLiveness | None:
     """Return the proof behind a lifeline of this process; None: it needs none."""
     return _proofs.get(lifeline)
 

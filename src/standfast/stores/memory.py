@@ -19,7 +19,7 @@ from standfast.stores.backend import Applied, Batch
 from standfast.stores.fold import fold, keys_of
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities, Record, Snapshot
-from standfast.stores.transfer import OPEN, moved, pages
+from standfast.stores.transfer import OPEN, moved_error, pages
 from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ REMEMBERED_VERDICTS: Final = 10_000
 
 
 @final
-class Memory:
+class MemoryRecords:
     """Records in memory, shared by the handles that are given it; with ``capabilities``, it plays a lesser store."""
 
     def __init__(self, name: str = "", clock: Clock = SYSTEM_CLOCK, capabilities: Capabilities = CAPABILITIES) -> None:
@@ -69,7 +69,7 @@ class Memory:
             batch.riders, at=self.now(), last_version=self.last_version, records=records, limits=self.capabilities
         )
         if self.frozen and folded.writes:
-            raise moved(self.name, self.frozen)
+            raise moved_error(self.name, self.frozen)
         self.lift(folded.last_version)
         self.write(folded.writes)
         applied = Applied(folded.outcomes, tuple(folded.writes), folded.wakes)
@@ -128,11 +128,11 @@ def _weight(applied: Applied | None) -> int:
 
 @final
 class MemoryBackend:
-    """One handle on a :class:`Memory`."""
+    """One handle on a :class:`MemoryRecords`."""
 
     __slots__ = ("_memory",)
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory: Final = memory
 
     @property
@@ -204,7 +204,7 @@ class MemoryTransfer:
 
     __slots__ = ("_memory",)
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: MemoryRecords) -> None:
         self._memory: Final = memory
 
     async def frozen(self) -> int:
@@ -240,14 +240,14 @@ class MemoryTransfer:
             self._memory.write({record.key: record for record in records})
 
 
-_shared: dict[str, Memory] = {}
+_shared: dict[str, MemoryRecords] = {}
 _shared_lock = threading.Lock()
 
 
 def open_memory(name: str = "", *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS) -> GroupedStore:
     """Open a store in memory on the running loop: a private one, or the one that is shared under ``name``."""
     if not name:
-        return GroupedStore(MemoryBackend(Memory(clock=clock)), hooks)
+        return GroupedStore(MemoryBackend(MemoryRecords(clock=clock)), hooks)
     with _shared_lock:
-        memory = _shared.setdefault(name, Memory(name, clock))
+        memory = _shared.setdefault(name, MemoryRecords(name, clock))
     return GroupedStore(MemoryBackend(memory), hooks)

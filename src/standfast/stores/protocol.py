@@ -219,7 +219,7 @@ class SharesTransactions(Protocol):
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
-        and_then: Callable[[T], Sequence[Change]] | None = None,
+        extra_changes: Callable[[T], Sequence[Change]] | None = None,
     ) -> Worked[T] | Conflict:
         """Do ``changes`` and the caller's own SQL in one transaction, see :class:`~standfast.stores.GroupedStore`."""
         ...

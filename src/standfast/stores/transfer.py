@@ -40,7 +40,7 @@ FORMAT: Final = 1
 LONGEST_LINE: Final = 64_000_000
 
 
-class Header(Struct, frozen=True, tag="standfast export", tag_field="line"):
+class ExportHeader(Struct, frozen=True, tag="standfast export", tag_field="line"):
     """The first line: what this is, which backend it came from, and when, in microseconds."""
 
     format: int
@@ -48,7 +48,7 @@ class Header(Struct, frozen=True, tag="standfast export", tag_field="line"):
     at: int
 
 
-class Entry(Struct, frozen=True, tag="record", tag_field="line", omit_defaults=True):
+class ExportedRecord(Struct, frozen=True, tag="record", tag_field="line", omit_defaults=True):
     """A record; key and value are written in base64."""
 
     key: bytes
@@ -57,7 +57,7 @@ class Entry(Struct, frozen=True, tag="record", tag_field="line", omit_defaults=T
     expires_at: int | None = None
 
 
-class Footer(Struct, frozen=True, tag="end", tag_field="line"):
+class ExportFooter(Struct, frozen=True, tag="end", tag_field="line"):
     """The last line. ``highest`` is the last version of the store, ``largest`` the size of the largest value."""
 
     records: int
@@ -66,57 +66,57 @@ class Footer(Struct, frozen=True, tag="end", tag_field="line"):
     sha256: str
 
 
-Line = Header | Entry | Footer
+ExportLine = ExportHeader | ExportedRecord | ExportFooter
 
 _encode: Final = msgspec.json.Encoder().encode
-_decoder: Final = msgspec.json.Decoder(Line)
+_decoder: Final = msgspec.json.Decoder(ExportLine)
 
 
 @final
-class Writer:
+class ExportWriter:
     """Writes an export to a file, or to anything that takes bytes."""
 
-    def __init__(self, sink: BinaryIO, header: Header) -> None:
+    def __init__(self, sink: BinaryIO, header: ExportHeader) -> None:
         self._sink, self._digest = sink, hashlib.sha256()
         self.records = self.highest = self.largest = 0
         self._write(header)
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: ExportLine) -> None:
         data = _encode(line) + b"\n"
         self._digest.update(data)
         self._sink.write(data)
 
     def add(self, record: Record) -> None:
         """Write a record."""
-        self._write(Entry(bytes(record.key), record.version, record.value, record.expires_at))
+        self._write(ExportedRecord(bytes(record.key), record.version, record.value, record.expires_at))
         self.records += 1
         self.highest = max(self.highest, record.version)
         self.largest = max(self.largest, len(record.value))
 
-    def end(self, last: int) -> Footer:
+    def end(self, last: int) -> ExportFooter:
         """Write the last line; ``last`` is the last version of the store."""
-        footer = Footer(self.records, max(self.highest, last), self.largest, self._digest.hexdigest())
+        footer = ExportFooter(self.records, max(self.highest, last), self.largest, self._digest.hexdigest())
         self._write(footer)
         self._sink.flush()
         return footer
 
 
-def survey(source: BinaryIO, name: str) -> tuple[Header, Footer]:
+def survey(source: BinaryIO, name: str) -> tuple[ExportHeader, ExportFooter]:
     """Read a whole export and return its first and its last line; refuse anything that is not whole.
 
     Raises:
         InvalidExportError: It was cut short, or changed, or is of a newer format.
     """
-    digest, seen = hashlib.sha256(), _Seen()
+    digest, seen = hashlib.sha256(), _ExportTotals()
     header = footer = None
     for raw, line in _lines(source, name):
         if footer is not None:
             raise InvalidExportError(name, "something follows its last line")
-        if (header is None) != isinstance(line, Header):
+        if (header is None) != isinstance(line, ExportHeader):
             raise InvalidExportError(name, "it does not begin as an export does")
-        if isinstance(line, Header):
+        if isinstance(line, ExportHeader):
             header = _known(line, name)
-        elif isinstance(line, Footer):
+        elif isinstance(line, ExportFooter):
             footer = line
             continue
         else:
@@ -126,25 +126,25 @@ def survey(source: BinaryIO, name: str) -> tuple[Header, Footer]:
         raise InvalidExportError(name, "its end is missing: the export or the copying of the file was cut short")
     if not seen.highest <= footer.highest <= MAX_VERSION:
         raise InvalidExportError(name, "it was changed: a record has a higher version than its last line says")
-    if footer != Footer(seen.records, footer.highest, seen.largest, digest.hexdigest()):
+    if footer != ExportFooter(seen.records, footer.highest, seen.largest, digest.hexdigest()):
         raise InvalidExportError(name, "it was changed: its records do not add up to what its last line says")
     return header, footer
 
 
-def _known(header: Header, name: str) -> Header:
+def _known(header: ExportHeader, name: str) -> ExportHeader:
     if header.format > FORMAT:
         raise InvalidExportError(name, f"it has format {header.format}, this version of Standfast knows {FORMAT}")
     return header
 
 
 @final
-class _Seen:
+class _ExportTotals:
     """What was counted so far."""
 
     def __init__(self) -> None:
         self.records = self.highest = self.largest = 0
 
-    def take(self, entry: Entry, name: str) -> None:
+    def take(self, entry: ExportedRecord, name: str) -> None:
         try:
             is_key = 0 < len(entry.key) <= MAX_KEY_BYTES and bool(RecordKey.from_encoded(entry.key).parts)
         except InvalidKeyError:
@@ -159,12 +159,12 @@ class _Seen:
 def records(source: BinaryIO, name: str) -> Iterator[Record]:
     """Return the records of an export that was surveyed, one after the other."""
     for _, line in _lines(source, name):
-        if isinstance(line, Entry):
+        if isinstance(line, ExportedRecord):
             expires_at = None if line.expires_at is None else Instant(line.expires_at)
             yield Record(RecordKey.from_encoded(line.key), line.value, line.version, expires_at)
 
 
-def _lines(source: BinaryIO, name: str) -> Iterator[tuple[bytes, Line]]:
+def _lines(source: BinaryIO, name: str) -> Iterator[tuple[bytes, ExportLine]]:
     number = 0
     while raw := source.readline(LONGEST_LINE):
         number += 1
@@ -311,7 +311,7 @@ def transfer_of(holder: object, name: str) -> Transfer:
     raise UnsuitableStoreError(name, "its backend cannot be exported, imported or fenced")
 
 
-def moved(name: str, reason: int = EXPORTED) -> StoreMovedError:
+def moved_error(name: str, reason: int = EXPORTED) -> StoreMovedError:
     """Return the error for a write to a frozen store."""
     if reason == EXPORTED:
         problem = "it was exported, and takes no more writes; open the store that it was moved to"
@@ -333,7 +333,7 @@ async def export_store(
     tell: Callable[[int], object] = untold,
     *,
     namespaces: Collection[str] = (),
-) -> Footer:
+) -> ExportFooter:
     """Freeze a store and write everything in it to ``sink``, except who is there: processes do not move.
 
     It stays frozen. If this fails it takes writes again, unless it was frozen before; a killed export leaves it frozen,
@@ -352,11 +352,11 @@ async def export_store(
     movable, backend = store.transfer(), store.capabilities.backend
     before = await movable.frozen()
     if before not in {OPEN, EXPORTED}:
-        raise moved(store.backend.name, before)
+        raise moved_error(store.backend.name, before)
     try:
         with sink as file:
             await movable.freeze(EXPORTED)
-            writer = Writer(file, Header(FORMAT, backend, SYSTEM_CLOCK.wall()))
+            writer = ExportWriter(file, ExportHeader(FORMAT, backend, SYSTEM_CLOCK.wall()))
             _refuse_empty(store, await _write_all(movable, writer, tell, namespaces))
             footer = writer.end(await movable.last())
     except BaseException:
@@ -372,7 +372,7 @@ def _refuse_empty(store: GroupedStore, missing: set[str]) -> None:
 
 
 async def _write_all(
-    movable: Transfer, writer: Writer, tell: Callable[[int], object], namespaces: Collection[str]
+    movable: Transfer, writer: ExportWriter, tell: Callable[[int], object], namespaces: Collection[str]
 ) -> set[str]:
     """Write the records of some namespaces, of all if none is named; return those in which there is nothing."""
     wanted, seen = {bytes(RecordKey(name)): name for name in namespaces}, set[str]()
@@ -397,7 +397,7 @@ def untold_of(_records: int, _all: int) -> None:
 
 async def import_store(
     store: GroupedStore, source: BinaryIO, name: str, tell: Callable[[int, int], object] = untold_of
-) -> Footer:
+) -> ExportFooter:
     """Write all records of an export into an empty store, and let it take writes above all of their versions.
 
     Until that is done the store is frozen for everyone else. An import that broke off is repeated with the same file.
@@ -431,7 +431,7 @@ async def import_store(
     return footer
 
 
-def _check_limits(store: GroupedStore, footer: Footer) -> None:
+def _check_limits(store: GroupedStore, footer: ExportFooter) -> None:
     most = store.capabilities.max_value_bytes
     if footer.largest > most:
         problem = f"the file has a value of {footer.largest:,} bytes, and {most:,} fit here; nothing was written"
@@ -444,7 +444,7 @@ async def _claim(store: GroupedStore, movable: Transfer, reason: int) -> bool:
     if found == reason:
         return True
     if found == EXPORTED:
-        raise moved(store.backend.name)
+        raise moved_error(store.backend.name)
     if found != OPEN:
         raise StoreMovedError(store.backend.name, "the import of another file into it is not finished; repeat that one")
     await _check_empty(store, movable)

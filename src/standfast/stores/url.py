@@ -419,7 +419,7 @@ async def _open_sqlite(url: str, parts: urllib.parse.SplitResult, clock: Clock, 
         if problem.name != "apsw":
             raise
         raise MissingExtraError("sqlite", "apsw") from problem
-    return await sqlite.open_sqlite(path, sqlite.Options(**chosen), clock=clock, hooks=hooks)
+    return await sqlite.open_sqlite(path, sqlite.SqliteOptions(**chosen), clock=clock, hooks=hooks)
 
 
 def _sqlite_path(url: str, parts: urllib.parse.SplitResult) -> str:

@@ -295,7 +295,7 @@ async def _perform(
     async def send(riding: Ride) -> None:
         rides.append(riding)
         space, others = activation.host.space, riding.others()
-        answer = await space.commit_with(work, *others, before=riding.before, timeout=seconds, and_then=record)
+        answer = await space.commit_with(work, *others, before=riding.before, timeout=seconds, extra_changes=record)
         if isinstance(answer, Conflict):
             raise RideRefusedError(answer)
         riding.versions = known(answer)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from standfast.keys import RecordKey
 from standfast.stores.libsql import read_options
-from standfast.stores.libsql.hrana import Batch, Caller, Results
+from standfast.stores.libsql.hrana import BatchResults, HranaBatch, LibsqlConnection
 from standfast.stores.url import Address, open_store
 from tests import services
 
@@ -66,12 +66,12 @@ async def opened(url: str, **options: Any) -> AsyncGenerator[GroupedStore]:
 async def sql(url: str, *statements: str) -> list[list[list[Any]]]:
     """Run statements beside the store; ``{p}`` stands for the prefix of its tables. Return the rows of each."""
     options = read_options(Address(url))
-    caller, batch = Caller(options), Batch()
+    caller, batch = LibsqlConnection(options), HranaBatch()
     for statement in statements:
         batch.add(statement.format(p=options.prefix))
     results = await caller.write(batch)
     await caller.aclose()
-    assert isinstance(results, Results)
+    assert isinstance(results, BatchResults)
     assert results.failure() is None, results.failure()
     return [results.rows(step) for step in range(len(statements))]
 

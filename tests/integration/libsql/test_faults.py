@@ -14,7 +14,7 @@ from standfast.stores import Commit, Conflict, Delete, Put
 from standfast.stores.libsql import hrana as calling
 from standfast.stores.libsql import hrana as streams
 from standfast.stores.libsql import read_options
-from standfast.stores.libsql.hrana import Batch, Caller
+from standfast.stores.libsql.hrana import HranaBatch, LibsqlConnection
 from standfast.stores.remote.backend import RemoteBackend
 from standfast.stores.url import Address
 from tests import services
@@ -169,12 +169,12 @@ async def test_a_restored_backup_gives_no_version_out_again(store: GroupedStore,
 
 async def test_another_writer_is_waited_for(store: GroupedStore, url: str, key: MakeKey) -> None:
     """While somebody else is in a transaction a commit waits, and nothing of it is lost."""
-    caller, batch = Caller(read_options(Address(url))), Batch()
+    caller, batch = LibsqlConnection(read_options(Address(url))), HranaBatch()
     batch.add("BEGIN IMMEDIATE")
     await caller.write(batch)
     waiting = asyncio.create_task(store.commit(Put(key("a"), b"")))
     await asyncio.sleep(0)
-    batch = Batch()
+    batch = HranaBatch()
     batch.add("ROLLBACK")
     await caller.write(batch)
 

@@ -9,9 +9,9 @@ import pytest
 from standfast.clock import Instant
 from standfast.errors import AttemptClosedError, StoreError
 from standfast.stores.libsql import prepare, read_options
-from standfast.stores.libsql.hrana import Caller
+from standfast.stores.libsql.hrana import LibsqlConnection
 from standfast.stores.libsql.server import LibsqlServer
-from standfast.stores.remote.server import Intent, Landed, Refused, Row, Written
+from standfast.stores.remote.server import Intent, Landed, Row, WriteRefused, Written
 from standfast.stores.url import Address
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PAST, FUTURE = Instant(1), Instant(4_000_000_000_000_000)
 async def handle(url: str) -> AsyncIterator[LibsqlServer]:
     """A handle without the common code above it."""
     options = read_options(Address(url))
-    caller = Caller(options)
+    caller = LibsqlConnection(options)
     await prepare(caller, options)
     yield LibsqlServer(caller, options, durable=False)
     await caller.aclose()
@@ -48,11 +48,11 @@ async def written(handle: LibsqlServer, intent: Intent) -> Written:
     return answer
 
 
-async def refused(handle: LibsqlServer, intent: Intent) -> Refused:
+async def refused(handle: LibsqlServer, intent: Intent) -> WriteRefused:
     """Write an intent, and insist that it was refused, with nothing written."""
     before = await handle.read(list(intent.guards))
     answer = await handle.write(intent)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, WriteRefused), answer
     assert (await handle.read(list(intent.guards))).records == before.records
     return answer
 

@@ -11,7 +11,7 @@ import pytest
 from standfast.errors import StoreMovedError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put, Record
-from standfast.stores.transfer import EXPORTED, FORMAT, Header, Writer
+from standfast.stores.transfer import EXPORTED, FORMAT, ExportHeader, ExportWriter
 from standfast.testing.conformance.workflows.ground import eventually
 from tests.integration.moving.carrying import content, opened
 from tests.integration.moving.places import fresh_url
@@ -49,7 +49,7 @@ async def test_an_import_that_is_killed_is_repeated(tmp_path: Path) -> None:
     """Nobody writes to a store that is half there; the next import of the same file finishes it."""
     url, file = fresh_url("sqlite", tmp_path), tmp_path / "all.jsonl"
     with file.open("wb") as sink:
-        writer = Writer(sink, Header(FORMAT, "test", 1))
+        writer = ExportWriter(sink, ExportHeader(FORMAT, "test", 1))
         for number in range(MANY):
             writer.add(Record(K.child(f"{number}"), b"value", number + 1))
         writer.end(0)

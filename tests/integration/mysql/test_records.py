@@ -13,7 +13,7 @@ import pytest
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Delete, Put
 from standfast.stores.protocol import Decision
-from standfast.stores.remote import Intent, Refused, Row, Written
+from standfast.stores.remote import Intent, Row, WriteRefused, Written
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql, server_of
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def test_reserved_versions_below_what_was_swept_are_stale(mysql_url: str) 
         refused = await server.write(Intent("h", 1, {A: 0}, (Row(A, b"", 0),), (), 1, taken))
         answer = await server.write(Intent("h", 2, {A: 0}, (Row(A, b"", 0),), (), 1))
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, WriteRefused)
     assert refused.stale
     assert isinstance(answer, Written)
     assert answer.versions[0] > FAR
@@ -140,7 +140,7 @@ async def test_who_creates_a_key_a_moment_later_writes_over_nothing(mysql_url: s
         answer = await late
         await holder
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, WriteRefused)
     assert [record and record.value for record in answer.current.values()] == [b"theirs"]
 
 

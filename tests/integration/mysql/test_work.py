@@ -18,7 +18,7 @@ from standfast.stores import Check, Conflict, Put, Worked
 from tests.integration.mysql.ground import opened, place, prefix_of, run_sql
 
 if TYPE_CHECKING:
-    from standfast.stores.mysql import SqlWork
+    from standfast.stores.mysql import MysqlWork
 
 A, B = RecordKey("n", "a"), RecordKey("n", "b")
 
@@ -44,13 +44,13 @@ def recorded(answer: Any) -> list[Put]:
 async def test_rows_and_records_are_written_together(url: str) -> None:
     """The work may be a coroutine function; what it answers goes into a record."""
 
-    async def work(sql: SqlWork) -> int:
+    async def work(sql: MysqlWork) -> int:
         await sql.executemany(f"INSERT INTO {prefix_of(url)}_mine VALUES (%s, %s)", [(1, "a"), (2, "b")])
         [[count]] = await sql.execute(f"SELECT COUNT(*) FROM {prefix_of(url)}_mine WHERE id<%s", (9,))
         return int(count)
 
     async with opened(url) as [store]:
-        worked: Any = await store.commit_with(work, Put(A, b""), and_then=recorded)
+        worked: Any = await store.commit_with(work, Put(A, b""), extra_changes=recorded)
 
         assert isinstance(worked, Worked)
         assert (await store.read(B)).records[B].value == b"2"
@@ -68,7 +68,7 @@ async def test_a_guard_that_does_not_hold_keeps_the_work_from_running(url: str) 
 async def test_an_error_of_the_work_undoes_everything(url: str) -> None:
     """It arrives as the driver said it, and neither rows nor records are there."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: MysqlWork) -> None:
         await sql.execute(f"INSERT INTO {prefix_of(url)}_mine VALUES (1, 'a')")
         await sql.execute("SELECT nonsense FROM nowhere")
 
@@ -83,7 +83,7 @@ async def test_an_error_of_the_work_undoes_everything(url: str) -> None:
 async def test_work_that_ends_the_transaction_is_found_out(url: str) -> None:
     """A change of a table commits by itself here: nothing of the commit is written then."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: MysqlWork) -> None:
         await sql.execute(f"ALTER TABLE {prefix_of(url)}_mine ADD COLUMN more INT")
 
     async with opened(url) as [store]:
@@ -97,7 +97,7 @@ async def test_a_connection_that_is_lost_within_the_work_is_made_good_by_the_eng
     """The work is undone by the server, and done again: what the driver told it is not its outcome."""
     attempts: list[int] = []
 
-    async def note(sql: SqlWork) -> int:
+    async def note(sql: MysqlWork) -> int:
         attempts.append(1)
         insert = f"INSERT INTO {prefix_of(url)}_mine VALUES (%s, 'a')"
         await sql.execute(insert, (len(attempts),))
@@ -119,7 +119,7 @@ async def test_a_connection_that_is_lost_within_the_work_is_made_good_by_the_eng
 async def test_work_that_takes_too_long_is_undone(url: str) -> None:
     """The store goes on with another connection."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: MysqlWork) -> None:
         await sql.execute(f"INSERT INTO {prefix_of(url)}_mine VALUES (1, 'a')")
         await sql.execute("DO SLEEP(5)")
 
@@ -132,7 +132,7 @@ async def test_work_that_takes_too_long_is_undone(url: str) -> None:
 
 async def test_the_connection_is_of_no_use_when_the_work_is_over(url: str) -> None:
     """Whoever keeps it is told."""
-    kept: list[SqlWork] = []
+    kept: list[MysqlWork] = []
 
     async with opened(url) as [store]:
         await store.commit_with(kept.append, Put(A, b""))
@@ -144,7 +144,7 @@ async def test_of_two_works_that_create_the_same_key_one_is_undone(url: str) -> 
     """Both had run; the rows of the one that was late are not there."""
 
     def work(number: int) -> Any:
-        async def insert(sql: SqlWork) -> None:
+        async def insert(sql: MysqlWork) -> None:
             await sql.execute(f"INSERT INTO {prefix_of(url)}_mine VALUES (%s, '')", (number,))
             await asyncio.sleep(0.02)
 
@@ -161,13 +161,13 @@ async def test_of_two_works_that_create_the_same_key_one_is_undone(url: str) -> 
 async def test_settings_that_the_work_changes_are_put_back(url: str, *, is_raised: bool) -> None:
     """What guards a commit is that nothing is replaced silently, also in the transactions after it."""
 
-    async def careless(sql: SqlWork) -> None:
+    async def careless(sql: MysqlWork) -> None:
         await sql.execute("SET SESSION sql_mode=''")
         await sql.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if is_raised:
             raise ZeroDivisionError
 
-    async def settings(sql: SqlWork) -> Any:
+    async def settings(sql: MysqlWork) -> Any:
         return await sql.execute("SELECT @@SESSION.sql_mode,@@SESSION.tx_isolation")
 
     async with opened(url) as [store]:

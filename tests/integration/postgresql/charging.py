@@ -11,12 +11,12 @@ import asyncpg
 import psycopg
 
 import standfast as sf
-from standfast.stores.postgresql.transactions import Working
+from standfast.stores.postgresql.transactions import PostgresWorkRunner
 from standfast.workflows import steps as recording
 
 if TYPE_CHECKING:
     from standfast.events import Event
-    from standfast.stores.postgresql import SqlWork
+    from standfast.stores.postgresql import PostgresWork
 
 POINTS: Final = (
     "order written", "order started", "order committed",
@@ -74,7 +74,7 @@ def charge_plainly(server: str, space: str) -> str:
     return ""
 
 
-async def book(sql: SqlWork, space: str) -> str:
+async def book(sql: PostgresWork, space: str) -> str:
     """Have the effect ``c``, in a transaction of the store's."""
     await sql.execute(INSERT, space, "c")
     strike("c written")
@@ -104,14 +104,14 @@ async def live_and_die(url: str, server: str, space: str, point: str) -> None:
     _target.append(point)
     if point.startswith("stop at "):
         recording.IDLE = 1.0  # type: ignore[misc] # nobody has ten seconds here
-    commit = Working._commit  # between the work and its commit
+    commit = PostgresWorkRunner._commit  # between the work and its commit
 
-    async def striking(self: Working, session: object) -> None:
+    async def striking(self: PostgresWorkRunner, session: object) -> None:
         strike("c about to be committed")
         await commit(self, session)  # type: ignore[arg-type] # a session, whatever it is
         strike("c committed")
 
-    Working._commit = striking  # type: ignore[method-assign] # to be killed right before and right after
+    PostgresWorkRunner._commit = striking  # type: ignore[method-assign] # to be killed right before and right after
     async with engine_of(url, space) as engine, contextlib.AsyncExitStack() as stack:
         connection = await asyncpg.connect(server)
         stack.push_async_callback(connection.close)

@@ -14,7 +14,7 @@ from tests.integration.postgresql.joined import Ground, asyncpg_connection, make
 from tests.integration.postgresql.lossy import LossyWire
 
 if TYPE_CHECKING:
-    from standfast.stores.postgresql import SqlWork
+    from standfast.stores.postgresql import PostgresWork
 
 INSERT = "INSERT INTO effects (space, what) VALUES ($1, $2) RETURNING id"
 
@@ -30,7 +30,7 @@ def engine_of(url: str, ground: Ground, *workflows: sf.Workflow[..., Any]) -> sf
     return sf.Engine(url, namespace=ground.namespace, workflows=workflows)
 
 
-async def book(sql: SqlWork, space: str, order: str) -> int:
+async def book(sql: PostgresWork, space: str, order: str) -> int:
     """Have an effect."""
     return int(await sql.fetchval(INSERT, space, order))
 
@@ -56,7 +56,7 @@ async def test_what_it_raises_undoes_everything_and_is_recorded(ground: Ground) 
     """It is tried once: that it raised is its outcome."""
     attempts: list[int] = []
 
-    async def fail(sql: SqlWork) -> None:
+    async def fail(sql: PostgresWork) -> None:
         attempts.append(1)
         await book(sql, ground.namespace, "undone")
         raise LookupError("no such order")
@@ -102,7 +102,7 @@ async def test_a_session_that_is_ended_before_the_commit_is_made_good(ground: Gr
     """The work is undone by the server, and done again, though it may have been told by the driver's own error."""
     attempts: list[int] = []
 
-    async def interrupted(sql: SqlWork) -> int:
+    async def interrupted(sql: PostgresWork) -> int:
         attempts.append(1)
         number = await book(sql, ground.namespace, f"{len(attempts)}")
         if len(attempts) == 1:

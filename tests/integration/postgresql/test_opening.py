@@ -17,7 +17,7 @@ from standfast.errors import InvalidUrlError, StoreReadOnlyError, StoreUnavailab
 from standfast.events import StoreNotDurable
 from standfast.keys import RecordKey
 from standfast.stores import Put
-from standfast.stores.postgresql import NotDurableWarning, Options, Target
+from standfast.stores.postgresql import NotDurableWarning, PostgresOptions, PostgresTarget
 from standfast.stores.postgresql.server import first, migrations
 from standfast.stores.url import open_store
 from tests import services
@@ -122,7 +122,7 @@ async def test_a_url_that_says_something_else_is_refused(query: str) -> None:
 def test_a_schema_is_checked_however_it_is_given() -> None:
     """Also by code that reads no URL."""
     with pytest.raises(ValueError, match="a schema is"):
-        Options(Target("host", 5432, None, None, None, None), schema="x" * 64)
+        PostgresOptions(PostgresTarget("host", 5432, None, None, None, None), schema="x" * 64)
 
 
 async def test_a_schema_with_the_name_of_a_word_of_sql_is_fine(postgresql_url: str) -> None:

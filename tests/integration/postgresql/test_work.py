@@ -17,7 +17,7 @@ from standfast.stores.backend import CommitRider, WorkRider
 from tests.integration.postgresql.ground import made, opened, run_sql, schema_of, server_of
 
 if TYPE_CHECKING:
-    from standfast.stores.postgresql import SqlWork
+    from standfast.stores.postgresql import PostgresWork
 
 A = RecordKey("n", "a")
 
@@ -38,7 +38,7 @@ async def mine(url: str) -> int:
 async def test_a_key_that_was_created_meanwhile_is_a_conflict(url: str) -> None:
     """Nobody could lock what was not there; all the work is undone, and the record that came first is shown."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: PostgresWork) -> None:
         await sql.execute(f"INSERT INTO mine_{schema_of(url)} VALUES (1)")
         await other.commit(Put(A, b"theirs"))
 
@@ -56,7 +56,7 @@ async def test_a_key_that_was_created_meanwhile_is_a_conflict(url: str) -> None:
 async def test_work_of_an_attempt_that_was_closed_is_undone_and_told_so(url: str) -> None:
     """It cannot be taken for a server that is away."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: PostgresWork) -> None:
         await sql.execute(f"INSERT INTO mine_{schema_of(url)} VALUES (1)")
 
     async with opened(url) as [store]:
@@ -103,7 +103,7 @@ async def test_a_transaction_that_was_ended_out_of_sight_is_noticed(url: str) ->
 async def test_a_part_that_fails_can_be_undone_alone(url: str) -> None:
     """By a savepoint."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: PostgresWork) -> None:
         await sql.execute(f"INSERT INTO mine_{schema_of(url)} VALUES (1)")
         with pytest.raises(asyncpg.UniqueViolationError):
             async with sql.savepoint():
@@ -117,7 +117,7 @@ async def test_a_part_that_fails_can_be_undone_alone(url: str) -> None:
 async def test_work_has_its_own_time_limit(url: str) -> None:
     """That of the URL is for the store's own calls; a statement may take longer."""
 
-    async def work(sql: SqlWork) -> None:
+    async def work(sql: PostgresWork) -> None:
         await sql.execute("SELECT pg_sleep(0.4)")
 
     async with opened(f"{url}&timeout=200ms") as [store]:
@@ -130,7 +130,7 @@ async def test_work_that_is_cancelled_has_done_nothing(url: str) -> None:
     """Whoever is cancelled learns that, and the store goes on."""
     begun = asyncio.Event()
 
-    async def work(sql: SqlWork) -> Any:
+    async def work(sql: PostgresWork) -> Any:
         await sql.execute(f"INSERT INTO mine_{schema_of(url)} VALUES (1)")
         begun.set()
         await asyncio.sleep(0.1)

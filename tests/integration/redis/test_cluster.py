@@ -12,7 +12,7 @@ import redis.asyncio
 from standfast.errors import OutcomeUnknownError, StoreUnavailableError
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
-from standfast.stores.redis.scripts import Names
+from standfast.stores.redis.scripts import RedisKeys
 from standfast.stores.url import open_store
 from tests.integration.redis.clusters import SLOTS, address, cluster, unlock
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.services
 def space_on(node: int, prefix: str, nodes: int = 3) -> str:
     """Return a namespace whose slot that node has."""
     for number in range(1_000):
-        slot = Names(RecordKey(f"s{number}"), prefix, 0, one_slot=True).slot
+        slot = RedisKeys(RecordKey(f"s{number}"), prefix, 0, one_slot=True).slot
         if SLOTS * node // nodes <= slot < SLOTS * (node + 1) // nodes:
             return f"s{number}"
     raise AssertionError
@@ -67,9 +67,9 @@ async def test_a_cluster_serves_each_namespace_from_its_node(prefix: str) -> Non
 async def _follows_a_slot_that_moves(servers: list[Server], store: GroupedStore, prefix: str) -> None:
     """While its keys are on their way nothing is written, and when it has moved it is found at once."""
     name = f"{space_on(0, prefix)}-moving"
-    while not Names(RecordKey(name), prefix, 0, one_slot=True).slot < SLOTS // 3:
+    while not RedisKeys(RecordKey(name), prefix, 0, one_slot=True).slot < SLOTS // 3:
         name += "-"
-    slot = Names(RecordKey(name), prefix, 0, one_slot=True).slot
+    slot = RedisKeys(RecordKey(name), prefix, 0, one_slot=True).slot
     ids = await everywhere(servers, "CLUSTER", "MYID")
     await everywhere(servers[1:2], "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
     await everywhere(servers[:1], "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])

@@ -15,7 +15,7 @@ from standfast.keys import RecordKey
 from standfast.scope import Scope
 from standfast.stores import Commit, Conflict, GroupedStore, Put, Worked
 from standfast.stores.memory import open_memory
-from standfast.stores.sqlite import SqlWork, open_sqlite
+from standfast.stores.sqlite import SqliteWork, open_sqlite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,7 @@ async def store(tmp_path: Path) -> AsyncIterator[GroupedStore]:
     await opened.aclose()
 
 
-def pay(sql: SqlWork) -> int:
+def pay(sql: SqliteWork) -> int:
     """Write to the user's table and count its rows."""
     sql.executemany("INSERT INTO paid VALUES (?)", [("7",)])
     return int(sql.execute("SELECT count(*) FROM paid")[0][0])
@@ -74,7 +74,7 @@ async def test_a_lost_guard_runs_no_work(store: GroupedStore) -> None:
 async def test_work_that_raises_undoes_everything(store: GroupedStore) -> None:
     """Neither the user's row nor our record stays, and the store goes on."""
 
-    def fail(sql: SqlWork) -> None:
+    def fail(sql: SqliteWork) -> None:
         pay(sql)
         raise LookupError("no such customer")
 
@@ -94,10 +94,10 @@ async def test_an_answer_that_cannot_be_recorded_undoes_the_work(store: GroupedS
 
     await store.commit(Put(K, b"taken"))
 
-    conflict = await store.commit_with(pay, Put(OTHER, b""), and_then=lambda _: [Put(K, b"paid")])
+    conflict = await store.commit_with(pay, Put(OTHER, b""), extra_changes=lambda _: [Put(K, b"paid")])
     assert isinstance(conflict, Conflict)
     with pytest.raises(LookupError, match="no place for it"):
-        await store.commit_with(pay, Put(OTHER, b""), and_then=fail)
+        await store.commit_with(pay, Put(OTHER, b""), extra_changes=fail)
     assert await paid(store) == 0
 
 
@@ -109,7 +109,7 @@ async def test_an_answer_is_recorded_on_the_thread_of_the_work(store: GroupedSto
         threads.append(threading.get_ident())
         return [Put(K, b"paid")]
 
-    await store.commit_with(lambda _: threads.append(threading.get_ident()), Put(OTHER, b""), and_then=note)
+    await store.commit_with(lambda _: threads.append(threading.get_ident()), Put(OTHER, b""), extra_changes=note)
 
     assert threads[0] == threads[1] != threading.get_ident()
 
@@ -124,7 +124,7 @@ async def test_recording_an_answer_counts_as_work(store: GroupedStore) -> None:
         return [Put(K, b"paid")]
 
     with pytest.raises(WorkTimeoutError, match="everything was undone"):
-        await store.commit_with(pay, Put(OTHER, b""), timeout="10ms", and_then=dawdle)
+        await store.commit_with(pay, Put(OTHER, b""), timeout="10ms", extra_changes=dawdle)
 
     assert await paid(store) == 0
 
@@ -134,13 +134,13 @@ async def test_a_space_keeps_what_follows_inside(store: GroupedStore) -> None:
     mine, other = Scope(store, tenant="mine"), Scope(store, tenant="other")
     key, strange = mine.key("k"), other.key("k")
 
-    worked = await mine.commit_with(pay, Put(key, b""), and_then=lambda _: [Put(mine.key("b"), b"")])
+    worked = await mine.commit_with(pay, Put(key, b""), extra_changes=lambda _: [Put(mine.key("b"), b"")])
     assert isinstance(worked, Worked)
     assert set(worked.versions) == {key, mine.key("b")}
     with pytest.raises(InvalidChangeError, match="does not lie in"):
         await mine.commit_with(pay, Put(strange, b""))
     with pytest.raises(InvalidChangeError, match="does not lie in"):
-        await mine.commit_with(pay, Put(mine.key("c"), b""), and_then=lambda _: [Put(strange, b"")])
+        await mine.commit_with(pay, Put(mine.key("c"), b""), extra_changes=lambda _: [Put(strange, b"")])
     assert await paid(store) == 1
 
 
@@ -181,7 +181,7 @@ async def test_work_is_kept_to_its_own_tables(store: GroupedStore, statement: st
 async def test_no_table_of_the_user_can_take_the_place_of_ours(store: GroupedStore) -> None:
     """A temporary table, renamed to a name of ours, receives none of our records."""
 
-    def shadow(sql: SqlWork) -> None:
+    def shadow(sql: SqliteWork) -> None:
         sql.execute("CREATE TEMP TABLE mine (key PRIMARY KEY, version, expires_at, value)")
         sql.execute("ALTER TABLE temp.mine RENAME TO records")
 
@@ -194,7 +194,7 @@ async def test_no_table_of_the_user_can_take_the_place_of_ours(store: GroupedSto
 async def test_sql_that_rolls_back_by_itself_undoes_everything(store: GroupedStore) -> None:
     """An error that ends the transaction cannot be caught to write the rest outside of one."""
 
-    def pay_twice(sql: SqlWork) -> None:
+    def pay_twice(sql: SqliteWork) -> None:
         sql.execute("CREATE UNIQUE INDEX once ON paid (invoice)")
         pay(sql)
         with contextlib.suppress(apsw.ConstraintError):
@@ -210,7 +210,7 @@ async def test_sql_that_rolls_back_by_itself_undoes_everything(store: GroupedSto
 async def test_sql_after_a_rollback_is_refused(store: GroupedStore) -> None:
     """What would be written outside of the transaction is not written at all."""
 
-    def go_on(sql: SqlWork) -> None:
+    def go_on(sql: SqliteWork) -> None:
         with contextlib.suppress(apsw.ConstraintError):
             sql.execute("CREATE TABLE own (a UNIQUE ON CONFLICT ROLLBACK)")
             sql.executemany("INSERT INTO own VALUES (?)", [(1,), (1,)])
@@ -224,7 +224,7 @@ async def test_sql_after_a_rollback_is_refused(store: GroupedStore) -> None:
 
 async def test_the_connection_is_of_no_use_after_the_work(store: GroupedStore) -> None:
     """Nobody can keep it and write outside of a transaction."""
-    kept: list[SqlWork] = []
+    kept: list[SqliteWork] = []
     await store.commit_with(kept.append, Put(K, b""))
 
     with pytest.raises(RuntimeError, match="the transaction is over"):

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from standfast import Space
-    from standfast.stores.postgresql.transactions import SqlWork as PostgresqlWork
-    from standfast.stores.sqlite.database import SqlWork
+    from standfast.stores.postgresql.transactions import PostgresWork as PostgresqlWork
+    from standfast.stores.sqlite.database import SqliteWork
 
 _TWICE: Final = "SELECT name, count(*) FROM payments GROUP BY name HAVING count(*) > 1"
 
 
-def pay(sql: SqlWork, name: str) -> int:
+def pay(sql: SqliteWork, name: str) -> int:
     """Write to a table of our own in the store's database; return how often that was done for this name."""
     sql.execute("CREATE TABLE IF NOT EXISTS payments (name TEXT)")
     sql.execute("INSERT INTO payments VALUES (?)", (name,))
@@ -52,7 +52,7 @@ async def prepare(url: str) -> None:
 async def paid_twice(space: Space) -> list[tuple[object, ...]]:
     """Return what was written more than once."""
 
-    def look(sql: SqlWork) -> list[tuple[object, ...]]:
+    def look(sql: SqliteWork) -> list[tuple[object, ...]]:
         if not sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'payments'"):
             return []
         return list(sql.execute(_TWICE))

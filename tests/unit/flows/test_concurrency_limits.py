@@ -21,7 +21,7 @@ from standfast.flows import concurrency_limits as limiting
 from standfast.flows.concurrency_limits import SPARE, Limiting, LocalGate, SharedGate, Waiters
 from standfast.flows.tenants import Owners
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ async def test_a_request_that_waits_for_room_after_its_turn_came_has_not_begun_a
     async def work(_request: sf.Request) -> None:
         """Do nothing."""
 
-    store = GroupedStore(MemoryBackend(Memory(clock=clock)))
+    store = GroupedStore(MemoryBackend(MemoryRecords(clock=clock)))
     async with sf.Space(store, clock=clock, lease="1 hour") as space, sf.Dispatcher(space, [flow]) as server:
         await server.dispatch(sf.Arrival(flow="f", action="block"))
         older, newer = [await server.dispatch(arrival(session="s")) for _ in range(2)]

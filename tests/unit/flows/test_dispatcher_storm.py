@@ -16,7 +16,7 @@ from standfast.flows.records import SESSIONS, session_key
 from standfast.flows.request import ENDED
 from standfast.space import Space
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import Faults, FaultyBackend
 from tests.sizes import rounds
 
@@ -124,7 +124,7 @@ async def test_a_storm_of_requests_ends_and_each_counts_once() -> None:
     """At most one of a key runs, nothing waits for ever, and what is completed is in its session once."""
     for seed in rounds("storms of requests", full=300, quick=1, seconds=40):
         print(f"seed {seed}")
-        memory, storm = Memory(), Storm(seed)
+        memory, storm = MemoryRecords(), Storm(seed)
         inner = [MemoryBackend(memory) for _ in range(3)]
         faulty = [GroupedStore(FaultyBackend(inner[n], seed=2 * seed + n, faults=FAULTS)) for n in range(2)]
         async with Space(GroupedStore(inner[2])) as space, Space(faulty[0]) as one, Space(faulty[1]) as two:

@@ -11,7 +11,7 @@ import pytest
 import standfast as sf
 from standfast.errors import IdempotencyInFlightError, IdempotencyMismatchError
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import VirtualClock
 from tests.conformance.arbiter_visits import fresh_name
 from tests.conformance.dispatch_stage import Stage, arrival
@@ -43,7 +43,7 @@ class Shop:
 async def opened(flow: sf.Flow, arbiter: Any, *, attended: bool) -> AsyncIterator[Shop]:
     """Serve a flow in time that passes as a test says."""
     clock = VirtualClock()
-    space = sf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
+    space = sf.Space(GroupedStore(MemoryBackend(MemoryRecords(clock=clock))), clock=clock, lease="3000 days")
     async with space, sf.Dispatcher(space, [flow], arbiter=arbiter) as dispatcher:
         yield Shop(dispatcher, clock, attended=attended)
 

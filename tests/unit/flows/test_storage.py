@@ -15,7 +15,7 @@ from standfast.flows.records import session_key
 from standfast.flows.storage import Storage
 from standfast.keys import RecordKey
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Put
 from standfast.testing import VirtualClock
 from tests.conformance.arbiter_visits import fresh_name
@@ -279,7 +279,7 @@ async def test_without_a_limit_nothing_is_counted() -> None:
 async def test_bytes_are_free_again_when_records_expire() -> None:
     """The next one is refused by what was known, and lets it be counted anew."""
     clock = VirtualClock()
-    space = sf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
+    space = sf.Space(GroupedStore(MemoryBackend(MemoryRecords(clock=clock))), clock=clock, lease="3000 days")
     async with space, server(space, bytes_kept=100_000) as one:
         for number in range(100):
             try:

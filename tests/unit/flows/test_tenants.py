@@ -22,7 +22,7 @@ from standfast.flows.server import give_an_end
 from standfast.flows.shares import Counts
 from standfast.flows.tenants import Census, Owners, count
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Put
 from standfast.testing import VirtualClock, simulate
 
@@ -379,7 +379,7 @@ async def test_a_user_leaves_others_of_its_tenant_keys_and_idempotency_keys(
 
 def space_on(clock: VirtualClock) -> sf.Space:
     """Return a space whose time passes as the test says."""
-    return sf.Space(GroupedStore(MemoryBackend(Memory(clock=clock))), clock=clock, lease="3000 days")
+    return sf.Space(GroupedStore(MemoryBackend(MemoryRecords(clock=clock))), clock=clock, lease="3000 days")
 
 
 @pytest.fixture

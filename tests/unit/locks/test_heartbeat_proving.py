@@ -11,7 +11,7 @@ import pytest
 import standfast as sf
 from standfast.errors import LeaseLostError
 from standfast.ids import new_id
-from standfast.stores.liveness import Proof
+from standfast.stores.liveness import ProcessLiveness
 from standfast.stores.url import open_store
 from standfast.testing.workflows.mortal_store import Mortality, MortalStore
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def seen_by_a_session() -> AsyncIterator[tuple[sf.Space, Proof]]:
+async def seen_by_a_session() -> AsyncIterator[tuple[sf.Space, ProcessLiveness]]:
     """Open a space on a store on which others see this process by a session, and the proof of that."""
-    proof = Proof(new_id())
+    proof = ProcessLiveness(new_id())
     proof.tie()
     store = MortalStore(await open_store("memory://"), Mortality(proof.lifeline, set()))
     async with sf.Space(store) as space:
@@ -36,7 +36,7 @@ async def entered(space: sf.Space) -> str:
         return "entered"
 
 
-async def lose_within(space: sf.Space, proof: Proof) -> None:
+async def lose_within(space: sf.Space, proof: ProcessLiveness) -> None:
     """Lose the session while holding the lock, and go on as long as possible."""
     async with space.mutex("it").hold():
         proof.lose()

@@ -26,7 +26,7 @@ from standfast.keys import RecordKey
 from standfast.locks.line_records import HEADS
 from standfast.space import Space
 from standfast.stores import Delete, GroupedStore, Put
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.url import open_store
 from standfast.testing import VirtualClock, simulate
 from standfast.testing.conformance.locks.ground import at_rest, entered, head_of, leftovers, queued, waiting
@@ -128,7 +128,7 @@ class Spaces:
     """Two processes on one memory."""
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
-        memory = Memory() if clock is None else Memory(clock=clock)
+        memory = MemoryRecords() if clock is None else MemoryRecords(clock=clock)
         options: dict[str, Any] = {} if clock is None else {"clock": clock}
         self.here, self.there = (Space(GroupedStore(MemoryBackend(memory)), **options) for _ in range(2))
 

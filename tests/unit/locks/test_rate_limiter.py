@@ -22,7 +22,7 @@ from standfast.locks.rate_limiter import RateLimiter
 from standfast.scope import Scope
 from standfast.stores import Put
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend, open_memory
+from standfast.stores.memory import MemoryBackend, MemoryRecords, open_memory
 from standfast.stores.url import open_store
 from standfast.testing import FaultyBackend, VirtualClock, simulate
 from tests.sizes import rounds
@@ -474,7 +474,7 @@ def test_many_contenders_pass_in_order_and_never_faster_than_the_rate(monkeypatc
     line = LineWatcher(monkeypatch)
 
     async def main(seed: int) -> int:
-        memory = Memory(clock=VirtualClock(asyncio.get_running_loop()))
+        memory = MemoryRecords(clock=VirtualClock(asyncio.get_running_loop()))
         stores = [GroupedStore(MemoryBackend(memory)) for _ in range(2)]
         crowd = Contenders([Scope(store) for store in stores], seed)
         await crowd.run(15)
@@ -495,7 +495,7 @@ def test_a_rough_store_lets_nobody_pass_too_soon_and_keeps_no_ghosts() -> None:
     """With lost replies, failures and lost hints: bounded all the same, and once places have lapsed nobody is left."""
 
     async def main(seed: int) -> int:
-        memory = Memory(clock=VirtualClock(asyncio.get_running_loop()))
+        memory = MemoryRecords(clock=VirtualClock(asyncio.get_running_loop()))
         stores = [GroupedStore(FaultyBackend(MemoryBackend(memory), seed=2 * seed + n)) for n in range(2)]
         crowd = Contenders([Scope(store) for store in stores], seed, intervals=(20, 30))
         await crowd.run(12)

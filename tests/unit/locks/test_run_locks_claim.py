@@ -13,7 +13,7 @@ from standfast.locks.line_records import Answer, Left, MissingKeys, StepSnapshot
 from standfast.locks.run_locks import ClaimGuard, DrivenError, RunClaim
 from standfast.scope import Scope
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Change, Put, Record
 from standfast.workflows.records import LIVES, Life, RunKeys
 
@@ -31,7 +31,7 @@ GRANTED = Granted(Holder(Entry("e", "me", Until(Instant(9)), Instant(0)), 0, Ins
 @pytest.fixture
 async def scope() -> Scope:
     """Where the run lies."""
-    return Scope(GroupedStore(MemoryBackend(Memory())), namespace="n", tenant="t")
+    return Scope(GroupedStore(MemoryBackend(MemoryRecords())), namespace="n", tenant="t")
 
 
 def seen(life: Life, keys: RunKeys, *more: RecordKey) -> StepSnapshot:

@@ -11,7 +11,7 @@ from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreUnava
 from standfast.keys import RecordKey
 from standfast.stores import Commit, Put
 from standfast.stores.group_commit import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ class _Unsteady:
     """A backend in memory whose answers get lost as the test says."""
 
     def __init__(self, *, lands: bool, now: bool = False, deaf: int = 0) -> None:
-        self.inner: Final = MemoryBackend(Memory())
+        self.inner: Final = MemoryBackend(MemoryRecords())
         self.lands, self.now, self.deaf = lands, now, deaf
         self.lost: list[Batch] = []
 

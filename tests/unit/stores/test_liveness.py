@@ -18,9 +18,9 @@ from standfast.stores.liveness import (
     LONGEST_RESTART,
     SEEN,
     VALID,
-    Proof,
+    ProcessLiveness,
     Suspicion,
-    Tie,
+    TokenState,
     liveness_of,
 )
 from tests.sizes import rounds
@@ -32,9 +32,9 @@ LATENCY = 0.15
 """The most seconds that a message takes in the simulation, one way; twice that fits into the margin."""
 
 
-def tied(at: float = 0.0) -> Tie:
+def tied(at: float = 0.0) -> TokenState:
     """Return a tie that is tied."""
-    tie = Tie()
+    tie = TokenState()
     assert tie.tie(at)
     return tie
 
@@ -117,7 +117,7 @@ class Simulated:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self.now = 0.0
-        self.tie, self.suspicion = Tie(), Suspicion()
+        self.tie, self.suspicion = TokenState(), Suspicion()
         self._session = 0
         self._is_locked, self._is_up, self.is_dead, self.died_at = True, True, False, 0.0
         self.tie.tie(0.0)  # nobody knows of a lifeline before it was tied once
@@ -235,7 +235,7 @@ def test_a_death_is_seen_soon_after_the_grace() -> None:
 
 async def test_whoever_waits_for_a_proof_is_woken_by_another_thread() -> None:
     """The session is looked after on a thread of its own."""
-    proof = Proof("somebody's")
+    proof = ProcessLiveness("somebody's")
     waiting = asyncio.create_task(proof.until_tied())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -248,7 +248,7 @@ async def test_whoever_waits_for_a_proof_is_woken_by_another_thread() -> None:
 
 async def test_waiting_for_a_proof_ends_when_it_is_over() -> None:
     """There is nothing more to wait for."""
-    proof = Proof("somebody else's")
+    proof = ProcessLiveness("somebody else's")
     proof.tie()
     proof.lose()
 

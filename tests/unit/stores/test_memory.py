@@ -9,7 +9,7 @@ import pytest
 from standfast.keys import RecordKey
 from standfast.stores import Put
 from standfast.stores.backend import Batch, CommitRider
-from standfast.stores.memory import REMEMBERED_VERDICTS, Memory
+from standfast.stores.memory import REMEMBERED_VERDICTS, MemoryRecords
 from standfast.stores.protocol import Record
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_what_is_remembered_of_attempts_is_bounded_by_their_riders() -> None:
     """An attempt of a thousand riders weighs a thousand times as much as an attempt of one."""
-    memory = Memory()
+    memory = MemoryRecords()
     rider = CommitRider((Put(RecordKey("ns", "k"), b"", expected=1),))
     for number in range(REMEMBERED_VERDICTS // 1000 + 1):
         memory.apply(Batch(f"many.{number + 1}", (rider,) * 1000))
@@ -30,7 +30,7 @@ def test_what_is_remembered_of_attempts_is_bounded_by_their_riders() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_page_looks_at_no_more_records_than_it_returns(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 -- a parameter of the test
     """However many come after it."""
-    memory, looked = Memory(), list[RecordKey]()
+    memory, looked = MemoryRecords(), list[RecordKey]()
     root = RecordKey("ns", "k")
     memory.write({root.child(f"{n:04}"): Record(root.child(f"{n:04}"), b"", 1) for n in range(1_000)})
     present = memory._present

@@ -18,7 +18,7 @@ from standfast.errors import (
 from standfast.keys import RecordKey
 from standfast.space import Space
 from standfast.stores import Capabilities, Commit, Conflict, GroupedStore, Put
-from standfast.stores.memory import Memory, MemoryBackend, open_memory
+from standfast.stores.memory import MemoryBackend, MemoryRecords, open_memory
 from standfast.stores.transfer import EXPORTED, OPEN, export_store, fence_store, import_store
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ async def test_a_repeated_import_writes_over_nothing_else() -> None:
 async def test_a_value_that_does_not_fit_is_known_before() -> None:
     """The limits of the target are compared with the whole file first."""
     limits = Capabilities("small", atomic=True, durable=False, reach="process", wakes="push", max_value_bytes=3)
-    old, new = open_memory(), on(Memory(capabilities=limits))
+    old, new = open_memory(), on(MemoryRecords(capabilities=limits))
     await put(old, K)
 
     with pytest.raises(UnsuitableStoreError, match="5 bytes"):
@@ -173,7 +173,7 @@ async def test_a_store_that_was_exported_is_no_target() -> None:
 
 async def test_fencing_takes_everybody_for_gone() -> None:
     """What a process holds is free at once, whoever takes it has a higher fence, and a late commit fails."""
-    memory = Memory()
+    memory = MemoryRecords()
     old, new, store = Space(on(memory)), Space(on(memory)), on(memory)
     async with old.mutex("k").hold(on_lost="tell") as hold:
         fenced = await fence_store(store)
@@ -202,7 +202,7 @@ async def taken(space: Space) -> int:
         return hold.fence
 
 
-def on(memory: Memory) -> GroupedStore:
+def on(memory: MemoryRecords) -> GroupedStore:
     """Return a handle."""
     return GroupedStore(MemoryBackend(memory))
 

@@ -10,19 +10,19 @@ from standfast.clock import Instant
 from standfast.errors import InvalidExportError
 from standfast.keys import RecordKey
 from standfast.stores import Record
-from standfast.stores.transfer import FORMAT, Header, Writer, records, survey
+from standfast.stores.transfer import FORMAT, ExportHeader, ExportWriter, records, survey
 
-HEADER = Header(FORMAT, "memory", 1)
+HEADER = ExportHeader(FORMAT, "memory", 1)
 RECORDS = [
     Record(RecordKey("space", "default", "a"), b"\x00\xff", 7),
     Record(RecordKey("space", "default", "\N{SNOWMAN}\0"), b"", 9_007_199_254_740_991, Instant(5)),
 ]
 
 
-def written(header: Header = HEADER, last: int = 3) -> bytes:
+def written(header: ExportHeader = HEADER, last: int = 3) -> bytes:
     """Return a whole file."""
     sink = io.BytesIO()
-    writer = Writer(sink, header)
+    writer = ExportWriter(sink, header)
     for record in RECORDS:
         writer.add(record)
     writer.end(last)
@@ -45,7 +45,7 @@ def test_the_last_line_tells_what_is_in_it() -> None:
 def test_the_last_version_of_the_store_is_kept_if_no_record_has_it() -> None:
     """What a deleted record had is not given out again."""
     sink = io.BytesIO()
-    Writer(sink, Header(FORMAT, "memory", 1)).end(77)
+    ExportWriter(sink, ExportHeader(FORMAT, "memory", 1)).end(77)
 
     assert survey(io.BytesIO(sink.getvalue()), "file")[1].highest == 77
 
@@ -84,7 +84,7 @@ def test_lines_that_are_moved_left_out_or_doubled_are_noticed(order: tuple[int, 
 def test_a_file_of_a_newer_format_is_refused() -> None:
     """It says which one."""
     with pytest.raises(InvalidExportError, match="format 2"):
-        survey(io.BytesIO(written(Header(FORMAT + 1, "memory", 1))), "file")
+        survey(io.BytesIO(written(ExportHeader(FORMAT + 1, "memory", 1))), "file")
 
 
 @pytest.mark.parametrize("data", [b"", b"hello\n", b"{}\n", b"\xff\n", b"[" * 100_000])

@@ -10,7 +10,7 @@ import pytest
 from standfast.keys import RecordKey
 from standfast.stores import Notification
 from standfast.stores import watch as watching
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.watch import BackendWatch
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ A, B, C = RecordKey("ns", "a"), RecordKey("ns", "b"), RecordKey("ns", "c")
 @pytest.fixture
 async def watch() -> AsyncIterator[BackendWatch]:
     """A watch of everything in a namespace."""
-    async with BackendWatch(MemoryBackend(Memory()), (RecordKey("ns"),), lambda: None) as entered:
+    async with BackendWatch(MemoryBackend(MemoryRecords()), (RecordKey("ns"),), lambda: None) as entered:
         yield entered
 
 

@@ -12,7 +12,7 @@ from standfast.errors import InvalidFaultsError, OutcomeUnknownError, StoreUnava
 from standfast.keys import RecordKey
 from standfast.space import Space
 from standfast.stores import Commit, Conflict, Decision, Delete, GroupedStore, Put, Wake
-from standfast.stores.memory import Memory, MemoryBackend, open_memory
+from standfast.stores.memory import MemoryBackend, MemoryRecords, open_memory
 from standfast.testing import ROUGH, Faults, FaultyBackend, FaultyStore, NonAtomicStore, VirtualClock, simulate
 from standfast.testing.faults import Dice, Fate
 
@@ -160,7 +160,7 @@ def test_hints_are_lost_doubled_or_late(faults: Faults, hints: int) -> None:
 
 async def test_closing_waits_for_what_lands_late() -> None:
     """Nothing is left behind."""
-    memory = Memory()
+    memory = MemoryRecords()
     store = FaultyStore(GroupedStore(MemoryBackend(memory)), seed=1, faults=Faults(land_late=1, longest_delay=0.001))
     await attempt_of(store)
     await store.aclose()
@@ -180,7 +180,7 @@ def test_common_code_hides_unknown_outcomes_of_a_backend(fault: str) -> None:
 
     async def main() -> list[int]:
         faults = Faults(**{fault: 0.2}, fail_settle=0.2)
-        store = GroupedStore(FaultyBackend(MemoryBackend(Memory()), seed=3, faults=faults))
+        store = GroupedStore(FaultyBackend(MemoryBackend(MemoryRecords()), seed=3, faults=faults))
         answers = [(await store.update([A], grow)).answer for _ in range(20)]
         await store.aclose()
         return answers
@@ -192,7 +192,7 @@ def test_a_backend_mishears_hints() -> None:
     """Dropped ones never arrive, whoever they were for."""
 
     async def main() -> object:
-        store = GroupedStore(FaultyBackend(MemoryBackend(Memory()), seed=1, faults=Faults(drop_hint=1)))
+        store = GroupedStore(FaultyBackend(MemoryBackend(MemoryRecords()), seed=1, faults=Faults(drop_hint=1)))
         async with store.watch(B) as watch:
             await store.commit(Put(A, b""), wake=[Wake(B)])
             return await watch.wait(1)
@@ -242,7 +242,7 @@ async def test_a_store_that_is_not_atomic_sends_no_hints() -> None:
 async def test_another_handle_has_the_same_faults() -> None:
     """What goes wrong with one handle goes wrong with another, whether the store or its backend is faulty."""
     faulty = FaultyStore(open_memory(), seed=1, faults=Faults(refuse=1.0))
-    grouped = GroupedStore(FaultyBackend(MemoryBackend(Memory()), seed=1, faults=Faults(refuse=1.0)))
+    grouped = GroupedStore(FaultyBackend(MemoryBackend(MemoryRecords()), seed=1, faults=Faults(refuse=1.0)))
     for store in (faulty, grouped):
         other = await store.another()
         for each in (other, store):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import standfast as sf
 from standfast.ids import new_id
-from standfast.stores.liveness import Proof
+from standfast.stores.liveness import ProcessLiveness
 from standfast.stores.url import open_store
 from standfast.testing.workflows.mortal_store import Mortality, MortalStore
 
@@ -20,7 +20,7 @@ class Watched:
     """A worker whose session can be lost between two steps of its run."""
 
     def __init__(self) -> None:
-        self.proof = Proof(new_id())
+        self.proof = ProcessLiveness(new_id())
         self.between, self.go_on = asyncio.Event(), asyncio.Event()
         self.steps: list[str] = []
 

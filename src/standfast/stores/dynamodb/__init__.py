@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from standfast.events import NO_HOOKS
-from standfast.stores.dynamodb.connection import Options, options_of
+from standfast.stores.dynamodb.connection import DynamoOptions, options_of
 from standfast.stores.dynamodb.server import DynamoServer
 from standfast.stores.remote.backend import open_remote
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from standfast.stores.group_commit import GroupedStore
     from standfast.stores.url import Address
 
-__all__ = ["DynamoServer", "Options", "open_address", "open_dynamodb"]
+__all__ = ["DynamoOptions", "DynamoServer", "open_address", "open_dynamodb"]
 
 
 async def open_address(address: Address, *, hooks: Hooks = NO_HOOKS) -> GroupedStore:
@@ -27,6 +27,6 @@ async def open_address(address: Address, *, hooks: Hooks = NO_HOOKS) -> GroupedS
     return await open_dynamodb(options_of(address), hooks=hooks)
 
 
-async def open_dynamodb(options: Options, *, hooks: Hooks = NO_HOOKS) -> GroupedStore:
+async def open_dynamodb(options: DynamoOptions, *, hooks: Hooks = NO_HOOKS) -> GroupedStore:
     """Open a table as a store, on the running event loop."""
     return open_remote(await DynamoServer.open(options), hooks)

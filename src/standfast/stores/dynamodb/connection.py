@@ -73,7 +73,7 @@ _HTTPS: Final = 443
 _HTTP: Final = 80
 
 
-class Options(Struct, frozen=True):
+class DynamoOptions(Struct, frozen=True):
     """How a table is opened. Its ``repr`` shows no secret.
 
     Attributes:
@@ -106,13 +106,13 @@ class Options(Struct, frozen=True):
     shortest_lease: float = SHORTEST_LEASE
 
     def __repr__(self) -> str:
-        return f"Options({self.name})"
+        return f"DynamoOptions({self.name})"
 
 
-def options_of(address: Address) -> Options:
+def options_of(address: Address) -> DynamoOptions:
     """Read the options out of a URL, and refuse what makes no sense."""
     tls = address.tls(default=True)
-    options = Options(
+    options = DynamoOptions(
         table=_table(address),
         name=address.name,
         region=_region(address),
@@ -194,7 +194,7 @@ class Bounds(NamedTuple):
 
 
 @final
-class StoreTime:
+class ServiceTime:
     """The time of one service, for all handles of this process."""
 
     __slots__ = ("_bounds", "_clock", "_doubt", "_last", "_lock")
@@ -259,12 +259,12 @@ def instant_of(date: str) -> Instant | None:
         return None
 
 
-_times: Final[dict[str, StoreTime]] = {}
+_times: Final[dict[str, ServiceTime]] = {}
 
 
-def shared_time(service: str) -> StoreTime:
+def shared_time(service: str) -> ServiceTime:
     """Return the time of a service, one for all handles of this process: they agree on what has expired."""
-    return _times.setdefault(service, StoreTime())
+    return _times.setdefault(service, ServiceTime())
 
 
 # --- what goes wrong with a request, in the words of this library: one table for all that the driver raises --------
@@ -435,7 +435,7 @@ def _loader() -> Loader:
 
 
 @final
-class Patience:
+class RetryBudget:
     """How long one call tries again: for about as long as a request may take."""
 
     __slots__ = ("_deadline", "_pause", "_random")
@@ -454,20 +454,20 @@ class Patience:
 
 
 @final
-class Link:
+class DynamoClient:
     """A client of the service, on one event loop."""
 
-    def __init__(self, options: Options, client: DynamoDBClient, context: Context) -> None:
+    def __init__(self, options: DynamoOptions, client: DynamoDBClient, context: Context) -> None:
         self._options, self._context = options, context
         self.client: Final = client
-        self.time: Final[StoreTime] = shared_time(str(client.meta.endpoint_url))
+        self.time: Final[ServiceTime] = shared_time(str(client.meta.endpoint_url))
         self._idle: Final = asyncio.Event()
         self._idle.set()
         self._under_way = 0
         self._is_closed = False
 
     @classmethod
-    async def open(cls, options: Options) -> Link:
+    async def open(cls, options: DynamoOptions) -> DynamoClient:
         """Make a client; nothing is sent yet."""
         session = AioSession()
         session.register_component("data_loader", _loader())
@@ -479,9 +479,9 @@ class Link:
         except (BotoCoreError, ValueError) as problem:  # a region or an endpoint that is none
             raise _not_configured(problem, options) from problem
 
-    def patience(self) -> Patience:
+    def patience(self) -> RetryBudget:
         """Return how long a call is tried again."""
-        return Patience(self._options.timeout)
+        return RetryBudget(self._options.timeout)
 
     async def ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request that changes nothing, or nothing that sending it twice changes; try again if turned away."""
@@ -556,7 +556,7 @@ def _encrypting(tls: ssl.SSLContext) -> type[AIOHTTPSession]:
     return Encrypting
 
 
-def _arguments(options: Options) -> dict[str, Any]:
+def _arguments(options: DynamoOptions) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "config": AioConfig(
             connect_timeout=options.connect_timeout,
@@ -577,7 +577,7 @@ def _arguments(options: Options) -> dict[str, Any]:
     return arguments
 
 
-def _not_configured(problem: Exception, options: Options) -> Exception:
+def _not_configured(problem: Exception, options: DynamoOptions) -> Exception:
     if isinstance(problem, BotoCoreError):
         return unanswered(problem, options.name, writes=False)
     return StoreUnavailableError(options.name, str(problem))

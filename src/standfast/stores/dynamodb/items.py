@@ -45,7 +45,7 @@ def attempt_key(handle: str) -> dict[str, Any]:
     return {"p": {"B": ITS_OWN + handle.encode()}, "s": {"B": b"a"}}
 
 
-class Attempt(Struct, frozen=True):
+class CountedAttempt(Struct, frozen=True):
     """The last attempt of a handle that was counted: written by the request ``token``, or closed without a trace.
 
     ``frozen`` says why the handle cannot write any more; 0 if it can.
@@ -87,14 +87,14 @@ def closing(handle: str, number: int, table: str) -> dict[str, Any]:
     }
 
 
-def attempt_of(item: Mapping[str, Any]) -> Attempt:
+def attempt_of(item: Mapping[str, Any]) -> CountedAttempt:
     """Return the attempt that an item holds."""
     number, frozen = int(item["n"]["N"]), int(item["z"]["N"]) if "z" in item else 0
     if "f" not in item:
-        return Attempt(number, None, frozen=frozen)
+        return CountedAttempt(number, None, frozen=frozen)
     first, count = int(item["f"]["N"]), int(item["c"]["N"])
     landed = Landed(Instant(int(item["w"]["N"])), tuple(range(first, first + count)))
-    return Attempt(number, landed, str(item["r"]["S"]), frozen)
+    return CountedAttempt(number, landed, str(item["r"]["S"]), frozen)
 
 
 # --- records as items, and an intent as one transaction ------------------------------------------------------------

@@ -10,7 +10,13 @@ from standfast.clock import MICROSECONDS, Instant, monotonic
 from standfast.errors import AttemptClosedError, StoreBusyError, StoreError, StoreUnavailableError
 from standfast.ids import new_id
 from standfast.stores.backend import Batching
-from standfast.stores.dynamodb.connection import SLACK, CancelledTransactionError, ConditionError, Link, TurnedAwayError
+from standfast.stores.dynamodb.connection import (
+    SLACK,
+    CancelledTransactionError,
+    ConditionError,
+    DynamoClient,
+    TurnedAwayError,
+)
 from standfast.stores.dynamodb.items import (
     GRACE,
     ITS_OWN,
@@ -35,19 +41,19 @@ from standfast.stores.remote.server import (
     Intent,
     Landed,
     PushesNothing,
-    Refused,
     SeesNoDeaths,
     SharesNoTransaction,
+    WriteRefused,
     Written,
 )
-from standfast.stores.transfer import OPEN, PAGE, moved
+from standfast.stores.transfer import OPEN, PAGE, moved_error
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from standfast.keys import RecordKey
-    from standfast.stores.dynamodb.connection import Options
+    from standfast.stores.dynamodb.connection import DynamoOptions
     from standfast.stores.protocol import Record
 
     Items = list[Mapping[str, Any] | None]
@@ -64,7 +70,7 @@ AT_ONCE: Final = 8
 MOST_LOOKS: Final = 20
 
 
-async def collect(link: Link, table: str, keys: Sequence[RecordKey], store: str) -> Items:
+async def collect(link: DynamoClient, table: str, keys: Sequence[RecordKey], store: str) -> Items:
     """Return the items at ``keys``, all as of one moment; None where there is none."""
     seen = await _look(link, table, keys)
     for _ in range(MOST_LOOKS):
@@ -74,7 +80,7 @@ async def collect(link: Link, table: str, keys: Sequence[RecordKey], store: str)
     raise StoreBusyError(store, "records that were read together kept changing; read fewer of them, or smaller ones")
 
 
-async def _look(link: Link, table: str, keys: Sequence[RecordKey]) -> Items:
+async def _look(link: DynamoClient, table: str, keys: Sequence[RecordKey]) -> Items:
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def get(key: RecordKey) -> Mapping[str, Any] | None:
@@ -148,10 +154,10 @@ _FROZEN: Final = {"p": {"B": ITS_OWN + b"frozen"}, "s": {"B": b"f"}}
 
 
 @final
-class Announcing:
+class DynamoHandles:
     """Makes the handles known that are about to write."""
 
-    def __init__(self, link: Link, options: Options, now: Now) -> None:
+    def __init__(self, link: DynamoClient, options: DynamoOptions, now: Now) -> None:
         self._link, self._options, self._now = link, options, now
         self._since: Final[dict[str, float]] = {}
 
@@ -182,10 +188,10 @@ class Announcing:
     async def _check(self) -> None:
         reason = await frozen(self._link, self._options.table)
         if reason:
-            raise moved(self._options.name, reason)
+            raise moved_error(self._options.name, reason)
 
 
-async def frozen(link: Link, table: str) -> int:
+async def frozen(link: DynamoClient, table: str) -> int:
     """Return why a store is frozen."""
     answer = await link.ask("get_item", {"TableName": table, "Key": _FROZEN, "ConsistentRead": True})
     item = answer.get("Item")
@@ -200,7 +206,7 @@ def _kept_until(now: Instant) -> dict[str, str]:
 class DynamoTransfer:
     """Everything in one table."""
 
-    def __init__(self, link: Link, options: Options, now: Now) -> None:
+    def __init__(self, link: DynamoClient, options: DynamoOptions, now: Now) -> None:
         self._link, self._options, self._now = link, options, now
         self._highest = 0
 
@@ -333,7 +339,7 @@ MOST_A_PAGE: Final = 1_000
 
 
 async def scan(
-    link: Link,
+    link: DynamoClient,
     table: str,
     start: RecordKey,
     end: RecordKey,
@@ -414,7 +420,7 @@ SHARP: Final = 4 * SLACK / MICROSECONDS
 class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
     """One handle on a table."""
 
-    def __init__(self, options: Options, link: Link) -> None:
+    def __init__(self, options: DynamoOptions, link: DynamoClient) -> None:
         self._options, self._link = options, link
         self._capabilities: Final = Capabilities(
             backend="dynamodb",
@@ -429,12 +435,12 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         self._floor = 0
         self._pace: Final = Pace()
         self._garbage: Final = Garbage()
-        self._announcing: Final = Announcing(link, options, self.now)
+        self._announcing: Final = DynamoHandles(link, options, self.now)
 
     @classmethod
-    async def open(cls, options: Options) -> DynamoServer:
+    async def open(cls, options: DynamoOptions) -> DynamoServer:
         """Connect, and look at the table."""
-        link = await Link.open(options)
+        link = await DynamoClient.open(options)
         try:
             await prepare(link, options)
             await _sharpen(link, options)
@@ -459,7 +465,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         return self._options.name
 
     @property
-    def link(self) -> Link:
+    def link(self) -> DynamoClient:
         """The client of the service."""
         return self._link
 
@@ -477,7 +483,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one transaction."""
         patience = self._link.patience()
         self._pace.hasten()
@@ -488,7 +494,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
                 return await self._missed(intent)
             versions = self._versions(intent, now)
             if versions is None:
-                return Refused(now, {}, stale=True)
+                return WriteRefused(now, {}, stale=True)
             try:
                 answer = await self._transact(intent, now, versions)
             except TurnedAwayError as turned_away:
@@ -511,7 +517,7 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         self._floor = first + count
         return tuple(range(first, first + count))
 
-    async def _transact(self, intent: Intent, now: Instant, versions: tuple[int, ...]) -> Written | Refused | None:
+    async def _transact(self, intent: Intent, now: Instant, versions: tuple[int, ...]) -> Written | WriteRefused | None:
         """Send the transaction; None: its versions were too low, try again."""
         sent = transaction(intent, self._options.table, new_id(), now, versions)
         request = {"TransactItems": sent.items, "ClientRequestToken": sent.token}
@@ -532,10 +538,10 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         if (attempt.number, attempt.token) == (intent.number, sent.token):
             return True
         if attempt.frozen:
-            raise moved(self.name, attempt.frozen)
+            raise moved_error(self.name, attempt.frozen)
         raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} was settled as never written")
 
-    def _refused(self, intent: Intent, reasons: Sequence[Mapping[str, Any]], now: Instant) -> Refused | None:
+    def _refused(self, intent: Intent, reasons: Sequence[Mapping[str, Any]], now: Instant) -> WriteRefused | None:
         current: dict[RecordKey, Record | None] = {}
         highest = 0
         for (key, guard), reason in zip(intent.guards.items(), reasons, strict=True):
@@ -547,14 +553,14 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
                     highest = max(highest, version_of(reason["Item"]))
         self._floor = max(self._floor, highest + 1)
         if current:
-            return Refused(now, current)
-        return Refused(now, {}, stale=True) if intent.exact else None
+            return WriteRefused(now, current)
+        return WriteRefused(now, {}, stale=True) if intent.exact else None
 
-    async def _missed(self, intent: Intent) -> Refused:
+    async def _missed(self, intent: Intent) -> WriteRefused:
         """Say which guards do not hold, now that the window does not."""
         seen = await self.read(list(intent.guards))
         lost = {key: seen.get(key) for key, guard in intent.guards.items() if seen.version(key) != guard}
-        return Refused(seen.at, lost)
+        return WriteRefused(seen.at, lost)
 
     async def reserve(self, count: int, namespace: bytes) -> tuple[int, ...]:
         """Choose versions ahead. Whether they are above what is there, the transaction checks key by key."""
@@ -641,14 +647,14 @@ class DynamoServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
 
     async def another(self) -> DynamoServer:
         """Open another handle on the same table, on the running loop."""
-        return DynamoServer(self._options, await Link.open(self._options))
+        return DynamoServer(self._options, await DynamoClient.open(self._options))
 
     async def aclose(self) -> None:
         """Close every connection."""
         await self._link.aclose()
 
 
-async def _sharpen(link: Link, options: Options) -> None:
+async def _sharpen(link: DynamoClient, options: DynamoOptions) -> None:
     """Where leases may be short, ask for the time around the turn of a second, until it is known well enough."""
     goal = max(options.shortest_lease / 4, SHARP)
     deadline = monotonic() + SHARPENED_WITHIN

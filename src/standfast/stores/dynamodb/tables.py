@@ -15,7 +15,7 @@ from standfast.stores.dynamodb.items import ITS_OWN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from standfast.stores.dynamodb.connection import Link, Options
+    from standfast.stores.dynamodb.connection import DynamoClient, DynamoOptions
 
 FORMAT: Final = 1
 """The format that this release writes. A table in a newer one is refused."""
@@ -35,13 +35,13 @@ _SCHEMA: Final[Mapping[str, Any]] = {
 }
 
 
-async def probe(link: Link, table: str) -> Mapping[str, Any] | None:
+async def probe(link: DynamoClient, table: str) -> Mapping[str, Any] | None:
     """Read the number of the format, and hear the time along with it: half a unit of read capacity."""
     answer = await link.ask("get_item", {"TableName": table, "Key": _KEY})
     return answer.get("Item")
 
 
-async def prepare(link: Link, options: Options) -> None:
+async def prepare(link: DynamoClient, options: DynamoOptions) -> None:
     """Make sure that the table is there and can be used; create it if that is allowed."""
     try:
         found = await probe(link, options.table)
@@ -61,7 +61,7 @@ async def prepare(link: Link, options: Options) -> None:
         )
 
 
-async def _sign(link: Link, table: str) -> None:
+async def _sign(link: DynamoClient, table: str) -> None:
     item = {**_KEY, "n": {"N": str(FORMAT)}}
     request = {"TableName": table, "Item": item, "ConditionExpression": "attribute_not_exists(n)"}
     try:
@@ -70,7 +70,7 @@ async def _sign(link: Link, table: str) -> None:
         return  # another process was faster
 
 
-async def _create(link: Link, options: Options) -> Mapping[str, Any] | None:
+async def _create(link: DynamoClient, options: DynamoOptions) -> Mapping[str, Any] | None:
     try:
         await link.ask("create_table", {"TableName": options.table, **_SCHEMA})
     except StoreError as problem:
@@ -81,7 +81,7 @@ async def _create(link: Link, options: Options) -> Mapping[str, Any] | None:
     return found
 
 
-async def _until_active(link: Link, options: Options) -> Mapping[str, Any] | None:
+async def _until_active(link: DynamoClient, options: DynamoOptions) -> Mapping[str, Any] | None:
     deadline = monotonic() + CREATED_WITHIN
     while monotonic() < deadline:
         try:
@@ -91,7 +91,7 @@ async def _until_active(link: Link, options: Options) -> Mapping[str, Any] | Non
     raise StoreUnavailableError(options.name, f"the table was created, but not ready within {CREATED_WITHIN:g} s")
 
 
-async def _let_expire(link: Link, table: str) -> None:
+async def _let_expire(link: DynamoClient, table: str) -> None:
     """Let the service remove what has been dead for long."""
     settings = {"Enabled": True, "AttributeName": "t"}
     try:
@@ -105,7 +105,7 @@ def _says(problem: StoreError, code: str) -> bool:
     return isinstance(problem.__cause__, ClientError) and code_of(problem.__cause__) == code
 
 
-def what_to_type(options: Options) -> str:
+def what_to_type(options: DynamoOptions) -> str:
     """Return what to do about a table that is missing."""
     where = f" --region {options.region}" if options.region else ""
     return (

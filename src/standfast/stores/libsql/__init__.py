@@ -14,9 +14,9 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import StoreBusyError, StoreReadOnlyError, UnsuitableStoreError
 from standfast.events import StoreNotDurable
 from standfast.stores.libsql.hrana import (
-    Batch,
-    Caller,
-    Failure,
+    HranaBatch,
+    HranaFailure,
+    LibsqlConnection,
     if_first_but_not,
     if_ok,
     is_busy,
@@ -41,7 +41,7 @@ _PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _KNOWN: Final = ("tls", "tls_ca", "timeout", "connect_timeout", "pool", "prefix", "migrate", "durable", "authToken")
 
 
-class Options(Struct, frozen=True):
+class LibsqlOptions(Struct, frozen=True):
     """Where the server is, and how to talk to it. No secret is in it, only the way to one."""
 
     name: str
@@ -58,7 +58,7 @@ class Options(Struct, frozen=True):
     durable: str = "check"
 
 
-def read_options(address: Address) -> Options:
+def read_options(address: Address) -> LibsqlOptions:
     """Read a URL: ``libsql://[:token@]host[:port][?tls=false&...]``.
 
     Raises:
@@ -69,7 +69,7 @@ def read_options(address: Address) -> Options:
     if address.path():
         raise address.refuse("a libSQL server has one database a host name; leave out what follows the host")
     token = address.take_text("authToken")
-    options = Options(
+    options = LibsqlOptions(
         name=address.name,
         url=f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}",
         authorization=lambda: _authorization(address, (address.password or token).strip()),
@@ -127,7 +127,7 @@ _RACES: Final = 50
 _STRONG: Final = ([[2]], [[3]])
 
 
-class Facts(Struct, frozen=True):
+class LibsqlFacts(Struct, frozen=True):
     """What a server has told of itself."""
 
     schema: int
@@ -135,7 +135,7 @@ class Facts(Struct, frozen=True):
     """Whether it waits for its disk before it answers."""
 
 
-async def prepare(caller: Caller, options: Options) -> Facts:
+async def prepare(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFacts:
     """Check the server and its tables, and make them if that is wanted.
 
     Raises:
@@ -157,13 +157,13 @@ async def prepare(caller: Caller, options: Options) -> Facts:
     raise StoreBusyError(options.name, "its tables are being made by others, over and over; retry")
 
 
-async def _look(caller: Caller, options: Options) -> Facts:
-    batch = Batch()
+async def _look(caller: LibsqlConnection, options: LibsqlOptions) -> LibsqlFacts:
+    batch = HranaBatch()
     time = batch.add("SELECT typeof(unixepoch('now', 'subsec'))")
     care = batch.add("PRAGMA synchronous")
     schema = batch.add(f"SELECT value FROM \"{options.prefix}facts\" WHERE name = 'schema'")  # noqa: S608 -- the prefix was checked when the URL was read
     results = await caller.read(batch)
-    if isinstance(results, Failure):
+    if isinstance(results, HranaFailure):
         raise translate(results, options.name)
     if results.rows(time) != [["real"]]:
         raise UnsuitableStoreError(options.name, "the server's SQLite is older than 3.42; update the server")
@@ -171,12 +171,12 @@ async def _look(caller: Caller, options: Options) -> Facts:
     if failure is not None and not is_missing_table(failure):
         raise translate(failure, options.name)
     [[version]] = results.rows(schema) or [[0]]
-    return Facts(int(version or 0), durable=results.rows(care) in _STRONG)
+    return LibsqlFacts(int(version or 0), durable=results.rows(care) in _STRONG)
 
 
-async def _migrate(caller: Caller, options: Options, found: int) -> None:
+async def _migrate(caller: LibsqlConnection, options: LibsqlOptions, found: int) -> None:
     """Move on by one number; somebody else may be faster."""
-    batch = Batch()
+    batch = HranaBatch()
     begin = last = batch.add("BEGIN IMMEDIATE")
     for statement in MIGRATIONS[found]:
         last = batch.add(statement.format(p=options.prefix), condition=if_ok(last))
@@ -185,7 +185,7 @@ async def _migrate(caller: Caller, options: Options, found: int) -> None:
     commit = batch.add("COMMIT", condition=if_ok(last))
     batch.add("ROLLBACK", condition=if_first_but_not(begin, commit))
     results = await caller.read(batch)
-    problem = results if isinstance(results, Failure) else results.failure()
+    problem = results if isinstance(results, HranaFailure) else results.failure()
     if problem is None or is_busy(problem) or is_constraint(problem) or "already exists" in problem.message:
         return
     error = translate(problem, options.name)
@@ -205,7 +205,7 @@ NOT_DURABLE: Final = (
 async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     """Open a store on the server at ``address``, and make its tables if they are not there."""
     options = read_options(address)
-    caller = Caller(options)
+    caller = LibsqlConnection(options)
     try:
         facts = await prepare(caller, options)
     except BaseException:

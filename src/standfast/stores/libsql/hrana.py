@@ -29,13 +29,13 @@ from standfast.errors import (
     StoreUnavailableError,
     UnsuitableStoreError,
 )
-from standfast.stores.transfer import moved
+from standfast.stores.transfer import moved_error
 from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from standfast.stores.libsql import Options
+    from standfast.stores.libsql import LibsqlOptions
 
 
 # --- hrana, the protocol of libSQL servers: batches of statements that run on conditions, as JSON over HTTP --------
@@ -45,7 +45,7 @@ Cell: TypeAlias = bytes | str | int | float | None
 Condition: TypeAlias = dict[str, Any]
 
 
-class Failure(Struct, frozen=True):
+class HranaFailure(Struct, frozen=True):
     """What a server says of a statement or a request that failed."""
 
     message: str
@@ -58,7 +58,7 @@ class _Cell(Struct, frozen=True, gc=False):
     base64: str | None = None
 
 
-class Rows(Struct, frozen=True):
+class StepRows(Struct, frozen=True):
     """What a step returned."""
 
     rows: list[list[_Cell]] = []
@@ -69,52 +69,52 @@ class Rows(Struct, frozen=True):
         return [[_value(cell) for cell in row] for row in self.rows]
 
 
-class Results(Struct, frozen=True):
+class BatchResults(Struct, frozen=True):
     """What became of the steps of a batch: each has a result, or an error, or neither if its condition was false."""
 
-    step_results: list[Rows | None]
-    step_errors: list[Failure | None]
+    step_results: list[StepRows | None]
+    step_errors: list[HranaFailure | None]
 
     def rows(self, step: int) -> list[list[Cell]]:
         """Return the rows of a step that succeeded."""
         result = self.step_results[step]
         return [] if result is None else result.decoded()
 
-    def failure(self) -> Failure | None:
+    def failure(self) -> HranaFailure | None:
         """Return the first error."""
         return next((each for each in self.step_errors if each is not None), None)
 
 
 class _Response(Struct, frozen=True):
-    result: Results | None = None
+    result: BatchResults | None = None
 
 
-class _Answer(Struct, frozen=True):
+class _HranaAnswer(Struct, frozen=True):
     response: _Response | None = None
-    error: Failure | None = None
+    error: HranaFailure | None = None
 
 
-class Reply(Struct, frozen=True):
+class HranaReply(Struct, frozen=True):
     """The answer to a request. The *baton* names the stream it ran on, for the next request on it."""
 
-    results: list[_Answer]
+    results: list[_HranaAnswer]
     baton: str | None = None
     base_url: str | None = None
 
-    def batch(self) -> Results | Failure:
+    def batch(self) -> BatchResults | HranaFailure:
         """Return what became of the batch that came first."""
-        answer = self.results[0] if self.results else _Answer()
+        answer = self.results[0] if self.results else _HranaAnswer()
         if answer.response is not None and answer.response.result is not None:
             return answer.response.result
-        return answer.error or Failure("the server's answer holds no result of the batch")
+        return answer.error or HranaFailure("the server's answer holds no result of the batch")
 
 
-class Entry(Struct, frozen=True):
+class CursorEntry(Struct, frozen=True):
     """A line of an answer that arrives row by row."""
 
     type: str = ""
     row: list[_Cell] = []
-    error: Failure | None = None
+    error: HranaFailure | None = None
     baton: str | None = None
 
     def decoded(self) -> list[Cell]:
@@ -122,14 +122,14 @@ class Entry(Struct, frozen=True):
         return [_value(cell) for cell in self.row]
 
 
-_replies: Final = msgspec.json.Decoder(Reply)
-_entries: Final = msgspec.json.Decoder(Entry)
-_failures: Final = msgspec.json.Decoder(Failure)
+_replies: Final = msgspec.json.Decoder(HranaReply)
+_entries: Final = msgspec.json.Decoder(CursorEntry)
+_failures: Final = msgspec.json.Decoder(HranaFailure)
 _CLOSE: Final = {"type": "close"}
 
 
 @final
-class Batch:
+class HranaBatch:
     """Steps in the making."""
 
     __slots__ = ("steps",)
@@ -173,7 +173,7 @@ def if_first_but_not(first: int, second: int) -> Condition:
     return {"type": "and", "conds": [if_ok(first), {"type": "not", "cond": if_ok(second)}]}
 
 
-def read_reply(body: bytes) -> Reply | None:
+def read_reply(body: bytes) -> HranaReply | None:
     """Return the reply that a body holds; None if it is something else."""
     try:
         return _replies.decode(body)
@@ -181,7 +181,7 @@ def read_reply(body: bytes) -> Reply | None:
         return None
 
 
-def read_entry(line: bytes) -> Entry | None:
+def read_entry(line: bytes) -> CursorEntry | None:
     """Return the entry that a line holds; None if it is something else."""
     try:
         return _entries.decode(line)
@@ -189,12 +189,12 @@ def read_entry(line: bytes) -> Entry | None:
         return None
 
 
-def read_failure(body: bytes) -> Failure:
+def read_failure(body: bytes) -> HranaFailure:
     """Return the error that the body of a refused request holds, whatever its form."""
     try:
         return _failures.decode(body)
     except msgspec.DecodeError:
-        return Failure(body[:300].decode(errors="replace"))
+        return HranaFailure(body[:300].decode(errors="replace"))
 
 
 def _argument(value: Parameter) -> dict[str, str]:
@@ -341,22 +341,22 @@ _SQL: Final[Mapping[str, tuple[type[StoreError], str]]] = {
 _FROZEN: Final = re.compile(r"standfast frozen ([0-9]+)", re.ASCII)
 
 
-def is_busy(failure: Failure) -> bool:
+def is_busy(failure: HranaFailure) -> bool:
     """Tell whether another try may succeed at once."""
     return _SQL.get(_code(failure), (StoreError,))[0] is StoreBusyError
 
 
-def is_rolled_back(failure: Failure) -> bool:
+def is_rolled_back(failure: HranaFailure) -> bool:
     """Tell whether the server has undone a transaction by itself, so that it cannot be undone any more."""
     return failure.code == "TRANSACTION_TIMEOUT"
 
 
-def is_constraint(failure: Failure | None) -> bool:
+def is_constraint(failure: HranaFailure | None) -> bool:
     """Tell whether a constraint did not hold."""
     return failure is not None and _code(failure) == "SQLITE_CONSTRAINT"
 
 
-def is_frozen(failure: Failure | None) -> bool:
+def is_frozen(failure: HranaFailure | None) -> bool:
     """Tell whether the store takes no writes, because it was moved."""
     return failure is not None and reason_of(failure.message) > 0
 
@@ -367,32 +367,32 @@ def reason_of(text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def is_missing_table(failure: Failure) -> bool:
+def is_missing_table(failure: HranaFailure) -> bool:
     """Tell whether a table is not there."""
     return "no such table" in failure.message
 
 
-def is_too_large(failure: Failure) -> bool:
+def is_too_large(failure: HranaFailure) -> bool:
     """Tell whether an answer was larger than the server sends at once."""
     return failure.code == "RESPONSE_TOO_LARGE"
 
 
-def is_expired_stream(status: int, failure: Failure) -> bool:
+def is_expired_stream(status: int, failure: HranaFailure) -> bool:
     """Tell whether a request named a stream that the server has closed meanwhile, or before it was restarted."""
     return status == BAD_REQUEST or failure.code in {"STREAM_EXPIRED", "BATON_INVALID", "BATON_REUSED"}
 
 
-def translate(failure: Failure, name: str) -> StoreError:
+def translate(failure: HranaFailure, name: str) -> StoreError:
     """Return the Standfast error for what a server said of a statement that had no effect."""
     if is_frozen(failure):
-        return moved(name, reason_of(failure.message))
+        return moved_error(name, reason_of(failure.message))
     error, advice = _SQL.get(_code(failure), (StoreUnavailableError, "the server could not do it"))
     if is_missing_table(failure):
         error, advice = UnsuitableStoreError, "its tables are gone; open it anew with migrate=true"
     return error(name, f"{advice} ({failure.message})")
 
 
-def refusal(status: int, failure: Failure, name: str) -> StoreError | None:
+def refusal(status: int, failure: HranaFailure, name: str) -> StoreError | None:
     """Return the error for an HTTP status that says that nothing was done; None if it does not say that."""
     if status == UNAUTHORIZED:
         return StoreUnavailableError(
@@ -421,7 +421,7 @@ def unreachable(problem: BaseException, name: str) -> StoreUnavailableError:
     return StoreUnavailableError(name, f"no connection could be made ({type(cause).__name__}); is the server up?")
 
 
-def _code(failure: Failure) -> str:
+def _code(failure: HranaFailure) -> str:
     code = failure.code or ""
     if code.startswith("SQLITE_"):  # SQLITE_CONSTRAINT_NOTNULL is a kind of SQLITE_CONSTRAINT
         return "_".join(code.split("_")[:2])
@@ -443,10 +443,10 @@ _PIECE: Final = 1 << 18
 
 
 @final
-class Caller:
+class LibsqlConnection:
     """One handle's connections to a server, on one event loop."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: LibsqlOptions) -> None:
         self._options: Final = options
         self._name: Final = options.name
         self._patience: Final = Patience(options.timeout)
@@ -463,7 +463,7 @@ class Caller:
 
     # --- batches -----------------------------------------------------------------------------------------------
 
-    async def write(self, batch: Batch) -> Results | Failure:
+    async def write(self, batch: HranaBatch) -> BatchResults | HranaFailure:
         """Run a batch that changes something. A failure ended it half-way: nobody knows where.
 
         Raises:
@@ -472,7 +472,7 @@ class Caller:
         """
         return await self._run(batch)
 
-    async def read(self, batch: Batch) -> Results | Failure:
+    async def read(self, batch: HranaBatch) -> BatchResults | HranaFailure:
         """Run a batch that does no harm if it is run twice; one whose connection was closed meanwhile is sent again.
 
         Raises:
@@ -486,10 +486,10 @@ class Caller:
                     raise StoreUnavailableError(self._name, problem.problem) from problem.__cause__
         raise AssertionError
 
-    async def _run(self, batch: Batch) -> Results | Failure:
+    async def _run(self, batch: HranaBatch) -> BatchResults | HranaFailure:
         reply = await self._ask(batch)
         answer = reply.batch()
-        if isinstance(answer, Results):
+        if isinstance(answer, BatchResults):
             self._streams.put(reply.baton, reply.base_url)
             return answer
         if reply.baton is not None:  # it ended half-way, perhaps in a transaction that would keep others waiting
@@ -497,7 +497,7 @@ class Caller:
                 await self._post("pipeline", closing(reply.baton))
         return answer
 
-    async def _ask(self, batch: Batch) -> Reply:
+    async def _ask(self, batch: HranaBatch) -> HranaReply:
         baton, close = self._streams.take(), not self._streams.is_left_open()
         status, body = await self._post("pipeline", batch.encoded(baton, close=close))
         if status != OK and baton is not None and is_expired_stream(status, read_failure(body)):
@@ -519,7 +519,7 @@ class Caller:
 
     # --- rows one by one ---------------------------------------------------------------------------------------
 
-    async def rows(self, batch: Batch) -> list[list[Cell]]:
+    async def rows(self, batch: HranaBatch) -> list[list[Cell]]:
         """Return all rows of a batch that reads, however many bytes they are.
 
         Raises:
@@ -545,7 +545,7 @@ class Caller:
     def _take_entry(self, line: bytes, found: list[list[Cell]]) -> None:
         entry = read_entry(line)
         if entry is None or entry.error is not None:
-            failure = Failure("an unknown entry") if entry is None or entry.error is None else entry.error
+            failure = HranaFailure("an unknown entry") if entry is None or entry.error is None else entry.error
             raise translate(failure, self._name)
         if entry.type == "row":
             found.append(entry.decoded())

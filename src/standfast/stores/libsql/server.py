@@ -14,10 +14,10 @@ from standfast.errors import AttemptClosedError, OutcomeUnknownError, StoreError
 from standfast.keys import RecordKey
 from standfast.stores.backend import Batching
 from standfast.stores.libsql.hrana import (
-    Batch,
-    Caller,
-    Failure,
-    Results,
+    BatchResults,
+    HranaBatch,
+    HranaFailure,
+    LibsqlConnection,
     if_failed,
     if_first_but_not,
     if_ok,
@@ -34,10 +34,10 @@ from standfast.stores.remote.server import (
     Intent,
     Landed,
     PushesNothing,
-    Refused,
     Row,
     SeesNoDeaths,
     SharesNoTransaction,
+    WriteRefused,
     Written,
 )
 from standfast.stores.transfer import pages
@@ -45,11 +45,11 @@ from standfast.stores.transfer import pages
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from standfast.stores.libsql import Options
+    from standfast.stores.libsql import LibsqlOptions
     from standfast.stores.libsql.hrana import Cell
     from standfast.stores.transfer import Scan
 
-    Run: TypeAlias = Callable[[Batch], Awaitable[Results | Failure]]
+    Run: TypeAlias = Callable[[HranaBatch], Awaitable[BatchResults | HranaFailure]]
 
 
 # --- packing: many keys and values as one blob and a list of places in it, so that a statement is always the same
@@ -126,7 +126,7 @@ ON CONFLICT (key) DO UPDATE SET
 class IdempotentRun(Protocol):
     """Runs statements that may be run twice, and raises what goes wrong."""
 
-    def __call__(self, batch: Batch) -> Awaitable[Results]:
+    def __call__(self, batch: HranaBatch) -> Awaitable[BatchResults]:
         """Run them."""
         ...
 
@@ -139,7 +139,7 @@ class LibsqlTransfer:
         self._run, self._prefix, self._scan = run, prefix, scan
 
     async def _one(self, sql: str, *parameters: int, **words: int) -> list[list[Any]]:
-        batch = Batch()
+        batch = HranaBatch()
         batch.add(sql.format(p=self._prefix, **words), parameters)
         return (await self._run(batch)).rows(0)
 
@@ -171,7 +171,7 @@ class LibsqlTransfer:
 
     async def put(self, records: Sequence[Record]) -> None:
         """Write records as they are."""
-        batch = Batch()
+        batch = HranaBatch()
         begin = done = batch.add("BEGIN IMMEDIATE")
         rows = [Row(record.key, record.value, record.version, record.expires_at) for record in records]
         for packed in pack_rows(rows):
@@ -318,7 +318,7 @@ ATTEMPTS_KEPT: Final = 24 * 3_600 * 1_000_000
 class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
     """A server whose tables are there."""
 
-    def __init__(self, caller: Caller, options: Options, *, durable: bool) -> None:
+    def __init__(self, caller: LibsqlConnection, options: LibsqlOptions, *, durable: bool) -> None:
         self._caller, self._options = caller, options
         self._capabilities: Final = structs.replace(CAPABILITIES, durable=durable)
         self._sql: Final = Statements(options.prefix)
@@ -341,11 +341,11 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of it in one transaction, in one request."""
         batch = _intent_batch(self._sql, intent)
         results = await self._not_busy(self._caller.write, batch)
-        if isinstance(results, Failure):
+        if isinstance(results, HranaFailure):
             if is_too_large(results):  # only the records that refuse it can be: nothing was written
                 return await self._look_for_refusal(intent)
             raise OutcomeUnknownError(self.name, translate(results, self.name).problem)
@@ -358,7 +358,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
             return self._refused(intent, results)
         raise self._undone(results)
 
-    def _refused(self, intent: Intent, results: Results) -> Refused:
+    def _refused(self, intent: Intent, results: BatchResults) -> WriteRefused:
         if results.step_results[_DIAGNOSIS] is None:
             raise translate(results.step_errors[_DIAGNOSIS] or _NOTHING, self.name)
         [at, count, number, _], *lost = results.rows(_DIAGNOSIS)
@@ -366,27 +366,27 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
             raise AttemptClosedError(self.name, f"attempt {intent.handle}.{intent.number} is closed")
         keys = list(intent.guards)
         current = {keys[cast("int", row[0])]: _record(keys[cast("int", row[0])], row) for row in lost}
-        return Refused(Instant(cast("int", at)), current, stale=bool(intent.exact) and count != intent.exact[-1])
+        return WriteRefused(Instant(cast("int", at)), current, stale=bool(intent.exact) and count != intent.exact[-1])
 
-    async def _look_for_refusal(self, intent: Intent) -> Refused:
+    async def _look_for_refusal(self, intent: Intent) -> WriteRefused:
         """Find out which guards did not hold where the records are too much for one answer."""
         seen = await self.read(list(intent.guards))
         lost = {key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version}
-        return Refused(seen.at, lost, stale=bool(intent.exact))
+        return WriteRefused(seen.at, lost, stale=bool(intent.exact))
 
-    def _undone(self, results: Results) -> StoreError:
+    def _undone(self, results: BatchResults) -> StoreError:
         failure = results.failure() or _NOTHING
         error = translate(failure, self.name)
         if results.step_results[_ROLLBACK] is not None or results.step_results[0] is None or is_rolled_back(failure):
             return error
         return OutcomeUnknownError(self.name, error.problem)
 
-    async def _not_busy(self, run: Run, batch: Batch) -> Results | Failure:
+    async def _not_busy(self, run: Run, batch: HranaBatch) -> BatchResults | HranaFailure:
         """Run a batch until its first step meets no other writer: nothing was written then."""
         failure = _NOTHING
         for _ in range(BUSY_TRIES):
             results = await run(batch)
-            failed = results.step_errors[0] if isinstance(results, Results) else None
+            failed = results.step_errors[0] if isinstance(results, BatchResults) else None
             if failed is None or not is_busy(failed):
                 return results
             failure = failed
@@ -402,7 +402,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
     async def close_attempt(self, handle: str, number: int, namespace: bytes) -> Landed | None:
         """Close an attempt: a write of it that is under way holds the one turn to write, so this comes after it."""
         del namespace
-        batch = Batch()
+        batch = HranaBatch()
         batch.add(self._sql.close, (handle, number))
         found = batch.add(self._sql.closed, (handle,), if_ok(0))
         [[last, at, first, draws]] = (await self._done(batch)).rows(found)
@@ -419,7 +419,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
 
     async def sweep(self, limit: int) -> int:
         """Delete expired records, and attempts that nobody will ask for any more."""
-        batch = Batch()
+        batch = HranaBatch()
         swept = batch.add(self._sql.sweep, (limit,))
         batch.add(self._sql.sweep_attempts, (ATTEMPTS_KEPT,), if_ok(swept))
         result = (await self._done(batch)).step_results[swept]
@@ -453,27 +453,27 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
         return count
 
     async def _rows(self, sql: str, *parameters: bytes | int | str) -> list[list[Cell]]:
-        batch = Batch()
+        batch = HranaBatch()
         batch.add(sql, parameters)
         results = await self._caller.read(batch)
-        if isinstance(results, Failure) and is_too_large(results):
+        if isinstance(results, HranaFailure) and is_too_large(results):
             return await self._caller.rows(batch)
         return self._checked(results).rows(0)
 
     async def _one(self, sql: str, *parameters: int | str) -> list[list[Cell]]:
-        batch = Batch()
+        batch = HranaBatch()
         batch.add(sql, parameters)
         return (await self._done(batch)).rows(0)
 
-    async def _done(self, batch: Batch) -> Results:
+    async def _done(self, batch: HranaBatch) -> BatchResults:
         """Run statements that stand for themselves, and may be run twice."""
         return self._checked(await self._not_busy(self._caller.read, batch))
 
-    def _checked(self, results: Results | Failure) -> Results:
-        failure = results if isinstance(results, Failure) else results.failure()
+    def _checked(self, results: BatchResults | HranaFailure) -> BatchResults:
+        failure = results if isinstance(results, HranaFailure) else results.failure()
         if failure is not None:
             raise translate(failure, self.name)
-        return cast("Results", results)
+        return cast("BatchResults", results)
 
     # --- hints: none are pushed --------------------------------------------------------------------------------
 
@@ -481,7 +481,7 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
 
     async def another(self) -> LibsqlServer:
         """Open another handle."""
-        return LibsqlServer(Caller(self._options), self._options, durable=self._capabilities.durable)
+        return LibsqlServer(LibsqlConnection(self._options), self._options, durable=self._capabilities.durable)
 
     async def aclose(self) -> None:
         """Close everything."""
@@ -490,15 +490,15 @@ class LibsqlServer(PushesNothing, SeesNoDeaths, SharesNoTransaction):
 
 _JUDGED: Final = 1
 _COMMIT, _ROLLBACK, _DIAGNOSIS = -3, -2, -1
-_NOTHING: Final = Failure("the server did not say why")
+_NOTHING: Final = HranaFailure("the server did not say why")
 
 
-def _intent_batch(sql: Statements, intent: Intent) -> Batch:
+def _intent_batch(sql: Statements, intent: Intent) -> HranaBatch:
     """Return the steps: begin, judge, write, commit; and if that was refused, undo it and look why.
 
     What is seen then is there at one moment, though perhaps a later one: the records as they are, to try again with.
     """
-    batch = Batch()
+    batch = HranaBatch()
     first, last = (intent.exact[0], intent.exact[-1]) if intent.exact else (None, None)
     creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
     draws = max(intent.draws, 1)

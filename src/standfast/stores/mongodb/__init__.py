@@ -34,7 +34,7 @@ _DRIVERS: Final = (
 _KNOWN: Final = ("prefix", "timeout", "connect_timeout", "pool", "migrate", "reads", "tls", "tls_ca", *_DRIVERS)
 
 
-class Options(Struct, frozen=True):
+class MongoOptions(Struct, frozen=True):
     """What a URL asks for. It holds no secret."""
 
     hosts: tuple[str, ...]
@@ -52,10 +52,10 @@ class Options(Struct, frozen=True):
     """What the driver reads itself: the name of the replica set, where users are kept, certificates."""
 
 
-def read_options(address: Address) -> Options:
+def read_options(address: Address) -> MongoOptions:
     """Read the options of ``address``; raises ``InvalidUrlError``."""
     is_srv, driver = address.scheme == "mongodb+srv", _for_the_driver(address)
-    options = Options(
+    options = MongoOptions(
         hosts=tuple([f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in _hosts(address)]),
         database=_database(address),
         is_srv=is_srv,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pymongo.asynchronous.client_session import AsyncClientSession
     from pymongo.asynchronous.collection import AsyncCollection
 
-    from standfast.stores.mongodb import Options
+    from standfast.stores.mongodb import MongoOptions
     from standfast.stores.url import Address
 
     Document = dict[str, Any]
@@ -155,10 +155,10 @@ APP_NAME: Final = "standfast"
 
 
 @final
-class Connection:
+class MongoConnection:
     """One handle's client."""
 
-    def __init__(self, address: Address, options: Options) -> None:
+    def __init__(self, address: Address, options: MongoOptions) -> None:
         self.address, self.options = address, options
         self.name: Final = address.name
         self.client: Final = _client(address, options)
@@ -221,7 +221,7 @@ async def _end(session: AsyncClientSession) -> None:
             await session.end_session()
 
 
-def _client(address: Address, options: Options) -> AsyncMongoClient[Document]:
+def _client(address: Address, options: MongoOptions) -> AsyncMongoClient[Document]:
     host = [f"mongodb+srv://{options.hosts[0].rpartition(':')[0]}/"] if options.is_srv else list(options.hosts)
     try:
         return AsyncMongoClient(

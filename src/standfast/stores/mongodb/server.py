@@ -21,7 +21,7 @@ from standfast.stores.mongodb.connection import (
     NAMESPACE_EXISTS,
     SNAPSHOT,
     TROUBLE,
-    Connection,
+    MongoConnection,
     code_of,
     is_duplicate,
     translate,
@@ -33,7 +33,7 @@ from standfast.stores.mongodb.writes import (
     STORE,
     UNEXPIRED,
     MongoTransfer,
-    Writing,
+    MongoWriter,
     attempt_id,
     inserting,
     is_live,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from pymongo.asynchronous.change_stream import AsyncChangeStream
 
     from standfast.keys import RecordKey
-    from standfast.stores.mongodb import Options
+    from standfast.stores.mongodb import MongoOptions
     from standfast.stores.protocol import Record
-    from standfast.stores.remote.server import Intent, Listener, Message, Refused, Written
+    from standfast.stores.remote.server import Intent, Listener, Message, WriteRefused, Written
     from standfast.stores.url import Address
 
     Document = dict[str, Any]
@@ -68,7 +68,7 @@ OLDEST_WIRE_VERSION: Final = 13
 """MongoDB 5.0: the first one that reads several documents in one snapshot outside of transactions."""
 
 
-async def prepare(connection: Connection) -> None:
+async def prepare(connection: MongoConnection) -> None:
     """See that the server is suitable and the collections are there; make them if that is wanted."""
     try:
         async with asyncio.timeout(connection.options.connect_timeout + connection.options.timeout):
@@ -95,13 +95,13 @@ def _check_server(name: str, hello: Document) -> None:
         raise UnsuitableStoreError(name, problem)
 
 
-async def _layout(connection: Connection) -> int:
+async def _layout(connection: MongoConnection) -> int:
     reply = await connection.command({"find": connection.records, "filter": {"_id": STORE}, "singleBatch": True})
     found = reply["cursor"]["firstBatch"]
     return int(found[0]["schema"]) if found else 0
 
 
-async def _create(connection: Connection) -> None:
+async def _create(connection: MongoConnection) -> None:
     """Do what is missing, whoever else is doing it too."""
     for name in (connection.records, connection.messages, connection.listeners):
         await _ignoring(NAMESPACE_EXISTS, connection, {"create": name})
@@ -114,7 +114,7 @@ async def _create(connection: Connection) -> None:
     )
 
 
-async def _ignoring(code: int, connection: Connection, command: Document) -> None:
+async def _ignoring(code: int, connection: MongoConnection, command: Document) -> None:
     try:
         await connection.command(command)
     except TROUBLE as problem:
@@ -122,7 +122,7 @@ async def _ignoring(code: int, connection: Connection, command: Document) -> Non
             raise
 
 
-async def _check(connection: Connection) -> None:
+async def _check(connection: MongoConnection) -> None:
     layout = await _layout(connection)
     if layout > SCHEMA:
         raise UnsuitableStoreError(
@@ -152,12 +152,12 @@ SPARE: Final = 100
 
 
 @final
-class Versions:
+class MongoVersions:
     """The versions that one handle has drawn and not used."""
 
     __slots__ = ("_connection", "_end", "_mine", "_next")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
         self._mine: Final = new_id()
         self._next = self._end = 0
@@ -218,10 +218,10 @@ _INSERTED: Final[list[dict[str, Any]]] = [
 
 
 @final
-class Listening:
+class MongoSubscriber:
     """The change stream of one handle. It is opened when there is something to listen to."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
         self._messages: Final = connection.collection(connection.messages)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who comes back when
@@ -286,12 +286,12 @@ _FIELDS: Final = {"version": 1, "expires_at": 1, "value": 1, "now": NOW}
 
 
 @final
-class Reading:
+class MongoReader:
     """Reads of one handle."""
 
     __slots__ = ("_connection", "_records")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
         self._records: Final = connection.collection(connection.records)
 
@@ -362,21 +362,21 @@ ATTEMPTS_LIVE: Final = 7 * 24 * 3600 * SECOND
 
 @final
 class MongoServer(SeesNoDeaths, SharesNoTransaction):
-    """Implements :class:`~standfast.stores.remote.server.Server`."""
+    """Implements :class:`~standfast.stores.remote.server.DatabaseServer`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
-        self._reading: Final = Reading(connection)
-        self._versions: Final = Versions(connection)
-        self._writing: Final = Writing(connection, self._reading, self._versions)
-        self._listening: Final = Listening(connection)
+        self._reading: Final = MongoReader(connection)
+        self._versions: Final = MongoVersions(connection)
+        self._writing: Final = MongoWriter(connection, self._reading, self._versions)
+        self._listening: Final = MongoSubscriber(connection)
         self._handle: Final = new_id()
         self._told_at: int | None = None
 
     @classmethod
-    async def connect(cls, address: Address, options: Options) -> MongoServer:
+    async def connect(cls, address: Address, options: MongoOptions) -> MongoServer:
         """Connect, and see that everything is in place."""
-        connection = Connection(address, options)
+        connection = MongoConnection(address, options)
         try:
             await prepare(connection)
         except BaseException:
@@ -401,7 +401,7 @@ class MongoServer(SeesNoDeaths, SharesNoTransaction):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, durably."""
         return await self._writing.write(intent)
 

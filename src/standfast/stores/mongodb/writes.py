@@ -1,4 +1,4 @@
-"""Writing: an intent as one transaction, tried again for as long as it was certainly undone.
+"""MongoWriter: an intent as one transaction, tried again for as long as it was certainly undone.
 
 Three round trips, if nobody waits for hints and nothing is deleted: the time, the counter and the guarded versions as
 the snapshot has them; everything that is written; and the commit.
@@ -28,8 +28,8 @@ from standfast.stores.mongodb.connection import (
     unknown,
 )
 from standfast.stores.protocol import ABSENT, Record
-from standfast.stores.remote.server import Refused, Written
-from standfast.stores.transfer import OPEN, moved, pages
+from standfast.stores.remote.server import WriteRefused, Written
+from standfast.stores.transfer import OPEN, moved_error, pages
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from pymongo.asynchronous.client_session import AsyncClientSession
 
-    from standfast.stores.mongodb.connection import Connection
-    from standfast.stores.mongodb.server import Reading, Versions
+    from standfast.stores.mongodb.connection import MongoConnection
+    from standfast.stores.mongodb.server import MongoReader, MongoVersions
     from standfast.stores.protocol import Snapshot
     from standfast.stores.remote.server import Intent, Message, Row
     from standfast.stores.transfer import Scan
@@ -61,12 +61,12 @@ STANDS_STILL: Final = 2_000_000
 
 
 @final
-class Abandoned:
+class AbandonedTransactions:
     """Ends what others have left behind, for one handle."""
 
     __slots__ = ("_connection", "_looked_at")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
         self._looked_at = -LOOK_EVERY
 
@@ -262,10 +262,10 @@ _PAUSE: Final = 0.05
 
 
 @final
-class Announcing:
+class MongoHandles:
     """Sees to it that the document of a handle's attempts is there before its transactions begin."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MongoConnection) -> None:
         self._connection: Final = connection
         self._since: Final[dict[str, float]] = {}
 
@@ -290,7 +290,7 @@ class Announcing:
 class MongoTransfer:
     """Everything in one collection."""
 
-    def __init__(self, connection: Connection, scan: Scan) -> None:
+    def __init__(self, connection: MongoConnection, scan: Scan) -> None:
         self._connection, self._scan = connection, scan
 
     async def _store(self) -> Document:
@@ -376,17 +376,17 @@ class _LostError(Exception):
 
 
 @final
-class Writing:
+class MongoWriter:
     """Writes intents, for one handle."""
 
-    def __init__(self, connection: Connection, reading: Reading, versions: Versions) -> None:
+    def __init__(self, connection: MongoConnection, reading: MongoReader, versions: MongoVersions) -> None:
         self._connection, self._reading, self._versions = connection, reading, versions
-        self.announcing: Final = Announcing(connection)
+        self.announcing: Final = MongoHandles(connection)
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._in_doubt: Document | None = None
-        self._abandoned: Final = Abandoned(connection)
+        self._abandoned: Final = AbandonedTransactions(connection)
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing."""
         await self.announcing.announce(intent.handle)
         loop = asyncio.get_running_loop()
@@ -418,7 +418,7 @@ class Writing:
             "after its transactionLifetimeLimitSeconds",
         )
 
-    async def _transact(self, intent: Intent, until: float) -> Written | Refused:
+    async def _transact(self, intent: Intent, until: float) -> Written | WriteRefused:
         async with self._connection.transaction() as session:
             try:
                 async with asyncio.timeout_at(until):
@@ -437,13 +437,13 @@ class Writing:
             return _LostError()
         return translate(self._connection.name, problem)
 
-    async def _prepare(self, intent: Intent, session: AsyncClientSession) -> Written | Refused:
+    async def _prepare(self, intent: Intent, session: AsyncClientSession) -> Written | WriteRefused:
         """Do everything but the commit."""
         sent_at = SYSTEM_CLOCK.elapsed()
         store, at, latest = await self._look(intent, session)
         versions = await self._versions.take(intent, store)
         if versions is None:
-            return Refused(at, {}, stale=True)
+            return WriteRefused(at, {}, stale=True)
         await self._change(session, intent, at, versions)
         if intent.messages:
             await self._connection.command(inserting(self._connection, intent.messages), session)
@@ -461,7 +461,7 @@ class Writing:
         rows = (await self._connection.command(command, session))["cursor"]["firstBatch"]
         store: Document = next(row for row in rows if row["_id"] == STORE)
         if store.get("frozen"):
-            raise moved(self._connection.name, int(store["frozen"]))
+            raise moved_error(self._connection.name, int(store["frozen"]))
         at = Instant(int(store["now"]))
         if not in_window(at, intent.after, intent.before) or lost_guards(intent, rows, at):
             raise _LostError
@@ -499,17 +499,17 @@ class Writing:
                 self._in_doubt = None
 
 
-def inserting(connection: Connection, messages: Sequence[Message]) -> Document:
+def inserting(connection: MongoConnection, messages: Sequence[Message]) -> Document:
     """Return the command that sends messages."""
     documents = [{"topic": message.topic, "data": message.data} for message in messages]
     return {"insert": connection.messages, "documents": documents}
 
 
-def _refused(intent: Intent, seen: Snapshot) -> Refused | None:
+def _refused(intent: Intent, seen: Snapshot) -> WriteRefused | None:
     """Return what to answer if the guards do not hold, or the window does not; None if they do by now."""
     lost: dict[RecordKey, Record | None] = {
         key: seen.get(key) for key, version in intent.guards.items() if seen.version(key) != version
     }
     if lost or not in_window(seen.at, intent.after, intent.before):
-        return Refused(seen.at, lost)
+        return WriteRefused(seen.at, lost)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from standfast.stores.mysql.connection import NotDurableWarning, read_options
-from standfast.stores.mysql.server import SqlWork, open_server
+from standfast.stores.mysql.server import MysqlWork, open_server
 from standfast.stores.remote import open_remote
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from standfast.stores.group_commit import GroupedStore
     from standfast.stores.url import Address
 
-__all__ = ["NotDurableWarning", "SqlWork", "open_address"]
+__all__ = ["MysqlWork", "NotDurableWarning", "open_address"]
 
 
 async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:

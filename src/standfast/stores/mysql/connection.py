@@ -1,4 +1,4 @@
-"""Links: connections with a time limit on everything, opened again with growing pauses, never too many of them."""
+"""MysqlPool: connections with a time limit on everything, opened again with growing pauses, never too many of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PREFIX: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 _UNFIT: Final = re.compile(r"[`\x00-\x1f]")
 
 
-class Names(Struct, frozen=True):
+class MysqlTables(Struct, frozen=True):
     """The tables, quoted, as they stand in statements."""
 
     records: str
@@ -64,7 +64,7 @@ class Names(Struct, frozen=True):
         return cls(records, attempts, facts, plain)
 
 
-class Options(Struct, frozen=True):
+class MysqlOptions(Struct, frozen=True):
     """Where the server is and how to treat it. Its ``repr`` shows no secret."""
 
     name: str
@@ -83,15 +83,15 @@ class Options(Struct, frozen=True):
     tls: ssl.SSLContext | None
 
     def __repr__(self) -> str:
-        return f"<Options {self.name}>"
+        return f"<MysqlOptions {self.name}>"
 
     @property
-    def names(self) -> Names:
+    def names(self) -> MysqlTables:
         """The tables."""
-        return Names.of(self.prefix)
+        return MysqlTables.of(self.prefix)
 
 
-def read_options(address: Address) -> Options:
+def read_options(address: Address) -> MysqlOptions:
     """Take everything that a URL may say.
 
     Raises:
@@ -103,7 +103,7 @@ def read_options(address: Address) -> Options:
         raise address.refuse("name the user, in front of the host and an @")
     if not database or "/" in database or _UNFIT.search(database):
         raise address.refuse("name the database, behind the host: /database")
-    options = Options(
+    options = MysqlOptions(
         name=address.name,
         host=host,
         port=port,
@@ -242,7 +242,7 @@ _SESSION: Final = (
 
 
 @final
-class Link:
+class MysqlConnection:
     """One connection. Whoever has it uses it alone."""
 
     __slots__ = ("connection",)
@@ -288,7 +288,7 @@ async def _rows(cursor: Any) -> Rows:  # noqa: ANN401 -- the driver has types in
     return tuple(await cursor.fetchall()) if cursor.description else ()
 
 
-def session_of(options: Options) -> str:
+def session_of(options: MysqlOptions) -> str:
     """Return the statements that put every setting of a session in place."""
     wait = min(LONGEST_WAIT, max(1, round(options.timeout * 0.6)))  # the server gives up before the caller does
     return _SESSION.format(wait=wait)
@@ -323,7 +323,7 @@ class _PlainConnection(Connection):
             raise driver.OperationalError(WOULD_SHOW_PASSWORD, f"it asked for {way}")
 
 
-async def connect(options: Options) -> Link:
+async def connect(options: MysqlOptions) -> MysqlConnection:
     """Open a connection with every setting in place. Raises what the driver raises."""
     is_exposed = options.tls is None and not is_this_machine(options.host)
     async with asyncio.timeout(options.connect_timeout):
@@ -347,7 +347,7 @@ async def connect(options: Options) -> Link:
                 raise
             said = "it asked for the password, encrypted with a key of its own"  # the driver could not use ours
             raise driver.OperationalError(WOULD_SHOW_PASSWORD, said) from problem
-        link = Link(connection)
+        link = MysqlConnection(connection)
         try:
             await link.run(session_of(options), options.connect_timeout)
         except BaseException:
@@ -357,20 +357,20 @@ async def connect(options: Options) -> Link:
 
 
 @final
-class Links:
+class MysqlPool:
     """The connections of one handle: at most so many at a time, and none in a hurry after it failed."""
 
-    def __init__(self, options: Options, most: int) -> None:
+    def __init__(self, options: MysqlOptions, most: int) -> None:
         self._options: Final = options
         self._free: Final = asyncio.Semaphore(most)
-        self._idle: Final[list[Link]] = []
+        self._idle: Final[list[MysqlConnection]] = []
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
         self._pause = 0.0
         self._not_before = 0.0
         self._is_closed = False
 
     @contextlib.asynccontextmanager
-    async def borrow(self) -> AsyncGenerator[Link]:
+    async def borrow(self) -> AsyncGenerator[MysqlConnection]:
         """Lend a link. One that comes back with an exception is cut: nobody knows what it has in its pipe."""
         async with self._free:
             link = self._idle.pop() if self._idle else await self._open()
@@ -384,7 +384,7 @@ class Links:
             else:
                 self._idle.append(link)
 
-    async def _open(self) -> Link:
+    async def _open(self) -> MysqlConnection:
         if self._is_closed:
             raise StoreClosedError(self._options.name, "it was closed; open a new one")
         loop = asyncio.get_running_loop()
@@ -460,7 +460,7 @@ class NotDurableWarning(UserWarning):
     """
 
 
-async def settings_of(link: Link, options: Options) -> Mapping[str, str]:
+async def settings_of(link: MysqlConnection, options: MysqlOptions) -> Mapping[str, str]:
     """Ask for the settings that matter."""
     named = ",".join(f"'{name}'" for name in _ASKED)
     try:

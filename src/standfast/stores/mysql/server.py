@@ -26,7 +26,7 @@ from standfast.stores.mysql.connection import (
     NOT_SENT,
     NULL_REFUSED,
     TROUBLE,
-    Links,
+    MysqlPool,
     check,
     code_of,
     is_certain,
@@ -37,10 +37,10 @@ from standfast.stores.mysql.connection import (
     translated,
     weakness_of,
 )
-from standfast.stores.mysql.sql import COLUMNS, NOW, fetch, handle_literal, is_dead, literal, literals, load
+from standfast.stores.mysql.sql import COLUMNS, NOW, dead_since, fetch, handle_literal, literal, literals, load
 from standfast.stores.protocol import ABSENT, Capabilities, Conflict, Delete, Put, Record, Snapshot, Worked
-from standfast.stores.remote.server import Intent, Landed, PushesNothing, Refused, Row, SeesNoDeaths, Written
-from standfast.stores.transfer import moved, pages
+from standfast.stores.remote.server import Intent, Landed, PushesNothing, Row, SeesNoDeaths, WriteRefused, Written
+from standfast.stores.transfer import moved_error, pages
 from standfast.stores.validation import check_commit, in_window
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from standfast.events import Hooks
     from standfast.stores.backend import Outcome
-    from standfast.stores.mysql.connection import Link, Names, Options, Rows
+    from standfast.stores.mysql.connection import MysqlConnection, MysqlOptions, MysqlTables, Rows
     from standfast.stores.protocol import Change
     from standfast.stores.transfer import Scan
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 class MysqlTransfer:
     """Everything in the tables with one prefix."""
 
-    def __init__(self, links: Links, names: Names, scan: Scan) -> None:
+    def __init__(self, links: MysqlPool, names: MysqlTables, scan: Scan) -> None:
         self._links, self._names, self._scan = links, names, scan
 
     async def frozen(self) -> int:
@@ -135,7 +135,7 @@ ATTEMPTS_KEPT: Final = 7 * 24 * 3600 * 1_000_000
 MOST_ATTEMPTS: Final = 100
 
 
-async def close_attempt(links: Links, names: Names, handle: str, number: int, name: str) -> Landed | None:
+async def close_attempt(links: MysqlPool, names: MysqlTables, handle: str, number: int, name: str) -> Landed | None:
     """Make sure that an attempt can never be counted any more; if it was, say with which versions."""
     who, is_new = handle_literal(handle), f"number<{number}"
     close = (
@@ -151,13 +151,13 @@ async def close_attempt(links: Links, names: Names, handle: str, number: int, na
     return None if first is None else Landed(Instant(at), tuple(range(first, first + draws)))
 
 
-async def sweep(links: Links, names: Names, limit: int) -> int:
+async def sweep(links: MysqlPool, names: MysqlTables, limit: int) -> int:
     """Delete rows that have been dead for a while, and attempts of handles that are long gone.
 
     The highest version that goes is remembered: what is created later, at the same key perhaps, gets a higher one.
     Rows are locked by their keys, in order, as everybody does.
     """
-    old, dead = f"SET @sf_o={NOW}-{GRACE}", is_dead("@sf_o")
+    old, dead = f"SET @sf_o={NOW}-{GRACE}", dead_since("@sf_o")
     _, rows = await links.ask(f"{old};SELECT k FROM {names.records} WHERE {dead} ORDER BY expires_at LIMIT {limit}")
     if rows:
         where = f"WHERE k IN ({literals(sorted(row[0] for row in rows))}) AND {dead}"
@@ -174,7 +174,7 @@ async def sweep(links: Links, names: Names, limit: int) -> int:
     return len(rows)
 
 
-async def _sweep_attempts(links: Links, names: Names) -> None:
+async def _sweep_attempts(links: MysqlPool, names: MysqlTables) -> None:
     old = f"at<{NOW}-{ATTEMPTS_KEPT}"
     [rows] = await links.ask(f"SELECT handle FROM {names.attempts} WHERE {old} LIMIT {MOST_ATTEMPTS}")
     if rows:
@@ -199,15 +199,15 @@ _AGAIN: Final = frozenset({DEADLOCK, DUPLICATE, LOCK_TIMEOUT, NULL_REFUSED}) | N
 
 
 @final
-class Writing:
+class MysqlWriter:
     """The writes of one handle."""
 
-    def __init__(self, options: Options, links: Links, longest_packet: int) -> None:
+    def __init__(self, options: MysqlOptions, links: MysqlPool, longest_packet: int) -> None:
         self._options, self._links, self._longest = options, links, longest_packet
         self._names: Final = options.names
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of an intent or nothing.
 
         Raises:
@@ -225,7 +225,7 @@ class Writing:
             await asyncio.sleep(self._random.uniform(0, min(LONGEST_PAUSE, 0.001 * 2**tries)))
         raise StoreBusyError(self._options.name, f"it was undone {TRIES} times in a row in favour of others; retry")
 
-    async def _try(self, intent: Intent) -> Written | Refused | Exception:
+    async def _try(self, intent: Intent) -> Written | WriteRefused | Exception:
         """Send it; return the driver's error if nothing was written."""
         answers: list[Rows] = []
         async with self._links.borrow() as link:
@@ -239,7 +239,7 @@ class Writing:
         at, first = answers[-2][0]
         return Written(Instant(at), intent.exact or tuple(range(first, first + intent.draws)))
 
-    async def _send(self, link: Link, intent: Intent, answers: list[Rows]) -> None:
+    async def _send(self, link: MysqlConnection, intent: Intent, answers: list[Rows]) -> None:
         *first, last = sql.packets(self._statements(intent), self._longest)
         for packet in first:
             await link.run(packet, self._options.timeout, answers)
@@ -263,7 +263,7 @@ class Writing:
         yield "COMMIT"
 
 
-async def see_why(link: Link, intent: Intent, options: Options) -> Refused:
+async def see_why(link: MysqlConnection, intent: Intent, options: MysqlOptions) -> WriteRefused:
     """Find out what did not hold, while all the locks are still held and nothing is changed yet; then let go.
 
     Raises:
@@ -282,7 +282,7 @@ async def see_why(link: Link, intent: Intent, options: Options) -> Refused:
         raise translated(problem, options.name) from problem
     at, first, lowest, frozen = facts[0]
     if frozen:
-        raise moved(options.name, int(frozen))
+        raise moved_error(options.name, int(frozen))
     if counted and counted[0][0] >= intent.number:
         raise AttemptClosedError(options.name, f"attempt {intent.handle}.{intent.number} is over")
     return judged(intent, Instant(at), rows, is_stale=first < lowest)
@@ -301,7 +301,7 @@ def count_of(intent: Intent) -> sql.Count:
     return sql.Count(intent.handle, intent.number, draws, first, creates)
 
 
-def changes_of(names: Names, intent: Intent) -> Iterator[str]:
+def changes_of(names: MysqlTables, intent: Intent) -> Iterator[str]:
     """Return the statements that write: rows that are there first, then those that are not, each in order."""
     puts = [row for row in intent.puts if intent.guards[row.key] != ABSENT]
     creates = [row for row in intent.puts if intent.guards[row.key] == ABSENT]
@@ -314,7 +314,7 @@ def changes_of(names: Names, intent: Intent) -> Iterator[str]:
         yield sql.check_floor(names, intent.handle)
 
 
-def judged(intent: Intent, at: Instant, rows: Rows, *, is_stale: bool) -> Refused:
+def judged(intent: Intent, at: Instant, rows: Rows, *, is_stale: bool) -> WriteRefused:
     """Return why an intent was refused at ``at``, with the rows as they were."""
     records = live(rows, at)
     lost: dict[RecordKey, Record | None] = {
@@ -323,7 +323,7 @@ def judged(intent: Intent, at: Instant, rows: Rows, *, is_stale: bool) -> Refuse
         if (records[key].version if key in records else ABSENT) != version
     }
     is_missed = not in_window(at, intent.after, intent.before)
-    return Refused(at, lost, stale=is_stale and not lost and not is_missed)
+    return WriteRefused(at, lost, stale=is_stale and not lost and not is_missed)
 
 
 # --- the user's own SQL inside one of our transactions -------------------------------------------------------------
@@ -343,13 +343,13 @@ _ENDED: Final = (
 
 
 @final
-class SqlWork:
+class MysqlWork:
     """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
 
     __slots__ = ("_link", "_name", "trouble")
 
-    def __init__(self, link: Link, name: str) -> None:
-        self._link: Link | None = link
+    def __init__(self, link: MysqlConnection, name: str) -> None:
+        self._link: MysqlConnection | None = link
         self._name = name
         self.trouble: StoreError | None = None
         """What the store could not do in the middle of the work; the transaction is over then."""
@@ -383,7 +383,7 @@ class SqlWork:
         self.trouble = translated(problem, self._name)
         return self.trouble
 
-    def _open(self) -> Link:
+    def _open(self) -> MysqlConnection:
         if self._link is None:
             raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
         return self._link
@@ -393,7 +393,7 @@ class SqlWork:
         self._link = None
 
 
-class _Job(Struct, frozen=True):
+class _Work(Struct, frozen=True):
     rider: WorkRider
     handle: str
     number: int
@@ -404,17 +404,17 @@ class _Job(Struct, frozen=True):
 
 
 @final
-class Working:
+class MysqlWorkRunner:
     """Transactions that are shared with the caller's own SQL."""
 
-    def __init__(self, options: Options, links: Links, longest_packet: int, limits: Capabilities) -> None:
+    def __init__(self, options: MysqlOptions, links: MysqlPool, longest_packet: int, limits: Capabilities) -> None:
         self._options, self._links, self._longest, self._limits = options, links, longest_packet, limits
         self._names: Final = options.names
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
         """Do the work and the commit together; return what came of them, or what the work raised."""
         await self._links.ask("DO 1")  # a connection that died while nobody used it is found out here
-        job = _Job(rider, handle, number)
+        job = _Work(rider, handle, number)
         async with self._links.borrow() as link:
             try:
                 outcome = await self._prepare(link, job)
@@ -429,7 +429,7 @@ class Working:
                 raise translated(problem, self._options.name) from problem
         return outcome
 
-    async def _prepare(self, link: Link, job: _Job) -> Outcome:
+    async def _prepare(self, link: MysqlConnection, job: _Work) -> Outcome:
         """Do everything but commit."""
         intent = intent_of(job, job.rider.commit.changes)
         begun = await self._begin(link, intent)
@@ -446,23 +446,23 @@ class Working:
             return Conflict(refused.at, refused.current)
         return Worked(answer, begun.at, versions)
 
-    async def _begin(self, link: Link, intent: Intent) -> Refused:
+    async def _begin(self, link: MysqlConnection, intent: Intent) -> WriteRefused:
         """Lock the rows of the first changes; return what is wrong with them, if anything is."""
         locked = f"{sql.fetch(self._names, intent.guards)} FOR UPDATE"
         statements = ["START TRANSACTION", "SAVEPOINT sf", locked, f"SELECT {sql.NOW}"]
         _, _, rows, ((at,),) = await link.run(";".join(statements), self._options.timeout)
         return judged(intent, Instant(at), rows, is_stale=False)
 
-    async def _do(self, link: Link, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
+    async def _do(self, link: MysqlConnection, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
         """Run the work with a time limit; return its answer and all changes to commit with it."""
-        work, changes = SqlWork(link, self._options.name), rider.commit.changes
+        work, changes = MysqlWork(link, self._options.name), rider.commit.changes
         limit = asyncio.timeout(rider.seconds)
         try:
             async with limit:
                 answer = rider.work(work)
                 answer = await answer if inspect.isawaitable(answer) else answer
-                if rider.and_then is not None:
-                    changes = (*changes, *rider.and_then(answer))
+                if rider.extra_changes is not None:
+                    changes = (*changes, *rider.extra_changes(answer))
         except TimeoutError as problem:
             if not limit.expired():
                 raise
@@ -483,7 +483,7 @@ class Working:
         await self._check_transaction(link)
         return answer, changes
 
-    async def _check_transaction(self, link: Link) -> None:
+    async def _check_transaction(self, link: MysqlConnection) -> None:
         """See that it is still the same transaction, and put settings back that the work may have changed."""
         try:
             await link.run(f"RELEASE SAVEPOINT sf;{session_of(self._options)}", self._options.timeout)
@@ -492,7 +492,9 @@ class Working:
                 raise StoreError(self._options.name, _ENDED) from problem
             raise translated(problem, self._options.name) from problem
 
-    async def _write(self, link: Link, intent: Intent, at: Instant) -> tuple[Refused | None, dict[RecordKey, int]]:
+    async def _write(
+        self, link: MysqlConnection, intent: Intent, at: Instant
+    ) -> tuple[WriteRefused | None, dict[RecordKey, int]]:
         """Write everything, as of ``at``: what held when the work began does not fail for its age."""
         answers: list[Rows] = []
         count = count_of(intent)
@@ -513,7 +515,7 @@ class Working:
         version = int(answers[-1][0][0])
         return None, {row.key: version for row in intent.puts}
 
-    async def _refused(self, link: Link, intent: Intent, *, is_judged: bool) -> Refused:
+    async def _refused(self, link: MysqlConnection, intent: Intent, *, is_judged: bool) -> WriteRefused:
         if is_judged:
             return await see_why(link, intent, self._options)
         statements = ["ROLLBACK", f"SELECT {sql.NOW}", sql.fetch(self._names, intent.guards)]
@@ -523,7 +525,7 @@ class Working:
             raise StoreBusyError(self._options.name, "others wrote the same keys meanwhile; nothing was written; retry")
         return refused
 
-    async def _commit(self, link: Link, job: _Job) -> None:
+    async def _commit(self, link: MysqlConnection, job: _Work) -> None:
         try:
             await link.run("COMMIT", self._options.timeout)
         except TROUBLE as problem:
@@ -533,7 +535,7 @@ class Working:
             raise OutcomeUnknownError(self._options.name, unknown.problem, job.attempt) from problem
 
 
-def intent_of(job: _Job, changes: Sequence[Change]) -> Intent:
+def intent_of(job: _Work, changes: Sequence[Change]) -> Intent:
     """Return a commit as an intent: one version for all that it writes."""
     puts = tuple(Row(each.key, each.value, 0, each.expires_at) for each in changes if isinstance(each, Put))
     return Intent(
@@ -565,13 +567,13 @@ TIME_IS_GOOD_FOR: Final = 5_000_000
 BATCHING: Final = Batching(max_riders=500, max_weight=500, max_bytes=2_000_000)
 
 
-async def open_server(options: Options, hooks: Hooks = NO_HOOKS) -> MysqlServer:
+async def open_server(options: MysqlOptions, hooks: Hooks = NO_HOOKS) -> MysqlServer:
     """Connect, make the tables if they are not there, and look at the settings.
 
     Raises:
         StoreError: The server cannot be reached, or cannot be used; the message says why.
     """
-    links = Links(options, options.pool)
+    links = MysqlPool(options, options.pool)
     try:
         async with links.borrow() as link:
             settings = await settings_of(link, options)
@@ -589,7 +591,7 @@ async def open_server(options: Options, hooks: Hooks = NO_HOOKS) -> MysqlServer:
 class MysqlServer(PushesNothing, SeesNoDeaths):
     """One handle: a connection to write on, and a few for everything else."""
 
-    def __init__(self, options: Options, links: Links, settings: Mapping[str, str]) -> None:
+    def __init__(self, options: MysqlOptions, links: MysqlPool, settings: Mapping[str, str]) -> None:
         self._options, self._links, self._settings = options, links, settings
         self._names: Final = options.names
         self._limits: Final = Capabilities(
@@ -602,9 +604,9 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
             commit_with=True,
         )
         longest = min(packet_of(settings) - 100_000, LONGEST_PACKET)
-        self._writer: Final = Links(options, 1)
-        self._writing: Final = Writing(options, self._writer, longest)
-        self._working: Final = Working(options, self._writer, longest, self._limits)
+        self._writer: Final = MysqlPool(options, 1)
+        self._writing: Final = MysqlWriter(options, self._writer, longest)
+        self._working: Final = MysqlWorkRunner(options, self._writer, longest, self._limits)
         self._last_reserved = 0
         self._said_at = Instant(0)
         self._heard_at = Instant(0)
@@ -629,7 +631,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, durably."""
         answer = await self._writing.write(intent)
         self._hear(answer.at)
@@ -710,7 +712,7 @@ class MysqlServer(PushesNothing, SeesNoDeaths):
 
     async def another(self) -> MysqlServer:
         """Open another handle on the same server, on the running loop."""
-        links = Links(self._options, self._options.pool)
+        links = MysqlPool(self._options, self._options.pool)
         try:
             await links.ask("DO 1")
         except BaseException:

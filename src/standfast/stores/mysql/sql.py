@@ -25,7 +25,7 @@ from standfast.stores.protocol import ABSENT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from standfast.stores.mysql.connection import Link, Names, Options
+    from standfast.stores.mysql.connection import MysqlConnection, MysqlOptions, MysqlTables
     from standfast.stores.protocol import Record
     from standfast.stores.remote.server import Row
 
@@ -41,7 +41,7 @@ PATIENCE: Final = 60
 _TABLE: Final = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4"
 
 
-def _first(names: Names) -> tuple[str, ...]:
+def _first(names: MysqlTables) -> tuple[str, ...]:
     facts = "name VARBINARY(64) NOT NULL, number BIGINT NOT NULL, PRIMARY KEY (name)"
     records = (
         "k VARBINARY(1000) NOT NULL, version BIGINT NOT NULL, expires_at BIGINT NULL, value MEDIUMBLOB NOT NULL, "
@@ -59,7 +59,7 @@ def _first(names: Names) -> tuple[str, ...]:
     )
 
 
-def _moving(names: Names) -> tuple[str, ...]:
+def _moving(names: MysqlTables) -> tuple[str, ...]:
     return (f"INSERT IGNORE INTO {names.facts} (name,number) VALUES ('frozen',0)",)
 
 
@@ -69,7 +69,7 @@ MIGRATIONS: Final = (_first, _moving)
 SCHEMA: Final = len(MIGRATIONS)
 
 
-async def prepare(link: Link, options: Options) -> None:
+async def prepare(link: MysqlConnection, options: MysqlOptions) -> None:
     """Make sure that the tables are there and are of this version.
 
     Raises:
@@ -88,7 +88,7 @@ async def prepare(link: Link, options: Options) -> None:
     await _check_engine(link, options)
 
 
-async def _version(link: Link, options: Options) -> int:
+async def _version(link: MysqlConnection, options: MysqlOptions) -> int:
     try:
         [rows] = await link.run(f"SELECT number FROM {options.names.facts} WHERE name='schema'", options.timeout)
     except TROUBLE as problem:
@@ -98,7 +98,7 @@ async def _version(link: Link, options: Options) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-async def _migrate(link: Link, options: Options) -> None:
+async def _migrate(link: MysqlConnection, options: MysqlOptions) -> None:
     place = hashlib.sha256(f"{options.database}/{options.prefix}".encode()).hexdigest()[:32]
     try:
         [[[got]]] = await link.run(f"SELECT GET_LOCK('standfast.{place}',{PATIENCE})", PATIENCE + options.timeout)
@@ -111,7 +111,7 @@ async def _migrate(link: Link, options: Options) -> None:
         raise translated(problem, options.name) from problem
 
 
-def _steps(found: int, names: Names) -> Sequence[str]:
+def _steps(found: int, names: MysqlTables) -> Sequence[str]:
     steps: list[str] = []
     for version, migration in enumerate(MIGRATIONS[found:], start=found + 1):
         steps += migration(names)
@@ -122,7 +122,7 @@ def _steps(found: int, names: Names) -> Sequence[str]:
     return steps
 
 
-async def _check_engine(link: Link, options: Options) -> None:
+async def _check_engine(link: MysqlConnection, options: MysqlOptions) -> None:
     named = ",".join(f"'{name}'" for name in options.names.plain)
     where = f"table_schema=DATABASE() AND table_name IN ({named})"
     asked = f"SELECT DISTINCT engine FROM information_schema.tables WHERE {where}"
@@ -185,7 +185,7 @@ def handle_literal(handle: str) -> str:
     return literal(handle.encode())
 
 
-def lock(names: Names, guards: Guards) -> str:
+def lock(names: MysqlTables, guards: Guards) -> str:
     """Lock the rows at all guarded keys, in the order of the keys, and see what they are."""
     present = [f"({literal(key)},{version})" for key, version in guards.versions.items() if version != ABSENT]
     absent = [key for key, version in guards.versions.items() if version == ABSENT]
@@ -200,7 +200,7 @@ def lock(names: Names, guards: Guards) -> str:
     )
 
 
-def look_at_time(names: Names, count: Count, *, since: Instant | None = None) -> str:
+def look_at_time(names: MysqlTables, count: Count, *, since: Instant | None = None) -> str:
     """Read the time, now that the locks are held, choose the versions to take, and see whether the store was moved."""
     floor = f",1+(SELECT number FROM {names.facts} WHERE name='floor')" if count.creates else ""
     time = NOW if since is None else str(since)
@@ -222,7 +222,7 @@ def verdict(guards: Guards) -> str:
     return " AND ".join(parts)
 
 
-def count_attempt(names: Names, guards: Guards, count: Count) -> str:
+def count_attempt(names: MysqlTables, guards: Guards, count: Count) -> str:
     """Count the attempt; fail if it was counted before, or if anything that was asked for is not so."""
     holds, number = verdict(guards), count.number
     return (
@@ -233,7 +233,7 @@ def count_attempt(names: Names, guards: Guards, count: Count) -> str:
     )
 
 
-def put(names: Names, rows: Sequence[Row]) -> Iterator[str]:
+def put(names: MysqlTables, rows: Sequence[Row]) -> Iterator[str]:
     """Write over rows that are there and locked."""
     if len(rows) == 1:
         [row] = rows
@@ -247,15 +247,15 @@ def put(names: Names, rows: Sequence[Row]) -> Iterator[str]:
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
 
 
-def create(names: Names, rows: Sequence[Row]) -> Iterator[str]:
+def create(names: MysqlTables, rows: Sequence[Row]) -> Iterator[str]:
     """Write rows that are not there, or over dead ones; fail if somebody else was faster."""
-    is_dead = "expires_at<=@sf_t AND version<VALUES(version)"
-    tail = f"version=IF({is_dead},VALUES(version),NULL),expires_at=VALUES(expires_at),value=VALUES(value)"
+    dead_since = "expires_at<=@sf_t AND version<VALUES(version)"
+    tail = f"version=IF({dead_since},VALUES(version),NULL),expires_at=VALUES(expires_at),value=VALUES(value)"
     for some in _chunks(rows):
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
 
 
-def load(names: Names, records: Sequence[Record]) -> Iterator[str]:
+def load(names: MysqlTables, records: Sequence[Record]) -> Iterator[str]:
     """Write records with the versions that they have."""
     tail = "version=VALUES(version),expires_at=VALUES(expires_at),value=VALUES(value)"
     rows = (
@@ -266,13 +266,13 @@ def load(names: Names, records: Sequence[Record]) -> Iterator[str]:
         yield f"INSERT INTO {names.records} ({COLUMNS}) VALUES {some} ON DUPLICATE KEY UPDATE {tail}"
 
 
-def check_floor(names: Names, handle: str) -> str:
+def check_floor(names: MysqlTables, handle: str) -> str:
     """Fail if a key that was created may have come and gone meanwhile, with a higher version, and been swept."""
     floor = f"(SELECT number FROM {names.facts} WHERE name='floor')"
     return f"UPDATE {names.attempts} SET number=NULL WHERE handle={handle_literal(handle)} AND {floor}>=@sf_b"
 
 
-def bury(names: Names, keys: Sequence[RecordKey]) -> str:
+def bury(names: MysqlTables, keys: Sequence[RecordKey]) -> str:
     """Delete records: the row stays for a while, so that its version is not forgotten.
 
     It expired at the negative of the time: before every instant, also if the clock is set back, or somebody reads by a
@@ -281,12 +281,12 @@ def bury(names: Names, keys: Sequence[RecordKey]) -> str:
     return f"UPDATE {names.records} SET expires_at=-@sf_t,value='' WHERE k IN ({literals(keys)})"
 
 
-def is_dead(until: str) -> str:
+def dead_since(until: str) -> str:
     """Return the condition that a row has been dead since ``until`` or longer: expired or deleted by then."""
     return f"(expires_at BETWEEN 0 AND {until} OR expires_at BETWEEN -{until} AND -1)"
 
 
-def fetch(names: Names, keys: Iterable[RecordKey]) -> str:
+def fetch(names: MysqlTables, keys: Iterable[RecordKey]) -> str:
     """Read rows, dead or alive."""
     return f"SELECT {COLUMNS} FROM {names.records} FORCE INDEX (PRIMARY) WHERE k IN ({literals(keys)})"
 

@@ -14,25 +14,25 @@ from msgspec import Struct, structs
 from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import UnsuitableStoreError
 from standfast.events import StoreNotDurable
-from standfast.stores.postgresql.connection import DRIVER_ERRORS, Calls, dial, hang_up, translate
+from standfast.stores.postgresql.connection import DRIVER_ERRORS, PostgresStatements, dial, hang_up, translate
 from standfast.stores.postgresql.server import PostgresServer, ensure_schema
-from standfast.stores.postgresql.transactions import SqlWork
+from standfast.stores.postgresql.transactions import PostgresWork
 from standfast.stores.protocol import Capabilities
 from standfast.stores.remote.backend import open_remote
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.stores.group_commit import GroupedStore
-    from standfast.stores.postgresql.connection import Session
+    from standfast.stores.postgresql.connection import PostgresSession
     from standfast.stores.url import Address
 
 __all__ = [
     "CAPABILITIES",
     "NotDurableWarning",
-    "Options",
+    "PostgresOptions",
     "PostgresServer",
-    "SqlWork",
-    "Target",
+    "PostgresTarget",
+    "PostgresWork",
     "open_address",
     "open_server",
     "store_at",
@@ -60,7 +60,7 @@ def tell_weakness(name: str, hooks: Hooks) -> None:
     warnings.warn(NotDurableWarning(f"{name}: {PROBLEM}"), stacklevel=2)
 
 
-async def check_listening(options: Options, name: str) -> None:
+async def check_listening(options: PostgresOptions, name: str) -> None:
     """Refuse an address for ``listen=`` that is a pooler itself: hints would never come, and nobody would know."""
     if options.listening is None:
         return
@@ -78,7 +78,7 @@ KNOWN: Final = ("schema", "timeout", "connect_timeout", "pooler", "listen", "mig
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,30}", re.ASCII)
 
 
-class Target(Struct, frozen=True):
+class PostgresTarget(Struct, frozen=True):
     """Where to connect, and as whom. Its ``repr`` shows no password."""
 
     host: str
@@ -89,10 +89,10 @@ class Target(Struct, frozen=True):
     tls: ssl.SSLContext | None
 
     def __repr__(self) -> str:
-        return f"Target({self.host}:{self.port}/{self.database})"
+        return f"PostgresTarget({self.host}:{self.port}/{self.database})"
 
 
-class Options(Struct, frozen=True):
+class PostgresOptions(Struct, frozen=True):
     """How to use the server.
 
     Attributes:
@@ -106,8 +106,8 @@ class Options(Struct, frozen=True):
         lifeline: Whether others may see by a session of this process that it has died, where there is a direct one.
     """
 
-    target: Target
-    listening: Target | None = None
+    target: PostgresTarget
+    listening: PostgresTarget | None = None
     schema: str = "standfast"
     timeout: float = 5.0
     connect_timeout: float = 5.0
@@ -121,14 +121,14 @@ class Options(Struct, frozen=True):
             raise ValueError("a schema is up to 31 of a-z, 0-9 and _, and begins with no digit")
 
 
-def read_options(address: Address) -> Options:
+def read_options(address: Address) -> PostgresOptions:
     """Read the URL of a server."""
     host, port = address.host(PORT)
     password = None if address.password is None else lambda: address.password or ""  # asked for each connection
-    target = Target(host, port, address.user, password, address.path() or None, address.tls(default=False))
+    target = PostgresTarget(host, port, address.user, password, address.path() or None, address.tls(default=False))
     listen = address.take_text("listen")
     pooler = address.take_choice("pooler", ("auto", "none", "transaction"), "auto")
-    options = Options(
+    options = PostgresOptions(
         target,
         _listening(address, target, listen) if listen else None,
         address.take("schema", _identifier, "standfast", "up to 31 of a-z, 0-9 and _, beginning with no digit"),
@@ -155,7 +155,7 @@ def _identifier(given: str) -> str:
     return given
 
 
-def _listening(address: Address, target: Target, listen: str) -> Target:
+def _listening(address: Address, target: PostgresTarget, listen: str) -> PostgresTarget:
     """Return the target of ``listen=``: ``host:port``, or a URL whose parts replace those of the main one."""
     try:
         parts = urllib.parse.urlsplit(listen if "://" in listen else f"//{listen}")
@@ -193,7 +193,7 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     return open_remote(server, hooks)
 
 
-async def open_server(options: Options, name: str) -> PostgresServer:
+async def open_server(options: PostgresOptions, name: str) -> PostgresServer:
     """Connect, bring the schema up to date, and make a handle."""
     session = await dial(options.target, options, name)
     try:
@@ -210,14 +210,14 @@ async def open_server(options: Options, name: str) -> PostgresServer:
     return server
 
 
-async def store_at(session: Session, options: Options) -> str:
+async def store_at(session: PostgresSession, options: PostgresOptions) -> str:
     """Let no version be given out again if this was restored from a backup; return what tells the store from others."""
-    calls = Calls(options.schema)
+    calls = PostgresStatements(options.schema)
     await session.connection.execute(calls.raise_versions, timeout=options.timeout)
     return str(await session.connection.fetchval(calls.store_here, timeout=options.timeout))
 
 
-def _capabilities(session: Session, options: Options) -> Capabilities:
+def _capabilities(session: PostgresSession, options: PostgresOptions) -> Capabilities:
     pushes = session.is_direct or options.listening is not None
     return structs.replace(
         CAPABILITIES,

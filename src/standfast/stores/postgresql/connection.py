@@ -27,14 +27,14 @@ from standfast.errors import (
 )
 from standfast.keys import RecordKey
 from standfast.stores.protocol import ABSENT, Record, Snapshot
-from standfast.stores.remote.server import Refused, Written
-from standfast.stores.transfer import EXPORTED, moved
+from standfast.stores.remote.server import WriteRefused, Written
+from standfast.stores.transfer import EXPORTED, moved_error
 from standfast.stores.url import tls_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from standfast.stores.postgresql import Options, Target
+    from standfast.stores.postgresql import PostgresOptions, PostgresTarget
     from standfast.stores.remote.server import Intent, Listener, Message, Row
 
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -100,7 +100,7 @@ def translate(problem: BaseException, name: str) -> StoreError:
         return problem
     code = code_of(problem)
     if code == FROZEN:
-        return moved(name, int(getattr(problem, "detail", None) or EXPORTED))
+        return moved_error(name, int(getattr(problem, "detail", None) or EXPORTED))
     if code in _BY_CODE:
         kind, advice = _BY_CODE[code]
         return kind(name, advice)
@@ -154,7 +154,7 @@ _SETTINGS: Final = (
 )
 
 
-class Session(Struct, frozen=True):
+class PostgresSession(Struct, frozen=True):
     """What a connection is like."""
 
     connection: Any
@@ -163,7 +163,7 @@ class Session(Struct, frozen=True):
     syncs: bool
 
 
-async def dial(target: Target, options: Options, name: str) -> Session:
+async def dial(target: PostgresTarget, options: PostgresOptions, name: str) -> PostgresSession:
     """Open a connection and look at what is at its other end; raise a ``StoreError`` if it is of no use."""
     try:
         async with asyncio.timeout(options.connect_timeout):
@@ -190,7 +190,7 @@ async def dial(target: Target, options: Options, name: str) -> Session:
         raise
 
 
-async def _look(connection: Connection, options: Options, name: str) -> Session:
+async def _look(connection: Connection, options: PostgresOptions, name: str) -> PostgresSession:
     row = await connection.fetchrow(_LOOK, timeout=options.timeout)
     pid, version, is_replica, syncs = row or (0, 0, False, False)
     if version < OLDEST:
@@ -200,12 +200,12 @@ async def _look(connection: Connection, options: Options, name: str) -> Session:
     is_direct = options.pooler == "none" or (options.pooler == "auto" and pid == connection.get_server_pid())
     if is_direct:
         await connection.execute(_SETTINGS, timeout=options.timeout)
-    return Session(connection, is_direct, syncs)
+    return PostgresSession(connection, is_direct, syncs)
 
 
 @final
-class Link:
-    """One connection for one purpose. Calls take turns.
+class PostgresConnection:
+    """One connection for one purpose. PostgresStatements take turns.
 
     Args:
         options: Time limits.
@@ -213,19 +213,21 @@ class Link:
         open_session: Opens the connection.
     """
 
-    def __init__(self, options: Options, name: str, open_session: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(
+        self, options: PostgresOptions, name: str, open_session: Callable[[], Awaitable[PostgresSession]]
+    ) -> None:
         self._options, self._name, self._open = options, name, open_session
         self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = asyncio.Lock()
         self._waiting = 0
-        self._session: Session | None = None
+        self._session: PostgresSession | None = None
         self._prepared: dict[str, Run] = {}
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when
         self._failures, self._not_before = 0, 0.0
         self._closing: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
 
-    def adopt(self, session: Session) -> None:
+    def adopt(self, session: PostgresSession) -> None:
         """Use a connection that is open already."""
         self._session = session
 
@@ -256,7 +258,7 @@ class Link:
         finally:
             self._lock.release()
 
-    async def _write(self, session: Session, statement: str, parameters: Sequence[Any]) -> Rows:
+    async def _write(self, session: PostgresSession, statement: str, parameters: Sequence[Any]) -> Rows:
         try:
             run = self._prepared.get(statement) or await self._prepare(session, statement)
         except DRIVER_ERRORS as problem:
@@ -270,7 +272,7 @@ class Link:
                 raise
             raise translate_write(problem, self._name) from problem
 
-    async def _prepare(self, session: Session, statement: str) -> Run:
+    async def _prepare(self, session: PostgresSession, statement: str) -> Run:
         """Return what runs a statement on the connection, and keep it for the next time."""
         if session.is_direct:
             name = f"standfast_{len(self._prepared)}"  # without one, the driver sends the text anew each time
@@ -281,14 +283,14 @@ class Link:
         self._prepared[statement] = run
         return run
 
-    async def run(self, session: Session, statement: str, parameters: Sequence[Any]) -> Rows:
+    async def run(self, session: PostgresSession, statement: str, parameters: Sequence[Any]) -> Rows:
         """Run a statement in the caller's turn; errors are the driver's."""
         run = self._prepared.get(statement) or await self._prepare(session, statement)
         rows: Rows = await run(*parameters, timeout=self._options.timeout)
         return rows
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncGenerator[Session]:
+    async def turn(self) -> AsyncGenerator[PostgresSession]:
         """Wait for a turn on the connection, and for the connection."""
         await self._take_turn()
         try:
@@ -314,7 +316,7 @@ class Link:
 
     # --- connecting --------------------------------------------------------------------------------------------
 
-    async def _ready(self) -> Session:
+    async def _ready(self) -> PostgresSession:
         if self._is_closed:
             raise StoreClosedError(self._name, "it was closed; open a new one")
         if self._session is not None and not self._session.connection.is_closed():
@@ -391,7 +393,7 @@ _WRITTEN: Final = 0
 
 
 @final
-class Calls:
+class PostgresStatements:
     """The texts of all statements, for one schema."""
 
     __slots__ = (
@@ -501,12 +503,12 @@ def lock_runs(writes: Sequence[bool]) -> list[int] | None:
     return [length if is_written else -length for is_written, length in lengths]
 
 
-def written(answer: Fields, intent: Intent) -> Written | Refused:
+def written(answer: Fields, intent: Intent) -> Written | WriteRefused:
     """Return what ``write`` answered."""
     status, at, drawn, generation, *lost = answer
     if status == _WRITTEN:
         return Written(Instant(at), tuple(drawn), generation)
-    return Refused(Instant(at), lost_records(list(intent.guards), lost))
+    return WriteRefused(Instant(at), lost_records(list(intent.guards), lost))
 
 
 def lost_records(keys: Sequence[RecordKey], lost: Fields) -> dict[RecordKey, Record | None]:
@@ -576,10 +578,12 @@ KEEPALIVE: Final = 10.0
 
 
 @final
-class Ears:
+class PostgresSubscriber:
     """The listening connection of one handle. It is opened with the first topic."""
 
-    def __init__(self, options: Options, name: str, open_session: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(
+        self, options: PostgresOptions, name: str, open_session: Callable[[], Awaitable[PostgresSession]]
+    ) -> None:
         self._options, self._name, self._open = options, name, open_session
         self._loop: Final = asyncio.get_running_loop()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who connects when

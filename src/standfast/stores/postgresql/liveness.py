@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import asyncpg
 
-from standfast.stores.liveness import Proof, Suspicion, now, run_in_forked_child
-from standfast.stores.postgresql.connection import DRIVER_ERRORS, Calls, code_of, hang_up
+from standfast.stores.liveness import ProcessLiveness, Suspicion, now, run_in_forked_child
+from standfast.stores.postgresql.connection import DRIVER_ERRORS, PostgresStatements, code_of, hang_up
 from standfast.threads import start_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from standfast.stores.postgresql import Options
+    from standfast.stores.postgresql import PostgresOptions
     from standfast.stores.postgresql.connection import Connection
 
 
@@ -62,8 +62,8 @@ WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ExclusiveLock' AND gran
 
 
 @final
-class LifelineSession:
-    """A session of the server itself. Get it with :func:`open_lifeline_session`.
+class LivenessSession:
+    """A session of the server itself. Get it with :func:`open_liveness_session`.
 
     Attributes:
         tried_at: When it last answered.
@@ -119,7 +119,7 @@ class LifelineSession:
 
 
 @asynccontextmanager
-async def open_lifeline_session(options: Options, store: str) -> AsyncGenerator[LifelineSession]:
+async def open_liveness_session(options: PostgresOptions, store: str) -> AsyncGenerator[LivenessSession]:
     """Open a session for the length of a block; errors are the driver's.
 
     It is refused if a pooler is in between, or if another store is at the other end by now.
@@ -140,11 +140,11 @@ async def open_lifeline_session(options: Options, store: str) -> AsyncGenerator[
             server_settings=SETTINGS,
         )
     try:
-        look = f"SELECT pg_backend_pid(), pg_is_in_recovery(), ({Calls(options.schema).store_here})"
+        look = f"SELECT pg_backend_pid(), pg_is_in_recovery(), ({PostgresStatements(options.schema).store_here})"
         row = await connection.fetchrow(look)
         if row is None or tuple(row) != (connection.get_server_pid(), False, store):
             raise asyncpg.InterfaceError("this is not a session of the store's own server")
-        session = LifelineSession(connection)
+        session = LivenessSession(connection)
         yield session
         if not session.is_lost:
             await hang_up(connection)
@@ -178,18 +178,18 @@ _LIFELINE: Final = re.compile(r"p1:([0-9a-f]{16}):([0-9a-f]{16}):([0-9]{1,10})",
 
 
 @final
-class Lives:
+class PostgresLiveness:
     """What this process shows of itself on one store, and what it sees of others. All its handles share one.
 
-    Get it with :func:`come_alive`, and :meth:`leave` when done. Its methods may be called on any thread.
+    Get it with :func:`join_liveness`, and :meth:`leave` when done. Its methods may be called on any thread.
     """
 
-    def __init__(self, options: Options, store: str) -> None:
+    def __init__(self, options: PostgresOptions, store: str) -> None:
         self._options: Final = options
         self._store: Final = store
         self._mark: Final = hashlib.blake2b(store.encode(), digest_size=8).hexdigest()
         self._lock: Final = threading.Lock()
-        self._proof: Proof | None = None
+        self._proof: ProcessLiveness | None = None
         self._asked: Final[dict[str, float]] = {}
         self._suspicions: Final[dict[str, Suspicion]] = {}
         self._dead: Final[set[str]] = set()
@@ -197,7 +197,7 @@ class Lives:
         self._ended: Future[None] = Future()
         self._wake: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._session: LifelineSession | None = None
+        self._session: LivenessSession | None = None
         self._stopping = False
         self.users = 0
 
@@ -226,10 +226,10 @@ class Lives:
                 self._poke()
         return False
 
-    def _current(self) -> Proof:
+    def _current(self) -> ProcessLiveness:
         if self._proof is None or self._proof.left() <= 0:
             number = secrets.token_hex(8)
-            self._proof = Proof(f"p1:{self._mark}:{number}:{os.getpid()}")
+            self._proof = ProcessLiveness(f"p1:{self._mark}:{number}:{os.getpid()}")
         return self._proof
 
     def _begin(self) -> None:
@@ -280,11 +280,11 @@ class Lives:
                 self._loop = self._wake = None
             self._ended.set_result(None)
 
-    async def _live(self, proof: Proof) -> bool:
+    async def _live(self, proof: ProcessLiveness) -> bool:
         """Keep a lifeline tied for as long as a session lasts; False if it could not be tied."""
         was_tied = False
         try:
-            async with open_lifeline_session(self._options, self._store) as session:
+            async with open_liveness_session(self._options, self._store) as session:
                 self._session = session
                 try:
                     await session.tie(_number(proof.lifeline))
@@ -302,7 +302,7 @@ class Lives:
                 suspicion.forget()
         return was_tied
 
-    async def _look_after(self, session: LifelineSession) -> None:
+    async def _look_after(self, session: LivenessSession) -> None:
         """Rest for a while, or until something happens; then look at those who were asked about, or try the session."""
         await self._rest(self._seconds_to_rest(), session)
         asked = self._asked_about()
@@ -322,7 +322,7 @@ class Lives:
         is_suspicious = any(suspicion.is_there for suspicion in self._suspicions.values())
         return max(SUSPECT_EVERY if is_suspicious else LOOK_EVERY, len(self._asked) / LOOKS_AT)
 
-    async def _rest(self, seconds: float, session: LifelineSession | None = None) -> None:
+    async def _rest(self, seconds: float, session: LivenessSession | None = None) -> None:
         wake = self._wake
         if wake is None or self._stopping:
             return
@@ -359,11 +359,11 @@ def _number(lifeline: str) -> int:
     return int.from_bytes(bytes.fromhex(lifeline.split(":")[2]), signed=True)
 
 
-_all: Final[dict[tuple[str, str, int], Lives]] = {}
+_all: Final[dict[tuple[str, str, int], PostgresLiveness]] = {}
 _all_lock = threading.Lock()
 
 
-def come_alive(options: Options, store: str) -> Lives:
+def join_liveness(options: PostgresOptions, store: str) -> PostgresLiveness:
     """Return what the handles of this process on a store share.
 
     Args:
@@ -375,7 +375,7 @@ def come_alive(options: Options, store: str) -> Lives:
     with _all_lock:
         lives = _all.get(key)
         if lives is None:
-            lives = _all[key] = Lives(options, store)
+            lives = _all[key] = PostgresLiveness(options, store)
         lives.users += 1
         return lives
 

@@ -21,10 +21,10 @@ from standfast.stores.postgresql.connection import (
     DRIVER_ERRORS,
     STALE,
     TRY_AGAIN,
-    Calls,
-    Ears,
-    Link,
-    Session,
+    PostgresConnection,
+    PostgresSession,
+    PostgresStatements,
+    PostgresSubscriber,
     channel,
     code_of,
     dial,
@@ -36,10 +36,10 @@ from standfast.stores.postgresql.connection import (
     write_parameters,
     written,
 )
-from standfast.stores.postgresql.liveness import come_alive
-from standfast.stores.postgresql.transactions import PostgresUserTransactions, Working
+from standfast.stores.postgresql.liveness import join_liveness
+from standfast.stores.postgresql.transactions import PostgresUserTransactions, PostgresWorkRunner
 from standfast.stores.protocol import Snapshot
-from standfast.stores.remote.server import Audience, Landed, Refused
+from standfast.stores.remote.server import Audience, Landed, WriteRefused
 from standfast.stores.transfer import pages
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.stores.backend import Outcome, WorkRider
-    from standfast.stores.postgresql import Options
+    from standfast.stores.postgresql import PostgresOptions
     from standfast.stores.postgresql.connection import Connection
     from standfast.stores.protocol import Capabilities, Record
     from standfast.stores.remote.server import Intent, Listener, Message, Written
@@ -146,7 +146,7 @@ _PUT: Final = (
 class PostgresTransfer:
     """Everything in one schema."""
 
-    def __init__(self, link: Link, schema: str, scan: Scan) -> None:
+    def __init__(self, link: PostgresConnection, schema: str, scan: Scan) -> None:
         self._link, self._scan = link, scan
         self._schema: Final = f'"{schema}"'
 
@@ -205,31 +205,31 @@ SUBSCRIBED_FOR: Final = 60_000_000
 class PostgresServer:
     """One handle: a connection for writing, one for reading, and others for listening and for work when needed."""
 
-    def __init__(self, options: Options, name: str, capabilities: Capabilities, store: str) -> None:
+    def __init__(self, options: PostgresOptions, name: str, capabilities: Capabilities, store: str) -> None:
         self.name: Final = name
         self.capabilities: Final = capabilities
         self.batching: Final = BATCHING
         self._options: Final = options
-        self._calls: Final = Calls(options.schema)
+        self._calls: Final = PostgresStatements(options.schema)
         self._id: Final = new_id()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
         self._topics: frozenset[bytes] | None = None
         self._joining: PostgresUserTransactions | None = None
         self._store: Final = store
-        self._lives: Final = come_alive(options, store) if capabilities.sees_process_death else None
+        self._lives: Final = join_liveness(options, store) if capabilities.sees_process_death else None
         listening = options.listening or options.target
         self._writer: Final = self._link(self._open_writer)
         self._reader: Final = self._link(self._dial)
-        self._working: Final = Working(self._link(self._dial), self._calls, options, name, capabilities)
-        self._ears: Final = Ears(options, name, functools.partial(dial, listening, options, name))
+        self._working: Final = PostgresWorkRunner(self._link(self._dial), self._calls, options, name, capabilities)
+        self._ears: Final = PostgresSubscriber(options, name, functools.partial(dial, listening, options, name))
 
-    def _link(self, open_session: Callable[[], Awaitable[Session]]) -> Link:
-        return Link(self._options, self.name, open_session)
+    def _link(self, open_session: Callable[[], Awaitable[PostgresSession]]) -> PostgresConnection:
+        return PostgresConnection(self._options, self.name, open_session)
 
-    def _dial(self) -> Awaitable[Session]:
+    def _dial(self) -> Awaitable[PostgresSession]:
         return dial(self._options.target, self._options, self.name)
 
-    async def _open_writer(self) -> Session:
+    async def _open_writer(self) -> PostgresSession:
         session = await self._dial()
         try:
             await self.raise_versions(session)
@@ -241,17 +241,17 @@ class PostgresServer:
             raise
         return session
 
-    async def raise_versions(self, session: Session) -> None:
+    async def raise_versions(self, session: PostgresSession) -> None:
         """Let no version be given out twice, also if the database was restored from a backup since."""
         await session.connection.execute(self._calls.raise_versions, timeout=self._options.timeout)
 
-    def adopt(self, session: Session) -> None:
+    def adopt(self, session: PostgresSession) -> None:
         """Write over a connection that is open already."""
         self._writer.adopt(session)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one round trip."""
         parameters = write_parameters(intent, self._options.schema)
         for _ in range(TRIES):
@@ -264,12 +264,12 @@ class PostgresServer:
                 return refused
         raise StoreUnavailableError(self.name, f"others got in the way {TRIES} times in a row; retry")
 
-    async def _judged(self, problem: asyncpg.PostgresError) -> Refused | None:
+    async def _judged(self, problem: asyncpg.PostgresError) -> WriteRefused | None:
         code = code_of(problem)
         if code == ATTEMPT_CLOSED:
             raise AttemptClosedError(self.name, "the attempt had been settled as never written") from problem
         if code == STALE:
-            return Refused(Instant(int(problem.detail or 0)), {}, stale=True)
+            return WriteRefused(Instant(int(problem.detail or 0)), {}, stale=True)
         if code not in TRY_AGAIN:
             raise translate_write(problem, self.name) from problem
         await asyncio.sleep(self._random.uniform(0, 0.002))

@@ -38,9 +38,9 @@ from standfast.stores.postgresql.connection import (
     written,
 )
 from standfast.stores.protocol import ABSENT, Check, Commit, Conflict, Delete, Put, Record, Snapshot, Worked
-from standfast.stores.remote.server import Audience, Intent, Refused, Row
-from standfast.stores.remote.subscriptions import Addressing
-from standfast.stores.transfer import moved
+from standfast.stores.remote.server import Audience, Intent, Row, WriteRefused
+from standfast.stores.remote.subscriptions import KnownTopics
+from standfast.stores.transfer import moved_error
 from standfast.stores.user_transactions import Question, sqlstate_of
 from standfast.stores.validation import check_commit, check_read, in_window
 
@@ -50,8 +50,13 @@ if TYPE_CHECKING:
     import asyncpg
 
     from standfast.stores.backend import Outcome, WorkRider
-    from standfast.stores.postgresql import Options
-    from standfast.stores.postgresql.connection import Calls, Connection, Link, Session
+    from standfast.stores.postgresql import PostgresOptions
+    from standfast.stores.postgresql.connection import (
+        Connection,
+        PostgresConnection,
+        PostgresSession,
+        PostgresStatements,
+    )
     from standfast.stores.protocol import Capabilities, Change
     from standfast.stores.remote.server import Message
     from standfast.stores.user_transactions import Talk
@@ -70,7 +75,7 @@ _OURS: Final = r"(?<![a-z0-9_$])\"?@\"?\s*\.\s*\"?(?!(?:runs|steps|locks)\b)[a-z
 
 
 @final
-class SqlWork:
+class PostgresWork:
     """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts.
 
     The methods are those of an asyncpg connection. The transaction belongs to the store, and cannot be ended; for a
@@ -133,10 +138,17 @@ class SqlWork:
 
 
 @final
-class Working:
+class PostgresWorkRunner:
     """Runs work, one at a time, on a connection of its own."""
 
-    def __init__(self, link: Link, calls: Calls, options: Options, name: str, limits: Capabilities) -> None:
+    def __init__(
+        self,
+        link: PostgresConnection,
+        calls: PostgresStatements,
+        options: PostgresOptions,
+        name: str,
+        limits: Capabilities,
+    ) -> None:
         self._link, self._calls, self._options, self._name, self._limits = link, calls, options, name, limits
 
     async def work(self, rider: WorkRider, handle: str, number: int, note: Callable[[Outcome], None]) -> Outcome:
@@ -155,19 +167,19 @@ class Working:
             await self._commit(session)
             return outcome
 
-    async def _execute(self, session: Session, statement: str) -> None:
+    async def _execute(self, session: PostgresSession, statement: str) -> None:
         try:
             await session.connection.execute(statement, timeout=self._options.timeout)
         except DRIVER_ERRORS as problem:
             raise translate(problem, self._name) from problem
 
-    async def _roll_back(self, session: Session) -> None:
+    async def _roll_back(self, session: PostgresSession) -> None:
         try:
             await session.connection.execute("ROLLBACK", timeout=self._options.timeout)
         except DRIVER_ERRORS:
             self._link.drop()
 
-    async def _commit(self, session: Session) -> None:
+    async def _commit(self, session: PostgresSession) -> None:
         try:
             status = await session.connection.execute("COMMIT", timeout=self._options.timeout)
         except DRIVER_ERRORS as problem:
@@ -179,7 +191,7 @@ class Working:
         if status != "COMMIT":
             raise StoreError(self._name, "an error in the transaction had undone it; nothing was written")
 
-    async def _inside(self, session: Session, rider: WorkRider, handle: str, number: int) -> Outcome:
+    async def _inside(self, session: PostgresSession, rider: WorkRider, handle: str, number: int) -> Outcome:
         commit = rider.commit
         conflict = await self._guard(session, commit)
         if conflict is not None:
@@ -203,11 +215,11 @@ class Working:
             raise StoreError(self._name, "the work ended the transaction it was in; what it wrote may be there, alone")
         return await self._record(session, structs.replace(commit, changes=changes), handle, number, answer)
 
-    async def _transaction(self, session: Session) -> int:
+    async def _transaction(self, session: PostgresSession) -> int:
         rows = await self._call(session, "SELECT pg_current_xact_id()::text::bigint", ())
         return int(rows[0][0])
 
-    async def _guard(self, session: Session, commit: CommitRider) -> Conflict | None:
+    async def _guard(self, session: PostgresSession, commit: CommitRider) -> Conflict | None:
         """Lock what the commit is about and compare it: the work begins only if all guards hold."""
         guards = {change.key: change.expected for change in sorted(commit.changes, key=_key_of)}
         checks = {change.key for change in commit.changes if isinstance(change, Check)}
@@ -221,9 +233,9 @@ class Working:
         current = lost_records(keys, lost)
         return Conflict(Instant(at), current) if current or not in_window(at, commit.after, commit.before) else None
 
-    async def _run(self, session: Session, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
+    async def _run(self, session: PostgresSession, rider: WorkRider) -> tuple[Any, tuple[Change, ...]]:
         """Run the work within its time; what it raises passes through."""
-        started, sql = monotonic(), SqlWork(session.connection, self._options.schema, rider.seconds)
+        started, sql = monotonic(), PostgresWork(session.connection, self._options.schema, rider.seconds)
         late = WorkTimeoutError(self._name, f"the work took longer than {rider.seconds:g} s; everything was undone")
         limit = asyncio.timeout(rider.seconds)
         try:
@@ -231,7 +243,7 @@ class Working:
                 answer = rider.work(sql)
                 if inspect.isawaitable(answer):
                     answer = await answer
-                more = () if rider.and_then is None else tuple(rider.and_then(answer))
+                more = () if rider.extra_changes is None else tuple(rider.extra_changes(answer))
         except TimeoutError as problem:
             if limit.expired():
                 raise late from problem
@@ -242,7 +254,14 @@ class Working:
             raise late
         return answer, (*rider.commit.changes, *more)
 
-    async def _record(self, session: Session, commit: CommitRider, handle: str, number: int, answer: Any) -> Outcome:  # noqa: ANN401 -- whatever the work returned
+    async def _record(
+        self,
+        session: PostgresSession,
+        commit: CommitRider,
+        handle: str,
+        number: int,
+        answer: Any,  # noqa: ANN401 -- whatever the work returned
+    ) -> Outcome:
         intent = intent_of(commit, handle, number)
         try:
             rows = await self._link.run(session, self._calls.write, write_parameters(intent, self._options.schema))
@@ -253,16 +272,16 @@ class Working:
                 return conflict
             raise translate(problem, self._name) from problem
         verdict = written(rows[0], intent)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, WriteRefused):
             return Conflict(verdict.at, verdict.current)
         return Worked(answer, verdict.at, dict.fromkeys([row.key for row in intent.puts], verdict.versions[0]))
 
-    async def _met(self, session: Session, commit: CommitRider) -> Conflict | None:
+    async def _met(self, session: PostgresSession, commit: CommitRider) -> Conflict | None:
         """Undo everything, and look at what somebody else created while the work went on."""
         await self._execute(session, "ROLLBACK")
         return await self._guard(session, commit)
 
-    async def _call(self, session: Session, statement: str, parameters: Sequence[Any]) -> list[asyncpg.Record]:
+    async def _call(self, session: PostgresSession, statement: str, parameters: Sequence[Any]) -> list[asyncpg.Record]:
         """Run a statement before the commit: if it fails, nothing is written."""
         try:
             return await self._link.run(session, statement, parameters)
@@ -337,7 +356,7 @@ class PostgresUserTransactions:
             told = _decode((yield Question(self._write, asked)))
         except Exception as problem:
             if sqlstate_of(problem) == _FROZEN:
-                raise moved(self._name) from problem
+                raise moved_error(self._name) from problem
             raise
         if told["status"] == _APART:
             raise UnsuitableConnectionError(self._name, "no transaction is open on it: begin one, and commit it")
@@ -374,7 +393,7 @@ class PostgresUserTransactions:
     @staticmethod
     def _messages(intent: Intent, topics: Iterable[str]) -> tuple[Message, ...]:
         """Return the hints that are sent when the user commits: to everyone, those on this store's handle included."""
-        addressing = Addressing()
+        addressing = KnownTopics()
         addressing.learn(Audience(0, frozenset(map(bytes.fromhex, topics))))
         return addressing.messages([*(row.key for row in intent.puts), *intent.deletes], (), "")
 

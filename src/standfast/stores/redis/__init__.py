@@ -14,19 +14,19 @@ from standfast.clock import SYSTEM_CLOCK
 from standfast.errors import StoreReadOnlyError, StoreUnavailableError, UnsuitableStoreError
 from standfast.events import StoreNotDurable
 from standfast.stores.protocol import Capabilities
-from standfast.stores.redis.cluster import Calls, OneServer
+from standfast.stores.redis.cluster import OneServer, ScriptCaller
 from standfast.stores.redis.connection import Dialer, code_of
-from standfast.stores.redis.scripts import PROBE, Names
-from standfast.stores.redis.server import RedisServer, Seen
+from standfast.stores.redis.scripts import PROBE, RedisKeys
+from standfast.stores.redis.server import RedisServer, RewindDetector
 from standfast.stores.remote.backend import open_remote
 
 if TYPE_CHECKING:
     from standfast.events import Hooks
     from standfast.stores.group_commit import GroupedStore
-    from standfast.stores.redis.connection import Pool
+    from standfast.stores.redis.connection import RedisPool
     from standfast.stores.url import Address
 
-__all__ = ["NotDurableWarning", "Options", "RedisServer", "open_address"]
+__all__ = ["NotDurableWarning", "RedisOptions", "RedisServer", "open_address"]
 
 
 # --- looking at a server when it is opened: whether it would drop records, and what it keeps through a power cut ---
@@ -40,7 +40,7 @@ class NotDurableWarning(UserWarning):
     """
 
 
-class Facts(Struct, frozen=True):
+class RedisFacts(Struct, frozen=True):
     """What a server has told of itself."""
 
     is_cluster: bool
@@ -56,7 +56,7 @@ _SOMETIMES: Final = "it syncs its append-only file now and then, so a power cut 
 _UNTOLD: Final = "it does not tell whether it syncs its append-only file before it answers"
 
 
-async def look(calls: Calls, pool: Pool, name: str, options: Options, hooks: Hooks) -> Facts:
+async def look(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions, hooks: Hooks) -> RedisFacts:
     """Look at a server, refuse it where it would drop records, and warn where it would lose them."""
     info = await _info(calls, pool, name, options)
     if info.get("role", "master") != "master":
@@ -65,10 +65,10 @@ async def look(calls: Calls, pool: Pool, name: str, options: Options, hooks: Hoo
     problem = "" if options.durable == "true" else await _persistence(calls, pool, info)
     if problem and options.durable == "check":
         _warn(problem, name, hooks)
-    return Facts(is_cluster=info.get("cluster_enabled") == "1", durable=not problem)
+    return RedisFacts(is_cluster=info.get("cluster_enabled") == "1", durable=not problem)
 
 
-async def _info(calls: Calls, pool: Pool, name: str, options: Options) -> dict[str, str]:
+async def _info(calls: ScriptCaller, pool: RedisPool, name: str, options: RedisOptions) -> dict[str, str]:
     answer = await calls.ask(pool, "INFO")
     if isinstance(answer, bytes):
         pairs = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
@@ -82,7 +82,7 @@ async def _info(calls: Calls, pool: Pool, name: str, options: Options) -> dict[s
     )
 
 
-def _check_eviction(info: dict[str, str], name: str, options: Options) -> None:
+def _check_eviction(info: dict[str, str], name: str, options: RedisOptions) -> None:
     """Refuse a policy that drops any key. One that drops keys with a time to live has none of ours to drop."""
     policy = info.get("maxmemory_policy", "")
     if policy.startswith("allkeys"):
@@ -96,7 +96,7 @@ def _check_eviction(info: dict[str, str], name: str, options: Options) -> None:
         )
 
 
-async def _persistence(calls: Calls, pool: Pool, info: dict[str, str]) -> str:
+async def _persistence(calls: ScriptCaller, pool: RedisPool, info: dict[str, str]) -> str:
     """Return what may get lost; empty if nothing that was answered does."""
     if info.get("aof_enabled", "0") == "0":
         return f"{_SINCE_SNAPSHOT}: CONFIG SET appendonly yes, and CONFIG SET appendfsync always"
@@ -112,9 +112,9 @@ def _warn(problem: str, name: str, hooks: Hooks) -> None:
     warnings.warn(NotDurableWarning(f"{name} may lose acknowledged commits: {problem}"), stacklevel=2)
 
 
-async def probe(calls: Calls, options: Options) -> None:
+async def probe(calls: ScriptCaller, options: RedisOptions) -> None:
     """Find out before anything is written whether this user may do all that is needed: no script stops half-way."""
-    names = Names(b"", options.prefix, options.database, one_slot=True)
+    names = RedisKeys(b"", options.prefix, options.database, one_slot=True)
     keys = (names.head, names.records, names.order)
     try:
         await calls.run(PROBE, names, keys, (names.channel,))
@@ -140,7 +140,7 @@ _KNOWN: Final = (
 )
 
 
-class Options(Struct, frozen=True):
+class RedisOptions(Struct, frozen=True):
     """What a URL asks for. It holds no secret."""
 
     hosts: tuple[tuple[str, int], ...]
@@ -160,9 +160,9 @@ class Options(Struct, frozen=True):
     tls: ssl.SSLContext | None = None
 
 
-def read_options(address: Address) -> Options:
+def read_options(address: Address) -> RedisOptions:
     """Read the options of ``address``; raises ``InvalidUrlError``."""
-    options = Options(
+    options = RedisOptions(
         hosts=tuple(address.hosts(DEFAULT_PORT)),
         database=_database(address),
         prefix=address.take("prefix", _prefix, "standfast", "a-z, 0-9 and _, up to 31 of them, no digit first"),
@@ -205,8 +205,8 @@ async def open_address(address: Address, *, hooks: Hooks) -> GroupedStore:
     return open_remote(await _connect(address, options, hooks), hooks)
 
 
-async def _connect(address: Address, options: Options, hooks: Hooks) -> RedisServer:
-    dialer, seen = Dialer(address, options), Seen(address.name)
+async def _connect(address: Address, options: RedisOptions, hooks: Hooks) -> RedisServer:
+    dialer, seen = Dialer(address, options), RewindDetector(address.name)
     facts = await _facts(dialer, options, seen, hooks)
     if len(options.hosts) > 1 and not facts.is_cluster:
         raise address.refuse("several hosts are for the nodes of a cluster, and this server is not one; name one host")
@@ -219,7 +219,7 @@ async def _connect(address: Address, options: Options, hooks: Hooks) -> RedisSer
     return server
 
 
-async def _facts(dialer: Dialer, options: Options, seen: Seen, hooks: Hooks) -> Facts:
+async def _facts(dialer: Dialer, options: RedisOptions, seen: RewindDetector, hooks: Hooks) -> RedisFacts:
     """Ask the first host that answers."""
     *others, last = options.hosts
     for place in others:
@@ -228,10 +228,12 @@ async def _facts(dialer: Dialer, options: Options, seen: Seen, hooks: Hooks) -> 
     return await _ask(last, dialer, options, seen, hooks)
 
 
-async def _ask(place: tuple[str, int], dialer: Dialer, options: Options, seen: Seen, hooks: Hooks) -> Facts:
+async def _ask(
+    place: tuple[str, int], dialer: Dialer, options: RedisOptions, seen: RewindDetector, hooks: Hooks
+) -> RedisFacts:
     routes = OneServer(dialer, place, 1)
     try:
-        calls = Calls(routes, seen, dialer.name, options)
+        calls = ScriptCaller(routes, seen, dialer.name, options)
         return await look(calls, await routes.pool(0), dialer.name, options, hooks)
     finally:
         await routes.aclose()

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast, final
 from redis.exceptions import AskError, MovedError, NoScriptError
 
 from standfast.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from standfast.stores.redis.connection import NotSentError, Pool, ReplyLostError, code_of, translate
+from standfast.stores.redis.connection import NotSentError, RedisPool, ReplyLostError, code_of, translate
 from standfast.stores.redis.scripts import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from standfast.stores.redis import Options
+    from standfast.stores.redis import RedisOptions
     from standfast.stores.redis.connection import Dialer, Reply
-    from standfast.stores.redis.scripts import Argument, Names, Script
-    from standfast.stores.redis.server import Seen
+    from standfast.stores.redis.scripts import Argument, RedisKeys, Script
+    from standfast.stores.redis.server import RewindDetector
 
     Place = tuple[str, int]
 
@@ -35,10 +35,10 @@ _ASKING: Final = pack("ASKING")
 
 
 @final
-class Calls:
-    """Calls scripts for one handle."""
+class ScriptCaller:
+    """ScriptCaller scripts for one handle."""
 
-    def __init__(self, routes: Routes, seen: Seen, name: str, options: Options) -> None:
+    def __init__(self, routes: Routes, seen: RewindDetector, name: str, options: RedisOptions) -> None:
         self.routes, self.seen, self._name = routes, seen, name
         self._replicas: Final = options.replicas
         self.waiting: Final = pack("WAIT", options.replicas, max(1, int(options.timeout * 800)))
@@ -46,7 +46,7 @@ class Calls:
     async def run(
         self,
         script: Script,
-        names: Names,
+        names: RedisKeys,
         keys: Sequence[bytes],
         arguments: Sequence[Argument],
         *,
@@ -89,7 +89,7 @@ class Calls:
         problem = f"{acknowledged} of {self._replicas} replicas have acknowledged a write"
         raise OutcomeUnknownError(self._name, problem) if once else StoreUnavailableError(self._name, problem)
 
-    async def ask(self, pool: Pool, *command: Argument) -> Reply:
+    async def ask(self, pool: RedisPool, *command: Argument) -> Reply:
         """Return the answer to a plain command that writes nothing; a refusal is returned as an exception."""
         try:
             [answer] = await pool.call(pack(*command))
@@ -108,9 +108,9 @@ class _Sending:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: ScriptCaller,
         script: Script,
-        names: Names,
+        names: RedisKeys,
         keys: Sequence[bytes],
         arguments: Sequence[Argument],
         *,
@@ -122,7 +122,7 @@ class _Sending:
 
     async def send(self) -> list[Any]:
         """Send it, following where the servers point, and return the answers."""
-        asked: Pool | None = None
+        asked: RedisPool | None = None
         turns = 1
         while True:
             pool = asked or await self._calls.routes.pool(self._names.slot)
@@ -138,7 +138,7 @@ class _Sending:
             turns += 1
             asked = await self._next(refusal)
 
-    async def _exchange(self, pool: Pool, *, asking: bool) -> list[Any]:
+    async def _exchange(self, pool: RedisPool, *, asking: bool) -> list[Any]:
         parts = [_ASKING] if asking else []
         parts.append(self._command)
         if self._waits:
@@ -150,7 +150,7 @@ class _Sending:
             raise
         return answers[1:] if asking else answers
 
-    async def _next(self, refusal: Exception) -> Pool | None:
+    async def _next(self, refusal: Exception) -> RedisPool | None:
         """Prepare the next turn after a refusal, which says that nothing was done; raises if there is none."""
         routes = self._calls.routes
         if isinstance(refusal, MovedError):  # a kind of AskError to the driver
@@ -171,15 +171,15 @@ class _Sending:
 class Routes(Protocol):
     """Finds the server for a slot."""
 
-    async def pool(self, slot: int) -> Pool:
+    async def pool(self, slot: int) -> RedisPool:
         """Return the connections to the server that has ``slot``."""
         ...
 
-    async def pools(self) -> Sequence[Pool]:
+    async def pools(self) -> Sequence[RedisPool]:
         """Return the connections to every server that has slots."""
         ...
 
-    def node(self, place: Place) -> Pool:
+    def node(self, place: Place) -> RedisPool:
         """Return the connections to one server."""
         ...
 
@@ -202,18 +202,18 @@ class OneServer:
 
     def __init__(self, dialer: Dialer, place: Place, size: int) -> None:
         self._place: Final = place
-        self._pool: Final = Pool(dialer, *place, size)
+        self._pool: Final = RedisPool(dialer, *place, size)
 
-    async def pool(self, slot: int) -> Pool:
+    async def pool(self, slot: int) -> RedisPool:
         """Return the one pool."""
         del slot
         return self._pool
 
-    async def pools(self) -> Sequence[Pool]:
+    async def pools(self) -> Sequence[RedisPool]:
         """Return the one pool."""
         return (self._pool,)
 
-    def node(self, place: Place) -> Pool:
+    def node(self, place: Place) -> RedisPool:
         """Return the one pool: behind a proxy, other addresses cannot be reached."""
         del place
         return self._pool
@@ -237,11 +237,11 @@ class Cluster:
 
     def __init__(self, dialer: Dialer, seeds: tuple[Place, ...], size: int) -> None:
         self._dialer, self._seeds, self._size = dialer, seeds, size
-        self._pools: Final[dict[Place, Pool]] = {}
+        self._pools: Final[dict[Place, RedisPool]] = {}
         self._ranges: list[tuple[int, int, Place]] = []
         self._turn = random.randrange(1_000)  # noqa: S311 -- spreads who listens where
 
-    async def pool(self, slot: int) -> Pool:
+    async def pool(self, slot: int) -> RedisPool:
         """Return the connections to the primary that has ``slot``."""
         if not self._ranges:
             await self._fetch()
@@ -251,16 +251,16 @@ class Cluster:
         self._ranges = []
         raise StoreUnavailableError(self._dialer.name, f"slot {slot} of the cluster is served by nobody")
 
-    async def pools(self) -> Sequence[Pool]:
+    async def pools(self) -> Sequence[RedisPool]:
         """Return the connections to all primaries, as the cluster is now."""
         self._ranges = []
         await self._fetch()
         return [self.node(place) for place in sorted({each[2] for each in self._ranges})]
 
-    def node(self, place: Place) -> Pool:
+    def node(self, place: Place) -> RedisPool:
         """Return the connections to one node."""
         if place not in self._pools:
-            self._pools[place] = Pool(self._dialer, *place, self._size)
+            self._pools[place] = RedisPool(self._dialer, *place, self._size)
         return self._pools[place]
 
     async def look_again(self) -> None:

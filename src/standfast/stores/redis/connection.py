@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Mapping
 
-    from standfast.stores.redis import Options
+    from standfast.stores.redis import RedisOptions
     from standfast.stores.redis.cluster import Routes
     from standfast.stores.remote.server import Listener
     from standfast.stores.url import Address
@@ -132,7 +132,7 @@ _CLOSED_WITHIN: Final = 1.0
 
 
 @final
-class Line(Connection):
+class RedisConnection(Connection):
     """A connection of the driver with the caller's own TLS context, and without its retries."""
 
     def __init__(self, tls: ssl.SSLContext | None, settings: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ class Dialer:
 
     __slots__ = ("_address", "_options")
 
-    def __init__(self, address: Address, options: Options) -> None:
+    def __init__(self, address: Address, options: RedisOptions) -> None:
         self._address, self._options = address, options
 
     @property
@@ -204,7 +204,7 @@ class Dialer:
         """How many seconds a call may take."""
         return self._options.timeout
 
-    async def dial(self, host: str, port: int) -> Line:
+    async def dial(self, host: str, port: int) -> RedisConnection:
         """Open a connection; raises ``StoreUnavailableError``, or ``UnsuitableStoreError`` if it is not let in."""
         line = self._line(host, port)
         within = min(self._options.connect_timeout, 0.9 * self._options.timeout)  # so that its caller is told why
@@ -220,7 +220,7 @@ class Dialer:
             raise
         return line
 
-    def _line(self, host: str, port: int) -> Line:
+    def _line(self, host: str, port: int) -> RedisConnection:
         settings = {
             "host": host,
             "port": port,
@@ -231,9 +231,9 @@ class Dialer:
             "socket_timeout": None,
             "socket_connect_timeout": None,
         }
-        return Line(self._options.tls, settings)
+        return RedisConnection(self._options.tls, settings)
 
-    async def _failed(self, line: Line, problem: BaseException) -> StoreError:
+    async def _failed(self, line: RedisConnection, problem: BaseException) -> StoreError:
         await hang_up(line)
         if isinstance(problem, REFUSALS):
             return translate(self.name, problem)
@@ -246,7 +246,7 @@ class Dialer:
         return "it took too long" if self._options.tls is None else "it took too long; does it speak TLS there?"
 
 
-async def hang_up(line: Line) -> None:
+async def hang_up(line: RedisConnection) -> None:
     """Close a connection, whatever state it is in."""
     line.abort()
     with contextlib.suppress(*LOSSES, TimeoutError):
@@ -280,12 +280,12 @@ class Pauses:
 
 
 @final
-class Pool:
+class RedisPool:
     """The connections of one handle to one server."""
 
     def __init__(self, dialer: Dialer, host: str, port: int, size: int) -> None:
         self._dialer, self._host, self._port = dialer, host, port
-        self._idle: Final[list[Line]] = []
+        self._idle: Final[list[RedisConnection]] = []
         self._room: Final = asyncio.Semaphore(size)
         self._pauses: Final = Pauses()
         self._is_closed = False
@@ -296,7 +296,7 @@ class Pool:
         Raises ``NotSentError`` or ``ReplyLostError`` if there is no answer in time, ``StoreUnavailableError`` or
         ``UnsuitableStoreError`` if there is no connection to be had.
         """
-        line: Line | None = None
+        line: RedisConnection | None = None
         is_sent = False
         async with self._room:
             deadline = asyncio.get_running_loop().time() + self._dialer.timeout
@@ -317,10 +317,10 @@ class Pool:
                 await hang_up(line)
             return answers
 
-    def _at_hand(self) -> Line | None:
+    def _at_hand(self) -> RedisConnection | None:
         return self._idle.pop() if self._idle and self._idle[-1].is_alive else None
 
-    async def _take(self, deadline: float) -> Line:
+    async def _take(self, deadline: float) -> RedisConnection:
         async with asyncio.timeout_at(deadline):
             while self._idle:
                 line = self._idle.pop()
@@ -329,7 +329,7 @@ class Pool:
                 await hang_up(line)
             return await self._dial()
 
-    async def _dial(self) -> Line:
+    async def _dial(self) -> RedisConnection:
         await self._pauses.wait()
         try:
             line = await self._dialer.dial(self._host, self._port)
@@ -339,7 +339,7 @@ class Pool:
         self._pauses.note(connected=True)
         return line
 
-    async def _break(self, line: Line | None) -> None:
+    async def _break(self, line: RedisConnection | None) -> None:
         if line is not None:
             await hang_up(line)
         await self.drop_idle()  # where one broke the others most likely have, too
@@ -374,7 +374,7 @@ _PARTS: Final = 3  # of what is published: the kind, the channel, the data
 
 
 @final
-class Listening:
+class RedisSubscriber:
     """Hears what is published to some channels, for as long as the handle is open."""
 
     def __init__(self, dialer: Dialer, routes: Routes) -> None:
@@ -382,7 +382,7 @@ class Listening:
         self._listener: Listener | None = None
         self._channels: Final[set[bytes]] = set()
         self._confirmed: Final[set[bytes]] = set()
-        self._line: Line | None = None
+        self._line: RedisConnection | None = None
         self._moved: Final = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._pauses: Final = Pauses()
@@ -403,7 +403,7 @@ class Listening:
             await self._send(self._line, added, removed)
         await self._until_confirmed()
 
-    async def _send(self, line: Line, added: list[bytes], removed: list[bytes]) -> None:
+    async def _send(self, line: RedisConnection, added: list[bytes], removed: list[bytes]) -> None:
         parts = [pack(b"SUBSCRIBE", *added)] if added else []
         parts += [pack(b"UNSUBSCRIBE", *removed)] if removed else []
         if parts:
@@ -436,7 +436,7 @@ class Listening:
                 if line is not None:
                     await hang_up(line)
 
-    async def _hear(self, line: Line) -> None:
+    async def _hear(self, line: RedisConnection) -> None:
         """Hear messages until the connection breaks, or is silent although it was pinged."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
@@ -450,7 +450,7 @@ class Listening:
         finally:
             pinging.cancel()
 
-    async def _ping(self, line: Line) -> None:
+    async def _ping(self, line: RedisConnection) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(*LOSSES):
             while True:

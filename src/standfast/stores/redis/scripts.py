@@ -22,7 +22,7 @@ _END: Final = 2  # an encoded namespace ends with 00 01, which nobody wants to s
 
 
 @final
-class Names:
+class RedisKeys:
     """The keys of one namespace.
 
     The tag begins with the prefix, so it is never empty, and whatever braces a namespace has, all its keys are cut

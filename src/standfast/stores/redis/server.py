@@ -14,8 +14,8 @@ from standfast.ids import new_id
 from standfast.keys import RecordKey
 from standfast.stores.backend import Batching
 from standfast.stores.protocol import ABSENT, Record, Snapshot
-from standfast.stores.redis.cluster import Calls, Cluster, OneServer
-from standfast.stores.redis.connection import Listening, NotSentError, ReplyLostError
+from standfast.stores.redis.cluster import Cluster, OneServer, ScriptCaller
+from standfast.stores.redis.connection import NotSentError, RedisSubscriber, ReplyLostError
 from standfast.stores.redis.scripts import (
     AUDIENCE,
     CLOSE,
@@ -28,19 +28,19 @@ from standfast.stores.redis.scripts import (
     SUBSCRIBE,
     SWEEP,
     WRITE,
-    Names,
+    RedisKeys,
     pack,
     slot_of,
 )
-from standfast.stores.remote.server import Audience, Landed, Refused, SeesNoDeaths, SharesNoTransaction, Written
-from standfast.stores.transfer import EXPORTED, OPEN, moved, pages
+from standfast.stores.remote.server import Audience, Landed, SeesNoDeaths, SharesNoTransaction, WriteRefused, Written
+from standfast.stores.transfer import EXPORTED, OPEN, moved_error, pages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from standfast.errors import StoreMovedError
     from standfast.stores.protocol import Capabilities
-    from standfast.stores.redis import Facts, Options
+    from standfast.stores.redis import RedisFacts, RedisOptions
     from standfast.stores.redis.connection import Dialer, Reply
     from standfast.stores.redis.scripts import Argument
     from standfast.stores.remote.server import Intent, Listener, Message
@@ -101,7 +101,7 @@ class Notice(Struct, frozen=True):
 class RedisTransfer:
     """Everything under one prefix."""
 
-    def __init__(self, calls: Calls, prefix: str, names: Callable[[bytes], Names], scan: Scan) -> None:
+    def __init__(self, calls: ScriptCaller, prefix: str, names: Callable[[bytes], RedisKeys], scan: Scan) -> None:
         self._calls, self._names, self._scan = calls, names, scan
         self._key: Final = f"{prefix}:store".encode()
         self._head: Final = (f"{{{prefix}:".encode(), b"}:head")
@@ -128,11 +128,11 @@ class RedisTransfer:
 
     async def refusal(self, name: str) -> StoreMovedError:
         """Return the error for a write to a frozen namespace."""
-        return moved(name, (await self.notice()).reason or EXPORTED)
+        return moved_error(name, (await self.notice()).reason or EXPORTED)
 
     # --- all namespaces ------------------------------------------------------------------------------------------
 
-    async def _namespaces(self) -> list[Names]:
+    async def _namespaces(self) -> list[RedisKeys]:
         """Find every namespace that has a head, on every server; keys of others are passed over."""
         first, last = self._head
         found: set[bytes] = set()
@@ -208,7 +208,9 @@ LOOKED_AT: Final = 2_000
 """How many keys one call looks at, so that nobody else waits for long."""
 
 
-async def scan(calls: Calls, names: Names, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool) -> Snapshot:
+async def scan(
+    calls: ScriptCaller, names: RedisKeys, start: RecordKey, end: RecordKey, *, limit: int, reverse: bool
+) -> Snapshot:
     """Read a page of live records."""
     lower, upper = b"[" + start, b"(" + end
     found: dict[RecordKey, Record] = {}
@@ -249,7 +251,7 @@ REMEMBERED_FOR: Final = 86_400.0
 
 
 @final
-class Seen:
+class RewindDetector:
     """Shared by all handles that came from one; it may be used from several threads."""
 
     __slots__ = ("_acknowledged", "_problem", "_store", "_versions")
@@ -260,31 +262,31 @@ class Seen:
         self._acknowledged: Final[dict[tuple[bytes, str], tuple[int, float]]] = {}
         self._problem = ""
 
-    def version(self, names: Names) -> int:
+    def version(self, names: RedisKeys) -> int:
         """Return the last version that was seen of a namespace; raises if something is known to be gone."""
         if self._problem:
             raise StoreRewoundError(self._store, self._problem)
         return self._versions.get(names.namespace, 0)
 
-    def note(self, names: Names, version: int) -> None:
+    def note(self, names: RedisKeys, version: int) -> None:
         """Take notice of the last version of a namespace."""
         if version > self._versions.get(names.namespace, 0):
             self._versions[names.namespace] = version
 
-    def acknowledged(self, names: Names, handle: str) -> int:
+    def acknowledged(self, names: RedisKeys, handle: str) -> int:
         """Return the last attempt of a handle that the server must have counted; 0 if there is none."""
         number, at = self._acknowledged.get((names.attempts, handle), (0, 0.0))
         return number if number and monotonic() - at < REMEMBERED_FOR else 0
 
-    def acknowledge(self, names: Names, handle: str, number: int) -> None:
+    def acknowledge(self, names: RedisKeys, handle: str, number: int) -> None:
         """Take notice of an attempt that the server has counted."""
         self._acknowledged[names.attempts, handle] = (number, monotonic())
 
-    def forget(self, names: Names, handle: str) -> None:
+    def forget(self, names: RedisKeys, handle: str) -> None:
         """Forget a handle that is being closed."""
         self._acknowledged.pop((names.attempts, handle), None)
 
-    def rewound(self, names: Names, version: int) -> StoreRewoundError:
+    def rewound(self, names: RedisKeys, version: int) -> StoreRewoundError:
         """Return the error for data that is gone; from now on every call raises it."""
         seen = self._versions.get(names.namespace, 0)
         self._problem = (
@@ -307,7 +309,7 @@ _HANDLE: Final = 36
 class Topics:
     """What one handle listens to, and what it knows of others."""
 
-    def __init__(self, calls: Calls, listening: Listening, names: Callable[[bytes], Names]) -> None:
+    def __init__(self, calls: ScriptCaller, listening: RedisSubscriber, names: Callable[[bytes], RedisKeys]) -> None:
         self._calls, self._listening, self._names = calls, listening, names
         self._handle: Final = new_id().encode()
         self._mine: dict[bytes, frozenset[bytes]] = {}
@@ -327,7 +329,7 @@ class Topics:
             topics = mine.get(namespace, frozenset())
             await self._tell(self._names(namespace), topics, gone.get(namespace, frozenset()) - topics)
 
-    async def _tell(self, names: Names, topics: frozenset[bytes], removed: frozenset[bytes]) -> None:
+    async def _tell(self, names: RedisKeys, topics: frozenset[bytes], removed: frozenset[bytes]) -> None:
         members = [self._handle + topic for topic in (*removed, *topics)]
         arguments: list[Argument] = [LIVES_FOR, len(removed), *members]
         await self._calls.run(SUBSCRIBE, names, (names.head, names.topics), arguments)
@@ -408,7 +410,7 @@ _FLOOR: Final = 12
 class RedisServer(SeesNoDeaths, SharesNoTransaction):
     """One handle, used from one event loop."""
 
-    def __init__(self, dialer: Dialer, options: Options, facts: Facts, seen: Seen) -> None:
+    def __init__(self, dialer: Dialer, options: RedisOptions, facts: RedisFacts, seen: RewindDetector) -> None:
         self._dialer, self._options, self._facts, self._seen = dialer, options, facts, seen
         self._capabilities: Final = facts.capabilities()
         self._one_slot: Final = facts.is_cluster or options.cluster
@@ -417,10 +419,10 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             if facts.is_cluster
             else OneServer(dialer, options.hosts[0], options.pool)
         )
-        self.calls: Final = Calls(routes, seen, dialer.name, options)
-        self._listening: Final = Listening(dialer, routes)
+        self.calls: Final = ScriptCaller(routes, seen, dialer.name, options)
+        self._listening: Final = RedisSubscriber(dialer, routes)
         self._topics: Final = Topics(self.calls, self._listening, self.names)
-        self._known: Final[dict[bytes, Names]] = {}
+        self._known: Final[dict[bytes, RedisKeys]] = {}
         self._cursors: Final[dict[bytes, bytes]] = {}
         self._met: Final[set[bytes]] = set()
 
@@ -439,17 +441,17 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         """The URL without secrets."""
         return self._dialer.name
 
-    def names(self, namespace: bytes) -> Names:
+    def names(self, namespace: bytes) -> RedisKeys:
         """Return the keys of a namespace."""
         names = self._known.get(namespace)
         if names is None:
-            names = Names(namespace, self._options.prefix, self._options.database, one_slot=self._one_slot)
+            names = RedisKeys(namespace, self._options.prefix, self._options.database, one_slot=self._one_slot)
             self._known[namespace] = names
         return names
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, in one script."""
         names = self.names(intent.namespace)
         keys = (names.head, names.records, names.order, names.expiries, names.attempts)
@@ -466,12 +468,12 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         if status == _CLOSED:
             raise AttemptClosedError(self.name, f"attempt {intent.number} of {intent.handle} was counted before")
         if status != _WRITTEN:
-            return Refused(at, _current(intent, answer[3], at) if status == _LOST else {}, stale=status == _STALE)
+            return WriteRefused(at, _current(intent, answer[3], at) if status == _LOST else {}, stale=status == _STALE)
         self._seen.acknowledge(names, intent.handle, intent.number)
         versions = intent.exact or tuple(range(answer[3], answer[3] + intent.draws))
         return Written(at, versions, self._topics.meet(intent.namespace, answer[4]))
 
-    def _arguments(self, intent: Intent, names: Names) -> list[Argument]:
+    def _arguments(self, intent: Intent, names: RedisKeys) -> list[Argument]:
         guards, exact = intent.guards, intent.exact
         position = {key: index for index, key in enumerate(guards)}
         creates = bool(exact) and any(guards[row.key] == ABSENT for row in intent.puts)
@@ -499,7 +501,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             arguments += (self._topics.channel(message.topic), message.data)
         return arguments
 
-    async def _meet(self, names: Names) -> int:
+    async def _meet(self, names: RedisKeys) -> int:
         """Make sure that a namespace is there, apart from the write: that one's answer waits for replicas."""
         await self.calls.run(MARK, names, (names.head,), ("", 0))
         floor = await self._floor()
@@ -510,7 +512,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
         """Return the version that a namespace begins above, if the store is not frozen."""
         notice = await self.transfer().notice()
         if notice.reason:
-            raise moved(self.name, notice.reason)
+            raise moved_error(self.name, notice.reason)
         return notice.floor
 
     def transfer(self) -> RedisTransfer:
@@ -543,7 +545,7 @@ class RedisServer(SeesNoDeaths, SharesNoTransaction):
             pool = await self.calls.routes.pool(names.slot)
             await self.calls.ask(pool, "HDEL", names.attempts, handle)
 
-    def _distinct(self) -> list[Names]:
+    def _distinct(self) -> list[RedisKeys]:
         """Return one of the known namespaces for each place where attempts are counted."""
         return list({names.attempts: names for names in self._known.values()}.values())
 

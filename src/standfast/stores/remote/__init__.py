@@ -10,26 +10,26 @@ from __future__ import annotations
 from standfast.stores.remote.backend import RemoteBackend, open_remote
 from standfast.stores.remote.server import (
     Audience,
+    DatabaseServer,
     Intent,
     Landed,
     Listener,
     Message,
-    Refused,
     Row,
-    Server,
+    WriteRefused,
     Written,
 )
 
 __all__ = [
     "Audience",
+    "DatabaseServer",
     "Intent",
     "Landed",
     "Listener",
     "Message",
-    "Refused",
     "RemoteBackend",
     "Row",
-    "Server",
+    "WriteRefused",
     "Written",
     "open_remote",
 ]

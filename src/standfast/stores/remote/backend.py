@@ -14,8 +14,8 @@ from standfast.events import NO_HOOKS, Swept
 from standfast.stores.group_commit import GroupedStore, own_copy
 from standfast.stores.liveness import ForkGuard
 from standfast.stores.protocol import Snapshot
-from standfast.stores.remote.subscriptions import Hearing
-from standfast.stores.remote.writer import Guarding
+from standfast.stores.remote.subscriptions import RemoteSubscriptions
+from standfast.stores.remote.writer import RemoteWriter
 from standfast.stores.transfer import transfer_of
 from standfast.stores.user_transactions import user_transactions_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, Batch, Batching, Subscriber
     from standfast.stores.protocol import Capabilities, Wake
-    from standfast.stores.remote.server import Server
+    from standfast.stores.remote.server import DatabaseServer
     from standfast.stores.transfer import Transfer
     from standfast.stores.user_transactions import UserTransactions
 
@@ -125,7 +125,7 @@ SWEEP_AT_MOST: Final = 500
 CLOSED_WITHIN: Final = 5.0
 
 
-def open_remote(server: Server, hooks: Hooks = NO_HOOKS) -> GroupedStore:
+def open_remote(server: DatabaseServer, hooks: Hooks = NO_HOOKS) -> GroupedStore:
     """Make a store of a server that is connected, on the running loop."""
     return GroupedStore(RemoteBackend(server, hooks), hooks, batching=server.batching)
 
@@ -134,12 +134,12 @@ def open_remote(server: Server, hooks: Hooks = NO_HOOKS) -> GroupedStore:
 class RemoteBackend:
     """One handle on a server."""
 
-    def __init__(self, server: Server, hooks: Hooks = NO_HOOKS) -> None:
+    def __init__(self, server: DatabaseServer, hooks: Hooks = NO_HOOKS) -> None:
         self._server, self._hooks = server, hooks
         self._limits: Final = server.capabilities
         self._loop: Final = asyncio.get_running_loop()
-        self._hearing: Final = Hearing(server)
-        self._guarding: Final = Guarding(server, self._limits, self._hearing.address)
+        self._hearing: Final = RemoteSubscriptions(server)
+        self._guarding: Final = RemoteWriter(server, self._limits, self._hearing.address)
         self._reads: Final = ReadGroup(server.read, server.batching)
         self._random: Final = random.Random()  # noqa: S311 -- spreads the sweeps of several processes
         self._sweep_at = self._loop.time() + self._random.uniform(0, SWEEP_EVERY)
@@ -154,7 +154,7 @@ class RemoteBackend:
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     @property
-    def server(self) -> Server:
+    def server(self) -> DatabaseServer:
         """The server underneath, for what only it offers."""
         return self._server
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from standfast.stores.protocol import Capabilities, Change
-    from standfast.stores.remote.writer import Beliefs
+    from standfast.stores.remote.writer import RecordCache
 
 
 # --- planning: what a batch comes to on believed records, as a pure function ---------------------------------------
@@ -36,7 +36,7 @@ UNDRAWN: Final = MAX_VERSION // 2
 DEFERRED: Final = Deferred()
 
 
-class Plan(Struct, frozen=True):
+class WritePlan(Struct, frozen=True):
     """What to ask of the server, and what to answer then."""
 
     riders: tuple[Rider, ...]
@@ -94,12 +94,12 @@ class Plan(Struct, frozen=True):
 def plan(
     riders: Sequence[Rider],
     at: Instant,
-    beliefs: Beliefs,
+    beliefs: RecordCache,
     fresh: Mapping[RecordKey, Record | None],
     limits: Capabilities,
     reserved: tuple[int, ...] = (),
     shown: frozenset[RecordKey] = frozenset(),
-) -> Plan:
+) -> WritePlan:
     """Plan ``riders`` on what is known (``fresh``) and believed, at about ``at``.
 
     What the server last looked at, all at one moment, is ``shown``: a conflict over such keys needs no guard, nor does
@@ -133,8 +133,8 @@ def keys_named(rider: Rider) -> Sequence[RecordKey]:
     return rider.keys if isinstance(rider, UpdateRider) else ()
 
 
-def _unplanned(riders: Sequence[Rider], unknown: set[RecordKey]) -> Plan:
-    return Plan(tuple(riders), (), {}, (), (), (), 0, None, None, frozenset(unknown))
+def _unplanned(riders: Sequence[Rider], unknown: set[RecordKey]) -> WritePlan:
+    return WritePlan(tuple(riders), (), {}, (), (), (), 0, None, None, frozenset(unknown))
 
 
 class _Ground:
@@ -142,7 +142,7 @@ class _Ground:
 
     __slots__ = ("_beliefs", "_hollow", "believed", "fresh", "records", "seen", "unknown")
 
-    def __init__(self, beliefs: Beliefs, fresh: Mapping[RecordKey, Record | None]) -> None:
+    def __init__(self, beliefs: RecordCache, fresh: Mapping[RecordKey, Record | None]) -> None:
         self._beliefs, self.fresh = beliefs, fresh
         self.records: dict[RecordKey, Record] = {}
         self.believed: dict[RecordKey, Record | None] = {}
@@ -220,7 +220,7 @@ class _Planning:
         self._taken += 1
         return self._reserved[self._taken - 1]
 
-    def plan(self, riders: Sequence[Rider]) -> Plan:
+    def plan(self, riders: Sequence[Rider]) -> WritePlan:
         outcomes = tuple([self._ride(rider) for rider in riders])
         fold = self._fold
         drawn = self._numbers()
@@ -230,7 +230,7 @@ class _Planning:
             if record is not None
         ]
         deletes = [key for key, record in fold.writes.items() if record is None and key in self._ground.records]
-        return Plan(
+        return WritePlan(
             tuple(riders),
             outcomes,
             self._ground.guards(self._to_guard(), self._at),
@@ -330,7 +330,9 @@ _NO_TIME: Final = Instant(0)
 _key: Final = itemgetter(0)
 
 
-def plan_apart(riders: tuple[Rider, ...], beliefs: Beliefs, at: Instant | None, limits: Capabilities) -> Plan | None:
+def plan_independent(
+    riders: tuple[Rider, ...], beliefs: RecordCache, at: Instant | None, limits: Capabilities
+) -> WritePlan | None:
     """Plan riders of which no two name a key that one of them may write, at about ``at``; None: fold them.
 
     Commits by themselves may share what they only compare. Those with a window of time are folded.
@@ -371,7 +373,7 @@ class _Apart:
         "wakes",
     )
 
-    def __init__(self, beliefs: Beliefs, at: Instant, limits: Capabilities) -> None:
+    def __init__(self, beliefs: RecordCache, at: Instant, limits: Capabilities) -> None:
         self._beliefs, self._at, self._limits = beliefs, at, limits
         self._compared: set[RecordKey] = set()
         self.guards: dict[RecordKey, int] = {}
@@ -441,7 +443,7 @@ class _Apart:
         self.draws = draw + bool(changes)
         return put
 
-    def plan(self, riders: tuple[Rider, ...]) -> Plan:
+    def plan(self, riders: tuple[Rider, ...]) -> WritePlan:
         """Return what all of them come to."""
         guards, changes = self.guards, self.changes
         if len(guards) > 1:
@@ -454,7 +456,7 @@ class _Apart:
                 puts.append(Row(key, change.value, draw, change.expires_at))
             else:
                 deletes.append(key)
-        return Plan(
+        return WritePlan(
             riders,
             tuple(self.outcomes),
             guards,

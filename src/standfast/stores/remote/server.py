@@ -63,7 +63,7 @@ class Intent(Struct, frozen=True):
     draws: int
     """How many versions to take: growing ones, above every version that any of the keys has ever had."""
     exact: tuple[int, ...] = ()
-    """All versions of one :meth:`Server.reserve`, to be taken as they are, or the intent is refused as stale."""
+    """All versions of one :meth:`DatabaseServer.reserve`, to be taken as they are; if others took some, it is stale."""
     after: Instant | None = None
     before: Instant | None = None
     messages: tuple[Message, ...] = ()
@@ -80,10 +80,10 @@ class Written(Struct, frozen=True):
     at: Instant
     versions: tuple[int, ...]
     generation: int = 0
-    """Which list of topics the server has; see :meth:`Server.audience`. 0 if it does not say."""
+    """Which list of topics the server has; see :meth:`DatabaseServer.audience`. 0 if it does not say."""
 
 
-class Refused(Struct, frozen=True):
+class WriteRefused(Struct, frozen=True):
     """Nothing was written: ``current`` has the live record of every key whose guard did not hold.
 
     It is empty if the window was missed, or if the exact versions had become stale.
@@ -120,7 +120,7 @@ class Listener(Protocol):
         ...
 
 
-class Server(Protocol):
+class DatabaseServer(Protocol):
     """One handle on a database server; used from one event loop.
 
     A call raises ``OutcomeUnknownError`` if it may or may not have been done, ``StoreUnavailableError`` if it was
@@ -143,7 +143,7 @@ class Server(Protocol):
         """The server as shown to people: a URL without secrets."""
         ...
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do all of ``intent`` or nothing, durably.
 
         Guards and window are judged by the server's own time, in the same step as the writing. The attempt is
@@ -220,7 +220,7 @@ class Server(Protocol):
 
     # --- life --------------------------------------------------------------------------------------------------
 
-    async def another(self) -> Server:
+    async def another(self) -> DatabaseServer:
         """Open another handle on the same server, on the running loop."""
         ...
 

@@ -1,4 +1,8 @@
-"""Hearing: the watches of one handle, told by the handle, by the server, and by a slow check for what got lost."""
+"""The subscriptions of one handle on a server: what it wants to be notified of, and what it sends to others.
+
+Notifications come from the handle itself, from the server, and from a poll that finds what got lost. They travel by
+*topic*, a prefix of keys, so that a commit that no handle waits for sends none.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from standfast.stores.backend import Applied, Subscriber
-    from standfast.stores.remote.server import Server
+    from standfast.stores.remote.server import DatabaseServer
 
 
 # --- topics: which hints travel over the network, so that a commit that nobody waits for sends none ----------------
@@ -91,7 +95,7 @@ class Interests:
 
 
 @final
-class Addressing:
+class KnownTopics:
     """Which topics anyone listens to, as a committer knows it."""
 
     __slots__ = ("_lengths", "generation", "topics")
@@ -186,17 +190,17 @@ FIRST_PAUSE: Final = 0.05
 
 
 @final
-class Hearing:
+class RemoteSubscriptions:
     """Who listens on one handle, and where it hears from."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: DatabaseServer) -> None:
         self._server: Final = server
         self._origin: Final = new_id()
         self._pushes: Final = server.capabilities.wakes == "push"
         self._loop: Final = asyncio.get_running_loop()
         self._subscriptions: Final = LocalSubscriptions()
         self._interests: Final = Interests()
-        self._addressing: Final = Addressing()
+        self._addressing: Final = KnownTopics()
         self._addressed: tuple[int, frozenset[bytes]] = (self._addressing.generation, frozenset())
         self._subscribers: Final[dict[object, Subscriber]] = {}
         self._told: frozenset[bytes] = frozenset()

@@ -1,4 +1,4 @@
-"""Guarding: one batch after another, each planned on beliefs and written under guards until the beliefs are true."""
+"""Writes batches: each is planned on cached records and written under guards, until what it was planned on is true."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from standfast.clock import SYSTEM_CLOCK, Instant
 from standfast.errors import AttemptClosedError, InvalidChangeError, OutcomeUnknownError, StoreBusyError, StoreError
 from standfast.stores.backend import Applied, UpdateRider, WorkRider
 from standfast.stores.protocol import Delete, Worked
-from standfast.stores.remote.planner import DEFERRED, plan, plan_apart, wants_reserve
-from standfast.stores.remote.server import Intent, Refused
+from standfast.stores.remote.planner import DEFERRED, plan, plan_independent, wants_reserve
+from standfast.stores.remote.server import Intent, WriteRefused
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Batch, Outcome, Rider
     from standfast.stores.protocol import Capabilities, Record, Wake
-    from standfast.stores.remote.planner import Plan
-    from standfast.stores.remote.server import Landed, Message, Server
+    from standfast.stores.remote.planner import WritePlan
+    from standfast.stores.remote.server import DatabaseServer, Landed, Message
 
     Address = Callable[[Sequence[RecordKey], Sequence[Wake]], tuple[Message, ...]]
 
 
 # --- what a handle believes of the records and of the time on its server -------------------------------------------
 #
-# Beliefs save a round trip and are never trusted: whatever is decided on them is guarded by them, in the server's own
-# transaction. *Fresh* ones came from the server since the batch at hand was begun, and need no guard to be an answer.
+# Cached records save a round trip and are never trusted: what is decided on them is guarded by them, in the server's
+# own transaction. *Fresh* ones came from the server since the batch at hand was begun, and need no guard to be an
+# answer.
 
 REMEMBERED: Final = 4_000
 """How many keys a handle remembers the records of."""
@@ -49,7 +50,7 @@ CLOCK_WAS_SET_BACK: Final = 1_000_000
 
 
 @final
-class Beliefs:
+class RecordCache:
     """Records as they were last seen, and the server's time."""
 
     __slots__ = ("_heard_at", "_records", "_said_at")
@@ -113,14 +114,14 @@ LONGEST_PAUSE: Final = 0.05
 
 
 @final
-class Guarding:
+class RemoteWriter:
     """Applies batches to one server, for one handle."""
 
-    def __init__(self, server: Server, limits: Capabilities, address: Address) -> None:
+    def __init__(self, server: DatabaseServer, limits: Capabilities, address: Address) -> None:
         self._server, self._limits, self._address = server, limits, address
-        self.beliefs: Final = Beliefs()
+        self.beliefs: Final = RecordCache()
         self._random: Final = random.Random()  # noqa: S311 -- spreads out who tries again when
-        self._sent: tuple[str, Plan, int, bytes] | None = None
+        self._sent: tuple[str, WritePlan, int, bytes] | None = None
         self._known: tuple[str, Applied] | None = None
         self._closed: str | None = None
         self._handles: Final[set[str]] = set()
@@ -143,7 +144,7 @@ class Guarding:
             return await self._work(batch, batch.riders[0])
         race = _Race(batch.riders)
         race.at = self.beliefs.now()
-        apart = plan_apart(batch.riders, self.beliefs, race.at, self._limits)
+        apart = plan_independent(batch.riders, self.beliefs, race.at, self._limits)
         if apart is None or apart.believed:
             race.find_updated()
         if apart is None and (count := wants_reserve(batch.riders)):
@@ -162,7 +163,7 @@ class Guarding:
             if done is not None:
                 return done
 
-    async def _try(self, batch: Batch, race: _Race, apart: Plan | None) -> tuple[Applied, int] | None:
+    async def _try(self, batch: Batch, race: _Race, apart: WritePlan | None) -> tuple[Applied, int] | None:
         plan_ = apart or await self._folded(race)
         if plan_.unknown:
             await self._look(race, sorted(plan_.unknown))
@@ -171,7 +172,7 @@ class Guarding:
             return await self._only_look(batch, race, plan_)
         return await self._write(batch, race, plan_)
 
-    async def _folded(self, race: _Race) -> Plan:
+    async def _folded(self, race: _Race) -> WritePlan:
         if race.at is None:
             await self._look(race, _some_keys(race.riders))
         at = race.at or Instant(0)
@@ -182,7 +183,7 @@ class Guarding:
         self.beliefs.hear_time(seen.at)
         race.learn({key: seen.get(key) for key in keys}, keys, seen.at)
 
-    async def _only_look(self, batch: Batch, race: _Race, plan_: Plan) -> tuple[Applied, int] | None:
+    async def _only_look(self, batch: Batch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
         """Answer a batch that writes nothing: what it rests on is compared with what is there."""
         at = race.at
         if plan_.guards:
@@ -200,7 +201,7 @@ class Guarding:
             await self._server.send(self._address((), plan_.wakes))
         return self._answer(batch, plan_.applied(at, plan_.exact)), 0
 
-    async def _write(self, batch: Batch, race: _Race, plan_: Plan) -> tuple[Applied, int] | None:
+    async def _write(self, batch: Batch, race: _Race, plan_: WritePlan) -> tuple[Applied, int] | None:
         if len(race.riders) > 1 and sum([len(row.value) for row in plan_.puts]) > 2 * self._server.batching.max_bytes:
             race.riders = race.riders[: len(race.riders) // 2]  # what updates write is known only now; the others wait
             return None
@@ -230,7 +231,7 @@ class Guarding:
             race.riders = race.riders[:1]
             return None
         self.beliefs.hear_time(answer.at)
-        if isinstance(answer, Refused):
+        if isinstance(answer, WriteRefused):
             self.beliefs.learn(answer.current)
             if answer.stale:  # the guards may not have been looked at
                 race.lose(answer.current, answer.current, answer.at)
@@ -298,7 +299,7 @@ class Guarding:
             return None
         return self._told(attempt, sent[1:3] if sent else None, landed)
 
-    def _told(self, attempt: str, sent: tuple[Plan, int] | None, landed: Landed) -> Applied:
+    def _told(self, attempt: str, sent: tuple[WritePlan, int] | None, landed: Landed) -> Applied:
         if self._known is not None and self._known[0] == attempt:
             return self._known[1]
         if sent is None:

@@ -15,7 +15,7 @@ from standfast.events import NO_HOOKS
 from standfast.stores.group_commit import GroupedStore
 from standfast.stores.protocol import Capabilities
 from standfast.stores.sqlite.backend import SqliteBackend, tell_clock_step
-from standfast.stores.sqlite.database import Database, SqlWork, is_off, read_anchor, translate, write_anchor
+from standfast.stores.sqlite.database import Database, SqliteWork, is_off, read_anchor, translate, write_anchor
 from standfast.stores.sqlite.file import (
     OldSqliteWarning,
     connect,
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from standfast.clock import Clock
     from standfast.events import Hooks
     from standfast.stores.sqlite.database import ClockStep, StoreTime
-    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.file import SqliteConnection
 
-__all__ = ["CAPABILITIES", "OldSqliteWarning", "Options", "SqlWork", "SqliteBackend", "open_sqlite"]
+__all__ = ["CAPABILITIES", "OldSqliteWarning", "SqliteBackend", "SqliteOptions", "SqliteWork", "open_sqlite"]
 
 
 # --- what can be chosen for an SQLite store, in its URL or in code -------------------------------------------------
 
 
-class Options(Struct, frozen=True):
+class SqliteOptions(Struct, frozen=True):
     """Settings of one handle.
 
     Attributes:
@@ -77,19 +77,21 @@ CAPABILITIES: Final = Capabilities(
 
 
 async def open_sqlite(
-    path: str, options: Options | None = None, *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS
+    path: str, options: SqliteOptions | None = None, *, clock: Clock = SYSTEM_CLOCK, hooks: Hooks = NO_HOOKS
 ) -> GroupedStore:
     """Open the database at ``path`` on the running loop, creating it if there is none."""
     warn_of_old_library()
-    chosen = options or Options()
+    chosen = options or SqliteOptions()
     return GroupedStore(await _open_backend(functools.partial(_find, path, chosen), chosen, clock, hooks), hooks)
 
 
-def _find(path: str, options: Options) -> SharedFile:
+def _find(path: str, options: SqliteOptions) -> SharedFile:
     return share(prepare(path, options))
 
 
-async def _open_backend(find: Callable[[], SharedFile], options: Options, clock: Clock, hooks: Hooks) -> SqliteBackend:
+async def _open_backend(
+    find: Callable[[], SharedFile], options: SqliteOptions, clock: Clock, hooks: Hooks
+) -> SqliteBackend:
     lane = Lane("sqlite-opening")
     opening = lane.start(_open, find, options, clock)
     lane.close(wait=False)
@@ -125,7 +127,7 @@ def _close(file: SharedFile, database: Database) -> None:
 
 
 def _open(
-    find: Callable[[], SharedFile], options: Options, clock: Clock
+    find: Callable[[], SharedFile], options: SqliteOptions, clock: Clock
 ) -> tuple[SharedFile, Database, ClockStep | None]:
     file = find()
     try:
@@ -138,7 +140,7 @@ def _open(
         raise
 
 
-def _open_database(file: SharedFile, options: Options, clock: Clock) -> tuple[Database, ClockStep | None]:
+def _open_database(file: SharedFile, options: SqliteOptions, clock: Clock) -> tuple[Database, ClockStep | None]:
     writer = connect(file, busy_seconds=options.busy_seconds)
     try:
         ensure_schema(file, writer, busy_seconds=options.busy_seconds)
@@ -157,7 +159,9 @@ def _open_database(file: SharedFile, options: Options, clock: Clock) -> tuple[Da
         raise
 
 
-def _anchor(file: SharedFile, writer: Connection, options: Options, clock: Clock) -> tuple[StoreTime, ClockStep | None]:
+def _anchor(
+    file: SharedFile, writer: SqliteConnection, options: SqliteOptions, clock: Clock
+) -> tuple[StoreTime, ClockStep | None]:
     if not file.turn.take_within(options.busy_seconds):
         raise StoreBusyError(file.path, f"process {file.turn.holder()} keeps the write turn")
     try:

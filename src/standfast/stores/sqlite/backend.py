@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.backend import Applied, Batch, Subscriber
     from standfast.stores.protocol import Capabilities, Snapshot, Wake
-    from standfast.stores.sqlite import Options
+    from standfast.stores.sqlite import SqliteOptions
     from standfast.stores.sqlite.database import ClockStep, Database
-    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.file import SqliteConnection
     from standfast.stores.sqlite.locks import SharedFile
 
     Again = Callable[[], Coroutine[Any, Any, "SqliteBackend"]]
@@ -49,7 +49,7 @@ SLOW_CHECK: Final = 1.0
 
 
 @final
-class SlowCheck:
+class ChangePoller:
     """Tells everyone who listens on one handle to look at everything, when something was committed.
 
     One look serves them all, however many they are; without anyone there is none.
@@ -113,13 +113,13 @@ OTHERS_MAY_WAIT: Final = 0.05
 class Upkeep:
     """What a handle does for the file it uses."""
 
-    def __init__(self, file: SharedFile, database: Database, options: Options, hooks: Hooks) -> None:
+    def __init__(self, file: SharedFile, database: Database, options: SqliteOptions, hooks: Hooks) -> None:
         self._file, self._database, self._options = file, database, options
         self._hooks: Final = hooks
         self._name: Final = f"sqlite://{file.path}"
         self._lane: Final = Lane("sqlite-upkeep")
         self._section: Final = file.new_section()
-        self._connection: Connection | None = None
+        self._connection: SqliteConnection | None = None
         self._task: asyncio.Future[None] | None = None
         self._sweep_at = asyncio.get_running_loop().time() + EVERY
         self._checkpoint_at = CHECKPOINT_PAGES
@@ -156,7 +156,7 @@ class Upkeep:
             self._hooks.emit(ForeignHandleSeen(at=SYSTEM_CLOCK.wall(), store=self._name))
             raise
 
-    def _checkpoint(self, connection: Connection) -> None:
+    def _checkpoint(self, connection: SqliteConnection) -> None:
         # The bulk is written back while commits go on. They keep the log from starting over, so hold them up for
         # the few pages that are left: a log that grows makes each commit twice as slow.
         started = monotonic()
@@ -174,7 +174,7 @@ class Upkeep:
             event = Checkpointed(at=at, store=self._name, seconds=taken, pages=pages, remaining=pages - done)
             self._hooks.emit(event)
 
-    def _sweep(self, connection: Connection) -> None:
+    def _sweep(self, connection: SqliteConnection) -> None:
         started, removed = monotonic(), 0
         for _ in range(SWEEPS_AT_MOST):
             with self._file.turn:  # let go between sweeps, so that nobody waits for more than one of them
@@ -186,7 +186,7 @@ class Upkeep:
             at, taken = SYSTEM_CLOCK.wall(), monotonic() - started
             self._hooks.emit(Swept(at=at, store=self._name, seconds=taken, removed=removed))
 
-    def _follow_wall(self, connection: Connection) -> None:
+    def _follow_wall(self, connection: SqliteConnection) -> None:
         """Let the store's time follow the time of day, once for each step of the clock that this process sees."""
         ahead, known = self._database.wall_ahead(), self._file.wall_ahead
         if known is not None and abs(ahead - known) <= TOLERANCE:
@@ -228,7 +228,7 @@ READ_AGAIN: Final = 0.01
 
 
 @final
-class _Job:
+class _WriterJob:
     """Work for the writer's thread that can be withdrawn until it has begun."""
 
     __slots__ = ("_lock", "began", "ended", "given_way", "withdrawn")
@@ -255,7 +255,13 @@ class SqliteBackend:
     """One handle on an SQLite database."""
 
     def __init__(
-        self, file: SharedFile, database: Database, options: Options, limits: Capabilities, hooks: Hooks, again: Again
+        self,
+        file: SharedFile,
+        database: Database,
+        options: SqliteOptions,
+        limits: Capabilities,
+        hooks: Hooks,
+        again: Again,
     ) -> None:
         self._file, self._database, self._options = file, database, options
         self._turn, self._subscriptions, self._quick = file.turn, file.subscriptions, QUICK[options.commits]
@@ -267,7 +273,7 @@ class SqliteBackend:
         self._doorbells: Final = (
             WakeSockets(file.path) if options.hints == "machine" and is_supported(file.path) else None
         )
-        self._slow_check: Final = SlowCheck(database)
+        self._slow_check: Final = ChangePoller(database)
         self._jobs: Final[set[asyncio.Future[Any]]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._fork: Final = ForkGuard(file.path)
@@ -322,13 +328,13 @@ class SqliteBackend:
         """Return what moves everything in the file to another store."""
         return SqliteTransfer(self.change, self.scan)
 
-    async def change(self, work: Callable[[Connection], T]) -> T:
+    async def change(self, work: Callable[[SqliteConnection], T]) -> T:
         """Do something to the tables, in its turn, that may be done twice."""
         patience = self._options.busy_seconds
         return await self._in_turn(lambda: self._database.change(work, patience=patience), "")
 
     async def _in_turn(self, work: Callable[[], T], attempt: str) -> T:
-        job = _Job()
+        job = _WriterJob()
         future = self._writer.start(self._work, job, work)
         self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
@@ -344,7 +350,7 @@ class SqliteBackend:
             raise OutcomeUnknownError(self.name, f"the disk did not answer for {LAST_WAIT:g} s", attempt)
         return future.result()
 
-    def _work(self, job: _Job, work: Callable[[], T]) -> T:
+    def _work(self, job: _WriterJob, work: Callable[[], T]) -> T:
         """Run on the writer's thread."""
         self._file.turn.take()
         try:
@@ -355,7 +361,7 @@ class SqliteBackend:
             self._file.turn.give()
             job.ended.set()
 
-    def _give_way(self, job: _Job) -> None:
+    def _give_way(self, job: _WriterJob) -> None:
         # A thread that holds the write lock and waits for the interpreter lock holds up every other process. A
         # busy loop would let it wait; so the loop stands still for a moment until it is through.
         if not job.began:

@@ -33,7 +33,7 @@ from standfast.stores.backend import Applied, Batch, WorkRider
 from standfast.stores.fold import Folded, as_exception, fold, keys_of
 from standfast.stores.protocol import Capabilities, Commit, Record, Snapshot, Worked
 from standfast.stores.sqlite.file import connect, disconnect, transaction
-from standfast.stores.transfer import OPEN, moved, pages
+from standfast.stores.transfer import OPEN, moved_error, pages
 from standfast.stores.validation import check_commit
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from standfast.stores.backend import Rider
     from standfast.stores.protocol import Change
-    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.file import SqliteConnection
     from standfast.stores.sqlite.locks import SharedFile
     from standfast.stores.transfer import Scan
 
@@ -67,13 +67,13 @@ _STEPS_BETWEEN_CHECKS: Final = 1_000
 
 
 @final
-class SqlWork:
+class SqliteWork:
     """What ``commit_with`` hands to the work: SQL on the caller's own tables, for as long as the call lasts."""
 
     __slots__ = ("_connection", "_name")
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: SqliteConnection, name: str) -> None:
+        self._connection: SqliteConnection | None = connection
         self._name = name
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -84,13 +84,13 @@ class SqlWork:
         """Run one statement once for each set of parameters."""
         self._open().executemany(statement, parameters)
 
-    def _open(self) -> Connection:
+    def _open(self) -> SqliteConnection:
         if self._connection is None:
             raise RuntimeError("the transaction is over; do all the work inside the function given to commit_with")
         self.check(self._connection)
         return self._connection
 
-    def check(self, connection: Connection) -> None:
+    def check(self, connection: SqliteConnection) -> None:
         """Raise if SQLite has ended the transaction: what is written after that would be written for good."""
         if not connection.in_transaction:
             raise StoreError(
@@ -104,20 +104,20 @@ class SqlWork:
         self._connection = None
 
 
-def run_work(connection: Connection, rider: WorkRider, name: str) -> tuple[Any, tuple[Change, ...]]:
+def run_work(connection: SqliteConnection, rider: WorkRider, name: str) -> tuple[Any, tuple[Change, ...]]:
     """Run the work with a time limit, kept to its own tables; return its answer and all changes to commit with it.
 
     Exceptions of the work, and of the function that makes changes of its answer, pass through.
     """
     seconds, changes = rider.seconds, rider.commit.changes
     deadline = monotonic() + seconds
-    sql = SqlWork(connection, name)
+    sql = SqliteWork(connection, name)
     connection.authorizer = _authorize
     connection.set_progress_handler(lambda: monotonic() > deadline, _STEPS_BETWEEN_CHECKS)
     try:
         answer = rider.work(sql)
-        if rider.and_then is not None:
-            changes = (*changes, *rider.and_then(answer))
+        if rider.extra_changes is not None:
+            changes = (*changes, *rider.extra_changes(answer))
     except apsw.InterruptError as problem:
         raise WorkTimeoutError(name, f"the work took longer than {seconds:g} s; everything was undone") from problem
     finally:
@@ -188,14 +188,14 @@ class Slew(Struct, frozen=True, gc=False):
         return abs(gap) * 100 / (FASTER if gap > 0 else SLOWER) / MICROSECONDS
 
 
-class Plan(Struct, frozen=True, gc=False):
+class TimePlan(Struct, frozen=True, gc=False):
     """The slew that holds, and the one that follows it."""
 
     present: Slew
     following: Slew
 
     @classmethod
-    def level(cls, offset: int) -> Plan:
+    def level(cls, offset: int) -> TimePlan:
         """Return the plan of a time that has nothing to follow."""
         slew = Slew(0, offset, offset)
         return cls(slew, slew)
@@ -208,7 +208,7 @@ class Plan(Struct, frozen=True, gc=False):
         """Return the store's time."""
         return elapsed + self.slew_at(elapsed).offset_at(elapsed)
 
-    def follow(self, elapsed: int, wall: int) -> Plan | None:
+    def follow(self, elapsed: int, wall: int) -> TimePlan | None:
         """Return the plan that follows the time of day from soon on; None: it is followed already.
 
         Ask only when ``following`` has begun: what is known to all is not taken back.
@@ -217,7 +217,7 @@ class Plan(Struct, frozen=True, gc=False):
         if abs(target - present.target) <= TOLERANCE:
             return None
         start = elapsed + LEAD
-        return Plan(present, Slew(start, present.offset_at(start), target))
+        return TimePlan(present, Slew(start, present.offset_at(start), target))
 
 
 class ClockStep(Struct, frozen=True):
@@ -238,7 +238,7 @@ class StoreTime:
 
     __slots__ = ("_clock", "_last", "_look_at", "_plan")
 
-    def __init__(self, clock: Clock, plan: Plan) -> None:
+    def __init__(self, clock: Clock, plan: TimePlan) -> None:
         self._clock, self._plan = clock, plan
         self._last = Instant(0)
         self._look_at = clock.elapsed() + LOOK_EVERY
@@ -251,7 +251,7 @@ class StoreTime:
         self._last = last = Instant(now)
         return last
 
-    def look(self, connection: Connection) -> None:
+    def look(self, connection: SqliteConnection) -> None:
         """Read the plan again if it was read a while ago. Call it before :meth:`now`, inside of SQLite."""
         elapsed = self._clock.elapsed()
         if elapsed >= self._look_at:
@@ -262,7 +262,7 @@ class StoreTime:
         """Return how far the time of day is ahead of the time since boot."""
         return self._clock.wall() - self._clock.elapsed()
 
-    def follow(self, connection: Connection) -> tuple[bool, ClockStep | None]:
+    def follow(self, connection: SqliteConnection) -> tuple[bool, ClockStep | None]:
         """Let all processes follow the time of day as it is here, with the turn.
 
         Return False if another change has to begin first, and what was changed.
@@ -281,29 +281,29 @@ class StoreTime:
         return True, ClockStep((slew.target - slew.offset) / MICROSECONDS, slew.settles_in() + LEAD / MICROSECONDS)
 
 
-def read_plan(connection: Connection, clock: Clock) -> Plan | None:
+def read_plan(connection: SqliteConnection, clock: Clock) -> TimePlan | None:
     """Return the plan of this boot; None if nobody has made one yet."""
     boot, numbers = _read(connection, _PLAN)
     if boot == clock.boot() and len(numbers) == 6:  # noqa: PLR2004 -- three for each slew
-        return Plan(Slew(*numbers[:3]), Slew(*numbers[3:]))
+        return TimePlan(Slew(*numbers[:3]), Slew(*numbers[3:]))
     boot, numbers = _read(connection, _ANCHOR)  # of a version that knew no plans
-    return Plan.level(numbers[0]) if boot == clock.boot() and len(numbers) == 1 else None
+    return TimePlan.level(numbers[0]) if boot == clock.boot() and len(numbers) == 1 else None
 
 
-def _read(connection: Connection, name: str) -> tuple[str, tuple[int, ...]]:
+def _read(connection: SqliteConnection, name: str) -> tuple[str, tuple[int, ...]]:
     stored = connection.execute("SELECT value FROM main.facts WHERE name = ?", (name,)).get
     boot, *numbers = str(stored or "").split(" ")
     return boot, tuple(map(int, numbers))
 
 
-def _write_plan(connection: Connection, clock: Clock, plan: Plan) -> None:
+def _write_plan(connection: SqliteConnection, clock: Clock, plan: TimePlan) -> None:
     slews = (plan.present, plan.following)
     numbers = (number for slew in slews for number in (slew.since, slew.offset, slew.target))
     value = " ".join((clock.boot(), *map(str, numbers)))
     connection.execute("INSERT OR REPLACE INTO main.facts VALUES (?, ?)", (_PLAN, value))
 
 
-def read_anchor(connection: Connection, clock: Clock) -> StoreTime | None:
+def read_anchor(connection: SqliteConnection, clock: Clock) -> StoreTime | None:
     """Return the time as anchored since this boot; None if nobody has anchored it yet."""
     plan = read_plan(connection, clock)
     return None if plan is None else StoreTime(clock, plan)
@@ -314,7 +314,7 @@ def is_off(time: StoreTime, clock: Clock) -> bool:
     return abs(time.now() - clock.wall()) > TOLERANCE
 
 
-def write_anchor(connection: Connection, clock: Clock, *, alone: bool) -> tuple[StoreTime, ClockStep | None]:
+def write_anchor(connection: SqliteConnection, clock: Clock, *, alone: bool) -> tuple[StoreTime, ClockStep | None]:
     """Anchor the time of this boot at the time of day, unless somebody has. Call it with the turn to write.
 
     ``alone`` says that no other handle is open on the file, so nothing can rely on a lease: then it is anchored anew.
@@ -327,13 +327,13 @@ def write_anchor(connection: Connection, clock: Clock, *, alone: bool) -> tuple[
         elapsed, wall = clock.elapsed(), clock.wall()
         offset = max(wall, last_at) - elapsed
         slew = Slew(elapsed, offset, wall - elapsed)
-        _write_plan(connection, clock, Plan(slew, slew))
+        _write_plan(connection, clock, TimePlan(slew, slew))
         connection.execute("INSERT OR REPLACE INTO main.facts VALUES (?, ?)", (_ANCHOR, f"{clock.boot()} {offset}"))
         # A process that opens the file right now may have read the time as it was; its commits go by this one.
         connection.execute("UPDATE main.counters SET at = ? WHERE handle = '' AND at < ?", (elapsed + offset,) * 2)
     before = elapsed + offset if present is None else present.now()
     step = None if wall == before else ClockStep((wall - before) / MICROSECONDS, slew.settles_in())
-    return StoreTime(clock, Plan(slew, slew)), step
+    return StoreTime(clock, TimePlan(slew, slew)), step
 
 
 # --- driver errors, translated once, at the edge -------------------------------------------------------------------
@@ -358,10 +358,10 @@ def translate(problem: apsw.Error, name: str) -> StoreError:
     """Return the Standfast error for a driver error."""
     code = getattr(problem, "extendedresult", 0)
     if code == apsw.SQLITE_READONLY_DBMOVED:
-        return StoreGoneError(name, "the file was deleted, moved or replaced; put it back or open it anew")
+        return StoreGoneError(name, "the file was deleted, moved_error or replaced; put it back or open it anew")
     frozen = FROZEN.search(str(problem))
     if frozen is not None:
-        return moved(name, int(frozen["reason"]))
+        return moved_error(name, int(frozen["reason"]))
     for kind, (error, advice) in _KINDS.items():
         if isinstance(problem, kind):
             return error(name, advice)
@@ -424,7 +424,7 @@ class Database:
         "quickest_of_two",
     )
 
-    def __init__(self, file: SharedFile, writer: Connection, time: StoreTime, limits: Capabilities) -> None:
+    def __init__(self, file: SharedFile, writer: SqliteConnection, time: StoreTime, limits: Capabilities) -> None:
         self._file, self._writer, self._time, self._limits = file, writer, time, limits
         self._reader: Final = connect(file, busy_seconds=_LOOP_MAY_WAIT)
         self._section: Final = file.new_section()
@@ -437,7 +437,7 @@ class Database:
             writer.set_busy_timeout(0)
             writer.set_wal_hook(self._note_log)
 
-    def _note_log(self, _connection: Connection, _name: str, pages: int) -> int:
+    def _note_log(self, _connection: SqliteConnection, _name: str, pages: int) -> int:
         self.log_pages = pages
         return apsw.SQLITE_OK
 
@@ -582,7 +582,7 @@ class Database:
             self._file.path, f"attempt {attempt} is not the last of this handle; settle it where it was made"
         )
 
-    def change(self, work: Callable[[Connection], T], *, patience: float) -> T:
+    def change(self, work: Callable[[SqliteConnection], T], *, patience: float) -> T:
         """Do something to the tables in one durable transaction that is no batch; it may be done twice."""
         self._file.check()
         try:
@@ -636,7 +636,7 @@ class Database:
 
     # --- upkeep ------------------------------------------------------------------------------------------------
 
-    def sweep(self, connection: Connection, limit: int) -> int:
+    def sweep(self, connection: SqliteConnection, limit: int) -> int:
         """Delete up to ``limit`` expired records over another connection, with the turn. Nobody could see them."""
         with connection:
             connection.execute(_SWEEP, (self._time.now(), limit))
@@ -648,7 +648,7 @@ class Database:
         """Return how far the time of day is ahead of the time since boot, in microseconds."""
         return self._time.wall_ahead()
 
-    def follow_wall(self, connection: Connection) -> tuple[bool, ClockStep | None]:
+    def follow_wall(self, connection: SqliteConnection) -> tuple[bool, ClockStep | None]:
         """Let all processes follow the time of day over another connection, with the turn."""
         return self._time.follow(connection)
 
@@ -665,7 +665,7 @@ class Database:
         disconnect(self._file, self._writer)
 
 
-def look_up_with_counters(connection: Connection, named: Mapping[RecordKey, RecordKey]) -> tuple[int, int, Found]:
+def look_up_with_counters(connection: SqliteConnection, named: Mapping[RecordKey, RecordKey]) -> tuple[int, int, Found]:
     """Return the last version and the last time of the store, and what is found at the keys."""
     if len(named) > _FEW:
         last_version, last_at = connection.execute(_COUNTERS).fetchall()[0]
@@ -682,7 +682,7 @@ def look_up_with_counters(connection: Connection, named: Mapping[RecordKey, Reco
     return last_version, last_at, (records, places)
 
 
-def look_up(connection: Connection, named: Mapping[RecordKey, RecordKey]) -> Found:
+def look_up(connection: SqliteConnection, named: Mapping[RecordKey, RecordKey]) -> Found:
     """Return the records at the keys, expired ones included, and their rows, by as few statements as possible.
 
     ``named`` has each key at itself, so that a found key is the object that is known already, with its hash.
@@ -736,7 +736,7 @@ _PUT: Final = (
 class Rewrite(Protocol):
     """Runs a function on the writer's connection, in a transaction."""
 
-    def __call__(self, work: Callable[[Connection], Any]) -> Awaitable[Any]:
+    def __call__(self, work: Callable[[SqliteConnection], Any]) -> Awaitable[Any]:
         """Run it."""
         ...
 

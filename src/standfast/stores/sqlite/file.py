@@ -40,14 +40,14 @@ from standfast.stores.liveness import run_in_forked_child
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from standfast.stores.sqlite import Options
+    from standfast.stores.sqlite import SqliteOptions
     from standfast.stores.sqlite.locks import SharedFile
 
 
 # --- the driver as this store uses it, with types that a strict checker can follow ---------------------------------
 
 
-class Rows(Protocol):
+class SqliteRows(Protocol):
     """What a statement returns."""
 
     @property
@@ -62,15 +62,15 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
 
-class Connection(Protocol):
+class SqliteConnection(Protocol):
     """The part of ``apsw.Connection`` that is used here."""
 
     authorizer: Callable[[int, str | None, str | None, str | None, str | None], int] | None
 
     @property
     def in_transaction(self) -> bool: ...  # noqa: D102 -- as in apsw
-    def execute(self, statements: str, bindings: Sequence[Any] | None = None, /) -> Rows: ...  # noqa: D102 -- as in apsw
-    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> Rows: ...  # noqa: D102 -- as in apsw
+    def execute(self, statements: str, bindings: Sequence[Any] | None = None, /) -> SqliteRows: ...  # noqa: D102 -- as in apsw
+    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> SqliteRows: ...  # noqa: D102 -- as in apsw
     def pragma(self, name: str, value: int | str | None = None, /) -> Any: ...  # noqa: ANN401, D102 -- as in apsw
     def readonly(self, name: str, /) -> bool: ...  # noqa: D102 -- as in apsw
     def changes(self) -> int: ...  # noqa: D102 -- as in apsw
@@ -85,14 +85,14 @@ class Connection(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
-def open_connection(path: str) -> Connection:
+def open_connection(path: str) -> SqliteConnection:
     """Open an existing database for reading and writing, refusing symbolic links."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-    return cast("Connection", apsw.Connection(path, flags=flags))
+    return cast("SqliteConnection", apsw.Connection(path, flags=flags))
 
 
 @contextlib.contextmanager
-def transaction(connection: Connection) -> Generator[None]:
+def transaction(connection: SqliteConnection) -> Generator[None]:
     """Commit what is done inside, or undo it.
 
     Unlike the driver's own, it shows the error that made SQLite undo everything by itself, not that nothing was left
@@ -194,7 +194,7 @@ def _renew_lock() -> None:
 run_in_forked_child(_renew_lock)
 
 
-def prepare(path: str, options: Options) -> str:
+def prepare(path: str, options: SqliteOptions) -> str:
     """Return the real path of a database that may be opened, creating an empty private file if there is none.
 
     Raises if the last part is a symbolic link or not a file, if its folder is missing and not to be made, if it lies on
@@ -437,7 +437,7 @@ def _file_behind(descriptor: int) -> tuple[int, int] | None:
 
 
 @final
-class Guard:
+class FileGuard:
     """Watches one database file for as long as this process has it open."""
 
     __slots__ = ("_identity", "_ours", "_path", "seen")
@@ -582,7 +582,7 @@ def warn_of_old_library(version: str = apsw.sqlite_lib_version()) -> None:
         warnings.warn(OldSqliteWarning(message), stacklevel=3)
 
 
-def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
+def connect(file: SharedFile, *, busy_seconds: float) -> SqliteConnection:
     """Open a connection with every setting in place. SQLite syncs each commit before it is visible to anyone."""
     with file.lock:
         file.guard.check()
@@ -603,7 +603,7 @@ def connect(file: SharedFile, *, busy_seconds: float) -> Connection:
     return connection
 
 
-def _refuse_read_only(path: str, connection: Connection) -> None:
+def _refuse_read_only(path: str, connection: SqliteConnection) -> None:
     # SQLite is content with less than it was asked for, and fails when it has something to write.
     if connection.readonly("main"):
         raise StoreReadOnlyError(path, "it cannot be written to; fix the permissions of the file")
@@ -612,7 +612,7 @@ def _refuse_read_only(path: str, connection: Connection) -> None:
             raise StoreReadOnlyError(path, f"its {ending} file cannot be written to; fix the permissions of that file")
 
 
-def _use_log(file: SharedFile, connection: Connection, busy_seconds: float) -> None:
+def _use_log(file: SharedFile, connection: SqliteConnection, busy_seconds: float) -> None:
     # Asked before it is set: setting it while others have the file open takes locks, and only one of them may.
     if connection.pragma("journal_mode") == "wal":
         return
@@ -624,7 +624,7 @@ def _use_log(file: SharedFile, connection: Connection, busy_seconds: float) -> N
         file.turn.give()
 
 
-def _configure(connection: Connection) -> None:
+def _configure(connection: SqliteConnection) -> None:
     connection.pragma("synchronous", "full")
     if sys.platform == "darwin":
         connection.pragma("fullfsync", 1)
@@ -636,7 +636,7 @@ def _configure(connection: Connection) -> None:
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
 
 
-def disconnect(file: SharedFile, connection: Connection) -> None:
+def disconnect(file: SharedFile, connection: SqliteConnection) -> None:
     """Close a connection and forget its descriptors."""
     with file.lock:
         connection.close()
@@ -644,7 +644,7 @@ def disconnect(file: SharedFile, connection: Connection) -> None:
         file.guard.closed()
 
 
-def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: float) -> None:
+def ensure_schema(file: SharedFile, connection: SqliteConnection, *, busy_seconds: float) -> None:
     """Create the schema if the file is empty; refuse a file that is not ours or is newer than this version."""
     with file.new_section():
         is_ready = _is_ready(file.path, connection)
@@ -661,7 +661,7 @@ def ensure_schema(file: SharedFile, connection: Connection, *, busy_seconds: flo
         file.turn.give()
 
 
-def _is_ready(path: str, connection: Connection) -> bool:
+def _is_ready(path: str, connection: SqliteConnection) -> bool:
     with connection:  # one snapshot: another process may be creating the schema right now
         application, version = connection.pragma("application_id"), connection.pragma("user_version")
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
@@ -674,7 +674,7 @@ def _is_ready(path: str, connection: Connection) -> bool:
     return False
 
 
-def _create_schema(connection: Connection) -> None:
+def _create_schema(connection: SqliteConnection) -> None:
     script = resources.files("standfast.stores.sqlite").joinpath("schema.sql").read_text()
     with transaction(connection):
         connection.execute(script)
@@ -690,7 +690,7 @@ def _log_is_grown(path: str) -> bool:
         return False
 
 
-def _grow_log(path: str, connection: Connection) -> None:
+def _grow_log(path: str, connection: SqliteConnection) -> None:
     """Give the write-ahead log its size at once: a log that grows with each commit syncs at half the speed.
 
     Nobody writes to it meanwhile, and to SQLite a log goes as far as its frames do: zeros are no frames.

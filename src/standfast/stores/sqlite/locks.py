@@ -25,7 +25,7 @@ from standfast.stores.liveness import run_around_fork, run_in_forked_child
 from standfast.stores.sqlite.file import (
     ALIVE,
     NETWORK_FILESYSTEMS,
-    Guard,
+    FileGuard,
     Identity,
     filesystem_of,
     open_private,
@@ -34,7 +34,7 @@ from standfast.stores.sqlite.file import (
 from standfast.stores.watch import LocalSubscriptions
 
 if TYPE_CHECKING:
-    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.file import SqliteConnection
 
 
 # --- record locks on a file, behind one face for every platform ----------------------------------------------------
@@ -182,11 +182,11 @@ class _Lifeline(Struct, frozen=True):
 
 
 @final
-class AliveFile:
+class LivenessFile:
     """The file in which the processes that use one database have their bytes, as this process has it open.
 
-    Get it with :func:`come_alive`. It stays open until its last user leaves: closing *any* descriptor of the file
-    would give this process's byte back.
+    Get it with :func:`open_liveness_file`. It stays open until its last user leaves: closing *any* descriptor of the
+    file would give this process's byte back.
     """
 
     __slots__ = ("_descriptors", "_lock", "_offset", "_path", "identity", "sees_deaths", "users")
@@ -280,10 +280,10 @@ def _is_local(path: str) -> bool:
     return filesystem_of(os.path.dirname(path)) not in NETWORK_FILESYSTEMS  # noqa: PTH120 -- plain text, like all paths here
 
 
-_liveness_files: dict[tuple[int, int], AliveFile] = {}
+_liveness_files: dict[tuple[int, int], LivenessFile] = {}
 
 
-def come_alive(path: str) -> AliveFile:
+def open_liveness_file(path: str) -> LivenessFile:
     """Open the file at ``path``, creating it if there is none. Not to be called by two threads at once."""
     with opening_our_own():
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
@@ -291,14 +291,14 @@ def come_alive(path: str) -> AliveFile:
     identity = found.st_dev, found.st_ino
     file = _liveness_files.get(identity)
     if file is None:
-        file = _liveness_files[identity] = AliveFile(path, descriptor, identity)
+        file = _liveness_files[identity] = LivenessFile(path, descriptor, identity)
     else:  # a database that was replaced is opened anew while the old one is still open
         file.add(descriptor)
     file.users += 1
     return file
 
 
-def leave(file: AliveFile) -> None:
+def close_liveness_file(file: LivenessFile) -> None:
     """Let go of it; the last user closes it. Not to be called by two threads at once."""
     file.users -= 1
     if file.users == 0:
@@ -328,8 +328,8 @@ _STEP: Final = 0.002
 
 
 @final
-class Turn:
-    """The right to write to one database. All handles of this process on it share one ``Turn``.
+class WriteTurn:
+    """The right to write to one database. All handles of this process on it share one ``WriteTurn``.
 
     They must: a record lock falls when *any* descriptor of its file is closed in the process. ``here`` is what one
     of them holds while it has the turn or waits for it.
@@ -437,20 +437,20 @@ class SharedFile:
     def __init__(self, path: str) -> None:
         self.path: Final = path
         self.identity: Final = Identity(path)
-        self.turn: Final = Turn(f"{path}-turn")
+        self.turn: Final = WriteTurn(f"{path}-turn")
         try:
-            self.alive: Final = come_alive(path + ALIVE)
+            self.alive: Final = open_liveness_file(path + ALIVE)
         except BaseException:
             self.turn.close()
             raise
         try:
-            self.guard: Final = Guard(path, self.identity.database)
+            self.guard: Final = FileGuard(path, self.identity.database)
         except BaseException:
             self.close()
             raise
         self.subscriptions: Final = LocalSubscriptions()
         self.lock: Final = threading.Lock()
-        self.connections: Final[list[Connection]] = []
+        self.connections: Final[list[SqliteConnection]] = []
         self.users = 0
         self.wall_ahead: int | None = None
         self._look_at = 0.0
@@ -475,7 +475,7 @@ class SharedFile:
     def close(self) -> None:
         """Close the lock files."""
         self.turn.close()
-        leave(self.alive)
+        close_liveness_file(self.alive)
 
     def new_section(self) -> threading.Lock:
         """Return a lock to hold inside SQLite where the turn is not held: a fork waits for it."""

@@ -43,7 +43,7 @@ class WorkCases(Ground):
     async def test_an_answer_is_recorded_in_the_transaction_that_made_it(self, store: Store, key: MakeKey) -> None:
         """The record of the answer comes with the other changes, all at one version."""
         worked = await sharing(store).commit_with(
-            seven, Put(key("a"), b"first"), and_then=lambda answer: [Put(key("b"), b"%d" % answer)]
+            seven, Put(key("a"), b"first"), extra_changes=lambda answer: [Put(key("b"), b"%d" % answer)]
         )
 
         assert isinstance(worked, Worked)
@@ -57,7 +57,7 @@ class WorkCases(Ground):
         """No further changes are as good as some, also behind a guard alone."""
         version = await create(store, key("a"))
 
-        worked = await sharing(store).commit_with(seven, Check(key("a"), version), and_then=lambda _: ())
+        worked = await sharing(store).commit_with(seven, Check(key("a"), version), extra_changes=lambda _: ())
 
         assert isinstance(worked, Worked)
         assert worked.versions == {}
@@ -67,7 +67,7 @@ class WorkCases(Ground):
         await create(store, key("b"), b"taken")
 
         conflict = await sharing(store).commit_with(
-            seven, Put(key("a"), b"first"), and_then=lambda _: [Put(key("b"), b"mine")]
+            seven, Put(key("a"), b"first"), extra_changes=lambda _: [Put(key("b"), b"mine")]
         )
 
         assert isinstance(conflict, Conflict)
@@ -82,7 +82,7 @@ class WorkCases(Ground):
             raise LookupError(answer)
 
         with pytest.raises(LookupError, match="7"):
-            await sharing(store).commit_with(seven, Put(key("a"), b""), and_then=fail)
+            await sharing(store).commit_with(seven, Put(key("a"), b""), extra_changes=fail)
 
         assert await value_of(store, key("a")) is None
 
@@ -97,6 +97,6 @@ class WorkCases(Ground):
         }
 
         with pytest.raises(InvalidChangeError):
-            await sharing(store).commit_with(seven, Put(key("a"), b""), and_then=lambda _: more[wrong])
+            await sharing(store).commit_with(seven, Put(key("a"), b""), extra_changes=lambda _: more[wrong])
 
         assert await value_of(store, key("a")) is None

@@ -181,13 +181,13 @@ class MortalStore:
         before: Instant | None = None,
         wake: Sequence[Wake] = (),
         timeout: Duration = 5.0,
-        and_then: Callable[[T], Sequence[Change]] | None = None,
+        extra_changes: Callable[[T], Sequence[Change]] | None = None,
     ) -> Worked[T] | Conflict:
         """Commit together with the caller's own SQL."""
         store = cast("SharesTransactions", self._store)
         return await self._write(
             lambda: store.commit_with(
-                work, *changes, after=after, before=before, wake=wake, timeout=timeout, and_then=and_then
+                work, *changes, after=after, before=before, wake=wake, timeout=timeout, extra_changes=extra_changes
             )
         )
 

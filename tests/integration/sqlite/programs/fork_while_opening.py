@@ -18,7 +18,7 @@ from tests.integration.sqlite.programs.talking import ARGUMENTS, key, say
 if TYPE_CHECKING:
     from standfast.clock import Clock
     from standfast.stores.sqlite.database import StoreTime
-    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.file import SqliteConnection
 
 LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) SELECT max(i) FROM n"
 
@@ -26,7 +26,7 @@ inside = threading.Event()
 told: list[str] = []
 
 
-def read_slowly(connection: Connection, clock: Clock) -> StoreTime | None:
+def read_slowly(connection: SqliteConnection, clock: Clock) -> StoreTime | None:
     """Stay inside SQLite for a while, as on a slow disk, before the file is open."""
     inside.set()
     connection.execute(LONG).get  # noqa: B018 -- the property runs it

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from standfast.keys import RecordKey
     from standfast.stores import Change
-    from standfast.stores.sqlite import SqlWork
+    from standfast.stores.sqlite import SqliteWork
 
 
-def insert(name: str) -> Callable[[SqlWork], int]:
+def insert(name: str) -> Callable[[SqliteWork], int]:
     """Return work that adds a row and answers with the number of it."""
 
-    def work(sql: SqlWork) -> int:
+    def work(sql: SqliteWork) -> int:
         sql.execute("CREATE TABLE IF NOT EXISTS worked (id INTEGER PRIMARY KEY, name TEXT)")
         return int(sql.execute("INSERT INTO worked (name) VALUES (?) RETURNING id", (name,))[0][0])
 
@@ -38,7 +38,7 @@ async def main(url: str, name: str) -> None:
         def record(row: int, answer: RecordKey = answer) -> Sequence[Change]:
             return [Put(answer, b"%d" % row)]
 
-        await store.commit_with(insert(name), Put(entry, b"%d" % number), and_then=record)
+        await store.commit_with(insert(name), Put(entry, b"%d" % number), extra_changes=record)
 
 
 if __name__ == "__main__":

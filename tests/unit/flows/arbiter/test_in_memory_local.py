@@ -21,7 +21,7 @@ from standfast.flows.arbiter.protocol import Manner, manner_of
 from standfast.flows.policies import Queue
 from standfast.space import Space, lines_of
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import simulate
 from tests.conformance.arbiter_visits import HASTY, REJECT, SOON, Visit, ask, force_out, fresh_name, putting
 
@@ -82,7 +82,7 @@ def test_a_turn_that_comes_exactly_when_the_budget_is_over_is_not_accepted(seed:
     """Whichever of the two callbacks comes first; and the one behind it has its turn."""
 
     async def collide() -> None:
-        async with Space(GroupedStore(MemoryBackend(Memory()))) as space, LocalArbiter(space) as arbiter:
+        async with Space(GroupedStore(MemoryBackend(MemoryRecords()))) as space, LocalArbiter(space) as arbiter:
             async with arbiter.hold(ask("r1")):
                 late = Visit(arbiter, ask("r2", Manner(budget=1.0)))
                 await late.waits()

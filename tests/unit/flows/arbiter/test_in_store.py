@@ -13,7 +13,7 @@ from standfast.flows.arbiter.in_store import SharedArbiter
 from standfast.flows.arbiter.protocol import Manner, Stop
 from standfast.space import Space, lines_of
 from standfast.stores import GroupedStore
-from standfast.stores.memory import Memory, MemoryBackend
+from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from tests.conformance.arbiter_visits import QUEUE, REJECT, SOON, Visit, ask, putting
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def memory() -> Memory:
+def memory() -> MemoryRecords:
     """What all spaces of a test share."""
-    return Memory()
+    return MemoryRecords()
 
 
 @pytest.fixture
-async def space(memory: Memory) -> AsyncIterator[Space]:
+async def space(memory: MemoryRecords) -> AsyncIterator[Space]:
     """The space of one process."""
     async with Space(GroupedStore(MemoryBackend(memory))) as space:
         yield space
@@ -43,7 +43,7 @@ async def arbiter(space: Space) -> AsyncIterator[SharedArbiter]:
         yield arbiter
 
 
-async def test_a_store_that_does_not_answer_means_refusal(memory: Memory) -> None:
+async def test_a_store_that_does_not_answer_means_refusal(memory: MemoryRecords) -> None:
     """Nothing is run that was not arbitrated."""
     store = FaultyStore(GroupedStore(MemoryBackend(memory)), seed=1, faults=Faults(refuse=1.0))
     async with Space(store) as space, SharedArbiter(space) as arbiter:
@@ -77,7 +77,7 @@ async def test_a_request_that_an_operator_takes_out_of_its_line_is_cancelled(arb
 
 
 async def test_a_stop_arrives_though_nobody_was_woken(
-    arbiter: SharedArbiter, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    arbiter: SharedArbiter, memory: MemoryRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words are looked for now and then: hints get lost."""
     monkeypatch.setattr(shared, "LOOK_EVERY", 0.01)
@@ -89,7 +89,9 @@ async def test_a_stop_arrives_though_nobody_was_woken(
             await first.ended()
 
 
-async def test_a_request_leaves_nothing_in_the_store_when_it_has_ended(arbiter: SharedArbiter, memory: Memory) -> None:
+async def test_a_request_leaves_nothing_in_the_store_when_it_has_ended(
+    arbiter: SharedArbiter, memory: MemoryRecords
+) -> None:
     """No line, no grant and no ticket, however many came and went."""
     visits = [Visit(arbiter, ask(f"r{number}")) for number in range(5)]
     for visit in visits:
@@ -99,7 +101,7 @@ async def test_a_request_leaves_nothing_in_the_store_when_it_has_ended(arbiter: 
 
 
 async def test_one_that_comes_and_goes_takes_two_commits(
-    arbiter: SharedArbiter, memory: Memory, space: Space, monkeypatch: pytest.MonkeyPatch
+    arbiter: SharedArbiter, memory: MemoryRecords, space: Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Record and place are one, the end and leaving the other."""
     async with arbiter.hold(ask("r0")):
@@ -123,7 +125,7 @@ def test_a_turn_that_comes_exactly_when_the_budget_is_over_is_not_accepted(seed:
 
     async def collide() -> None:
         clock = VirtualClock(asyncio.get_running_loop())
-        store = GroupedStore(MemoryBackend(Memory(clock=clock)))
+        store = GroupedStore(MemoryBackend(MemoryRecords(clock=clock)))
         async with Space(store, clock=clock) as space, SharedArbiter(space) as arbiter:
             async with arbiter.hold(ask("r1")):
                 late = await Visit(arbiter, ask("r2", Manner(budget=1.0))).waits()

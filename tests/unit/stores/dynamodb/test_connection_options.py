@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from standfast.errors import InvalidUrlError
-from standfast.stores.dynamodb.connection import Options, options_of
+from standfast.stores.dynamodb.connection import DynamoOptions, options_of
 from standfast.stores.url import Address
 
 
-def read(url: str) -> Options:
+def read(url: str) -> DynamoOptions:
     """Read a URL."""
     return options_of(Address(url))
 

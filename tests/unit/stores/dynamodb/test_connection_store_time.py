@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 
 from standfast.clock import MICROSECONDS, Instant
-from standfast.stores.dynamodb.connection import DRIFT, FRESH, SLACK, StoreTime, instant_of
+from standfast.stores.dynamodb.connection import DRIFT, FRESH, SLACK, ServiceTime, instant_of
 from standfast.testing import VirtualClock
 
 NOON = Instant(1_800_000_000 * MICROSECONDS)
@@ -19,7 +19,7 @@ class Service:
 
     def __init__(self, rate: float = 1.0) -> None:
         self.clock = VirtualClock()
-        self.time = StoreTime(self.clock)
+        self.time = ServiceTime(self.clock)
         self.now = NOON
         self.rate = rate
 

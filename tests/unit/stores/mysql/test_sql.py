@@ -13,11 +13,11 @@ from standfast.errors import (
     UnsuitableStoreError,
 )
 from standfast.keys import RecordKey
-from standfast.stores.mysql.connection import Names, check, is_certain, translated, weakness_of
+from standfast.stores.mysql.connection import MysqlTables, check, is_certain, translated, weakness_of
 from standfast.stores.mysql.sql import LONGEST_STATEMENT, create, literal, packets, put
 from standfast.stores.remote import Row
 
-NAMES = Names.of("standfast")
+NAMES = MysqlTables.of("standfast")
 GOOD = {"version": "10.11.1-MariaDB", "max_allowed_packet": "16777216", "innodb_flush_log_at_trx_commit": "1"}
 
 

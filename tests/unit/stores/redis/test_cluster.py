@@ -10,10 +10,10 @@ from redis.exceptions import ClusterDownError, NoScriptError
 
 from standfast.errors import StoreUnavailableError
 from standfast.stores.redis import cluster as calling
-from standfast.stores.redis.cluster import REDIRECTS, Calls
-from standfast.stores.redis.scripts import READ, Names
+from standfast.stores.redis.cluster import REDIRECTS, ScriptCaller
+from standfast.stores.redis.scripts import READ, RedisKeys
 
-NAMES = Names(b"n\x00\x01", "standfast", 0, one_slot=True)
+NAMES = RedisKeys(b"n\x00\x01", "standfast", 0, one_slot=True)
 DOWN, NO_SCRIPT, ANSWER = ClusterDownError("the cluster is down"), NoScriptError("none"), [0, 1, 2]
 
 
@@ -36,11 +36,11 @@ class Scripted:
         return [self.answers.pop(0)]
 
 
-def calls_to(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls_to(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> ScriptCaller:
     """Call a server without pauses."""
     monkeypatch.setattr(calling, "_PAUSE", 0)
     seen = SimpleNamespace(version=lambda _: 0, note=lambda *_: None)
-    return Calls(
+    return ScriptCaller(
         cast("Any", server), cast("Any", seen), "redis://host", cast("Any", SimpleNamespace(replicas=0, timeout=1))
     )
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.keys import RecordKey
-from standfast.stores.redis.scripts import Names, slot_of
+from standfast.stores.redis.scripts import RedisKeys, slot_of
 
 SUFFIXES = ("head", "records", "order", "expiries", "attempts", "topics", "channel")
 
 
 def keys_of(namespace: str) -> list[bytes]:
     """Return all keys of a namespace, as in a cluster."""
-    names = Names(RecordKey(namespace).namespace, "standfast", 0, one_slot=True)
+    names = RedisKeys(RecordKey(namespace).namespace, "standfast", 0, one_slot=True)
     return [getattr(names, suffix) for suffix in SUFFIXES]
 
 

@@ -14,7 +14,7 @@ from standfast.clock import SYSTEM_CLOCK, Clock, Instant
 from standfast.errors import AttemptClosedError, StoreError
 from standfast.stores.backend import Batching
 from standfast.stores.protocol import ABSENT, Capabilities, Record, Snapshot
-from standfast.stores.remote.server import Audience, Intent, Landed, Listener, Message, Refused, Written
+from standfast.stores.remote.server import Audience, Intent, Landed, Listener, Message, WriteRefused, Written
 from standfast.stores.validation import in_window
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TableServer:
         self.table.calls.append(what)
         await asyncio.sleep(0)
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Do it all, or say why not."""
         await self._trip("write")
         table, at = self.table, self.table.clock.wall()
@@ -76,10 +76,10 @@ class TableServer:
             if (ABSENT if record is None else record.version) != intent.guards[key]
         }
         if lost or not in_window(at, intent.after, intent.before):
-            return Refused(at, lost)
+            return WriteRefused(at, lost)
         creates = any(intent.guards[row.key] == ABSENT for row in intent.puts)
         if intent.exact and creates and table.version != intent.exact[-1]:
-            return Refused(at, {}, stale=True)
+            return WriteRefused(at, {}, stale=True)
         versions = intent.exact or self._draw(intent.draws)
         for row in intent.puts:
             table.records[row.key] = Record(row.key, row.value, versions[row.draw], row.expires_at)

@@ -17,7 +17,7 @@ from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from standfast.stores import GroupedStore
-    from standfast.stores.remote import Intent, Refused, Written
+    from standfast.stores.remote import Intent, WriteRefused, Written
 
 
 class Hands:
@@ -44,7 +44,7 @@ class Slow(TableServer):
         self.under_way = 0
         self.takes = 0.001
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Take one at a time."""
         self.log.append(f"sent {len(intent.puts)}")
         self.under_way += 1

@@ -12,14 +12,14 @@ from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores.backend import CommitRider, UpdateRider
 from standfast.stores.protocol import Check, Decision, Delete, Put, Record, Wake
-from standfast.stores.remote.planner import plan, plan_apart
-from standfast.stores.remote.writer import Beliefs
+from standfast.stores.remote.planner import plan, plan_independent
+from standfast.stores.remote.writer import RecordCache
 from tests.unit.stores.remote.table import CAPABILITIES
 
 if TYPE_CHECKING:
     from standfast.stores.backend import Rider
     from standfast.stores.protocol import Change, Snapshot
-    from standfast.stores.remote.planner import Plan
+    from standfast.stores.remote.planner import WritePlan
 
 KEYS = [RecordKey("n", name) for name in "abcdefgh"]
 A, B, C = KEYS[:3]
@@ -70,18 +70,18 @@ def of_a_plan(made: Any) -> tuple[object, ...]:
     return asked, outcomes, applied.changed, applied.wakes, made.exact, made.unknown, made.confirmed
 
 
-def apart(*riders: Rider) -> Plan | None:
+def apart(*riders: Rider) -> WritePlan | None:
     """Plan some riders without beliefs."""
-    return plan_apart(riders, Beliefs(), AT, CAPABILITIES)
+    return plan_independent(riders, RecordCache(), AT, CAPABILITIES)
 
 
 @given(riders=riders, believed=beliefs)
 def test_it_comes_to_what_the_fold_comes_to(riders: tuple[Rider, ...], believed: dict[RecordKey, Any]) -> None:
     """To the order of the keys: servers lock in that order."""
-    known = Beliefs()
+    known = RecordCache()
     known.learn({key: Record(key, b"old", *each) for key, each in believed.items()})
 
-    made = plan_apart(riders, known, AT, CAPABILITIES)
+    made = plan_independent(riders, known, AT, CAPABILITIES)
 
     if made is not None:
         assert of_a_plan(made) == of_a_plan(plan(riders, AT, known, {}, CAPABILITIES))
@@ -115,5 +115,5 @@ def test_whatever_is_not_so_simple_is_folded(second: Rider) -> None:
 
 def test_an_update_is_decided_at_some_time() -> None:
     """Where none is known the server is asked first."""
-    assert plan_apart((update([A], b"x"),), Beliefs(), None, CAPABILITIES) is None
+    assert plan_independent((update([A], b"x"),), RecordCache(), None, CAPABILITIES) is None
     assert apart(update([A], b"x")) is not None

@@ -15,7 +15,7 @@ from standfast.stores.fold import fold_in_order
 from standfast.stores.protocol import Check, Commit, Conflict, Decided, Decision, Delete, Put, Record
 from standfast.stores.remote import RemoteBackend
 from standfast.stores.remote.planner import UNDRAWN, plan, wants_reserve
-from standfast.stores.remote.writer import Beliefs
+from standfast.stores.remote.writer import RecordCache
 from standfast.testing import VirtualClock
 from tests.unit.stores.remote.table import CAPABILITIES, Table, TableServer
 
@@ -48,7 +48,7 @@ def look(*keys: RecordKey) -> UpdateRider:
 
 def planned(*riders: Rider, believed: dict[RecordKey, Record | None] | None = None, **options: Any) -> Any:
     """Plan some riders on some beliefs."""
-    beliefs = Beliefs()
+    beliefs = RecordCache()
     beliefs.learn(believed or {})
     return plan(riders, AT, beliefs, options.pop("fresh", {}), CAPABILITIES, **options)
 

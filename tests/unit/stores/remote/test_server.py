@@ -9,14 +9,14 @@ from standfast.clock import Instant
 from standfast.keys import RecordKey
 from standfast.stores import Decision, Put
 from standfast.stores.remote import open_remote
-from standfast.stores.remote.writer import Beliefs
+from standfast.stores.remote.writer import RecordCache
 from tests.unit.stores.remote.table import Table, TableServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from standfast.stores import Snapshot
-    from standfast.stores.remote.server import Intent, Refused, Written
+    from standfast.stores.remote.server import Intent, WriteRefused, Written
 
 KEY = RecordKey("n", "k")
 
@@ -30,7 +30,7 @@ class Sluggish(TableServer):
         if self.is_slow:
             await asyncio.sleep(0.02)
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Answer late."""
         answer = await super().write(intent)
         await self._linger()
@@ -62,7 +62,7 @@ async def test_an_update_does_not_decide_before_what_was_read() -> None:
 
 def test_a_late_answer_does_not_set_the_time_back() -> None:
     """It says what the time was when it left."""
-    beliefs = Beliefs()
+    beliefs = RecordCache()
     beliefs.hear_time(Instant(1_000_000_000))
     beliefs.hear_time(Instant(999_990_000))
 
@@ -73,7 +73,7 @@ def test_a_late_answer_does_not_set_the_time_back() -> None:
 
 def test_a_clock_that_was_set_back_is_believed() -> None:
     """Nothing is decided far ahead of the server's own time."""
-    beliefs = Beliefs()
+    beliefs = RecordCache()
     beliefs.hear_time(Instant(5_000_000_000))
     beliefs.hear_time(Instant(1_000_000_000))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from standfast.stores import GroupedStore, Watch
-    from standfast.stores.remote.server import Audience, Intent, Message, Refused, Written
+    from standfast.stores.remote.server import Audience, Intent, Message, WriteRefused, Written
 
 KEY = RecordKey("n", "t", "kind", "a")
 
@@ -183,7 +183,7 @@ async def test_watches_that_come_and_go_are_looked_after_by_one_check(
 class Unhurried(TableServer):
     """A table that says who listens when the third write is under way, and writes that one later."""
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Write."""
         if self.table.calls.count("write") == 2:
             self.table.calls.append("third")

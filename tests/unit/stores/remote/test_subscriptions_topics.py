@@ -13,8 +13,8 @@ from standfast.stores.remote.subscriptions import (
     LONGEST_MESSAGE,
     MOST_HINTS,
     SIBLINGS,
-    Addressing,
     Interests,
+    KnownTopics,
     decode_message,
     encode_message,
 )
@@ -22,9 +22,9 @@ from standfast.stores.remote.subscriptions import (
 LIFE = RecordKey("n", "t", "life")
 
 
-def addressing(*topics: bytes) -> Addressing:
+def addressing(*topics: bytes) -> KnownTopics:
     """What a committer knows when these topics are listened to."""
-    made = Addressing()
+    made = KnownTopics()
     made.learn(Audience(1, frozenset(topics)))
     return made
 

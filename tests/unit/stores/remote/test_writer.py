@@ -20,7 +20,7 @@ from standfast.stores import Commit, Decided, Decision, Put
 from standfast.stores import group_commit as settling
 from standfast.stores.backend import Batching
 from standfast.stores.protocol import Record
-from standfast.stores.remote import Refused, open_remote
+from standfast.stores.remote import WriteRefused, open_remote
 from standfast.stores.remote import writer as guarding
 from standfast.stores.remote.writer import TOGETHER
 from tests.unit.stores.remote.table import Table, TableServer
@@ -39,7 +39,7 @@ class Contested(TableServer):
 
     faster = TOGETHER + 5
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Let the other one be first."""
         if self.faster > 0:
             self.faster -= 1
@@ -107,7 +107,7 @@ class Vanishing(TableServer):
 
     gone = False
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Write, and be gone."""
         await super().write(intent)
         self.gone = True
@@ -139,11 +139,11 @@ async def test_closing_a_handle_does_not_make_a_written_attempt_look_unwritten(m
 class Crowded(TableServer):
     """A table where one key is never to be had, and a value of another is too large."""
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Refuse what has to do with the one, and what has the other."""
         if any(row.value == b"too large" for row in intent.puts):
             raise InvalidChangeError("too large")
-        return Refused(self.table.clock.wall(), {}) if KEY in intent.guards else await super().write(intent)
+        return WriteRefused(self.table.clock.wall(), {}) if KEY in intent.guards else await super().write(intent)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class Measuring(TableServer):
         super().__init__(table, batching)
         self.sizes: list[int] = []
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Note it, and write."""
         self.sizes.append(sum(len(row.value) for row in intent.puts))
         return await super().write(intent)
@@ -209,10 +209,10 @@ class Late(TableServer):
         await self.refused.wait()
         return seen
 
-    async def write(self, intent: Intent) -> Written | Refused:
+    async def write(self, intent: Intent) -> Written | WriteRefused:
         """Let the reads be answered first."""
         answer = await super().write(intent)
-        if isinstance(answer, Refused) and len(intent.guards) > 1:
+        if isinstance(answer, WriteRefused) and len(intent.guards) > 1:
             self.refused.set()
             await asyncio.sleep(0.01)
         return answer

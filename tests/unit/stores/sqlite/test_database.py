@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from standfast.clock import MICROSECONDS
 from standfast.locks.heartbeat import MARGIN
-from standfast.stores.sqlite.database import FASTER, LEAD, LOOK_EVERY, SLOWER, TOLERANCE, Plan, Slew
+from standfast.stores.sqlite.database import FASTER, LEAD, LOOK_EVERY, SLOWER, TOLERANCE, Slew, TimePlan
 
 YEAR = 366 * 86_400 * MICROSECONDS
 instants = st.integers(0, YEAR)
@@ -43,7 +43,7 @@ def test_handles_that_look_now_and_then_always_agree(
     offset: int, changes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """A plan begins when everybody knows it: also one who has just looked before it was written."""
-    elapsed, plan = 0, Plan.level(offset)
+    elapsed, plan = 0, TimePlan.level(offset)
     for pause, ahead in changes:
         elapsed += pause
         if elapsed < plan.following.since:

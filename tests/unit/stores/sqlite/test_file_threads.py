@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from standfast.stores.sqlite import Options, open_sqlite
+from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.stores.sqlite import file as connecting
 from standfast.stores.sqlite.backend import Upkeep
 from standfast.stores.sqlite.file import connect, disconnect, open_connection, prepare
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from standfast.stores.sqlite.file import Connection
+    from standfast.stores.sqlite.file import SqliteConnection
 
 
 async def open_and_close(path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_file_is_not_opened_while_another_thread_creates_it(tmp_path: Path, mo
 
     monkeypatch.setattr(os, "close", close_late)
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(prepare, str(tmp_path / "x.db"), Options())
+        first = threads.submit(prepare, str(tmp_path / "x.db"), SqliteOptions())
         creating.wait(timeout=10)
         second = threads.submit(asyncio.run, open_and_close(tmp_path / "x.db"))
         wait([second], timeout=0.2)  # it must not come to an end before the first one
@@ -59,7 +59,7 @@ async def test_a_connection_that_a_thread_is_opening_is_no_strangers(
     upkeep = store.backend._upkeep  # type: ignore[attr-defined]  # the test looks behind the protocol
     assert isinstance(upkeep, Upkeep)
 
-    def open_while_looking(path: str) -> Connection:
+    def open_while_looking(path: str) -> SqliteConnection:
         connection = open_connection(path)
         looks.append(threads.submit(upkeep._look_for_strangers))
         wait(looks, timeout=0.2)  # it must not look now

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from standfast.stores.sqlite import locks as turns
-from standfast.stores.sqlite.locks import _NEXT, Turn, lock_holder
+from standfast.stores.sqlite.locks import _NEXT, WriteTurn, lock_holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whi
 # Another process: it takes the turn, waiting for it if need be, says so, and gives it back when it is told to.
 RIVAL = """
 import sys
-from standfast.stores.sqlite.locks import Turn
-turn = Turn(sys.argv[1])
+from standfast.stores.sqlite.locks import WriteTurn
+turn = WriteTurn(sys.argv[1])
 turn.take() if sys.argv[2] == "take" else turn.try_take()
 print("taken", flush=True)
 sys.stdin.readline()
@@ -59,14 +59,14 @@ def tell(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def turn(tmp_path: Path) -> Iterator[Turn]:
+def turn(tmp_path: Path) -> Iterator[WriteTurn]:
     """A turn of its own."""
-    made = Turn(str(tmp_path / "turn"))
+    made = WriteTurn(str(tmp_path / "turn"))
     yield made
     made.close()
 
 
-def test_a_turn_that_the_system_refuses_is_not_kept(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_the_system_refuses_is_not_kept(turn: WriteTurn, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the kernel has no lock left to give, the next one to try is not locked out for ever."""
 
     def refuse(_descriptor: int, _gate: int) -> bool:
@@ -82,7 +82,7 @@ def test_a_turn_that_the_system_refuses_is_not_kept(turn: Turn, monkeypatch: pyt
 
 
 @linux
-def test_who_gives_the_turn_back_gets_behind_the_one_who_waits(turn: Turn, tmp_path: Path) -> None:
+def test_who_gives_the_turn_back_gets_behind_the_one_who_waits(turn: WriteTurn, tmp_path: Path) -> None:
     """However quickly it asks again, it is the other's turn."""
     assert turn.try_take()
     with rival(tmp_path / "turn", "take") as other:
@@ -96,7 +96,7 @@ def test_who_gives_the_turn_back_gets_behind_the_one_who_waits(turn: Turn, tmp_p
 
 @linux
 @pytest.mark.parametrize("way", ["take", "try_take"])
-def test_who_has_the_turn_keeps_no_place_in_the_turnstile(turn: Turn, tmp_path: Path, way: str) -> None:
+def test_who_has_the_turn_keeps_no_place_in_the_turnstile(turn: WriteTurn, tmp_path: Path, way: str) -> None:
     """The next one can stand in it, and has the turn as soon as it is given back."""
     with rival(tmp_path / "turn", way) as other:
         assert said(other) == "taken"
