@@ -24,7 +24,7 @@ pytestmark = [
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ADDRESS: Final = "http://127.0.0.1:8000"
-SESSION: Final = re.compile(r"\b[0-9a-f]{32}\b")
+ID: Final = re.compile(r"\b(?:[0-9a-f]{15}-)?[0-9a-f]{32}\b")
 ANYTHING: Final = "…"
 
 
@@ -53,12 +53,17 @@ def module(text: str) -> tuple[str, str]:
     """Return the name and the code of the module that a page serves: its first block, and the application."""
     name = re.search(r"standfast serve (\w+):app", text)
     assert name is not None, "the page does not say how it is served"
+    text = text[max(0, text.find(f"ave as `{name[1]}.py`")) :]
     first, *others = [each.code for each in blocks(text)]
     application = next((code for code in others if code.startswith("app = ")), "") if "\napp = " not in first else ""
     return name[1], f"{first}\n{application}"
 
 
-PAGES: Final = [page for page in sorted(ROOT.glob("docs/**/*.md")) if commands(page.read_text(encoding="utf-8"))]
+PAGES: Final = [
+    page
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    if commands(page.read_text(encoding="utf-8"))
+]
 
 
 @pytest.fixture
@@ -91,7 +96,7 @@ def run(words: str, printed: list[str]) -> list[str]:
 
 def is_told(printed: list[str], said: list[str]) -> bool:
     """Tell whether a command said what the page has; ``…`` stands for any lines, and ids differ each time."""
-    wanted, heard = ([SESSION.sub("id", line) for line in lines] for lines in (printed, said))
+    wanted, heard = ([ID.sub("id", line) for line in lines] for lines in (printed, said))
     if ANYTHING not in wanted:
         return wanted == heard
     rest = iter(heard)
@@ -108,12 +113,12 @@ def test_what_curl_prints_is_what_the_page_says(page: Path, address: str) -> Non
             words = words.replace(shown, known)
         said = run(words, command.printed)
         assert is_told(command.printed, said), "\n".join([words, *said])
-        ids |= dict(zip(SESSION.findall("\n".join(command.printed)), SESSION.findall("\n".join(said)), strict=False))
+        ids |= dict(zip(ID.findall("\n".join(command.printed)), ID.findall("\n".join(said)), strict=False))
 
 
 def test_pages_with_commands_are_found() -> None:
     """Whatever calls a server of its page is run."""
-    assert {page.name for page in PAGES} >= {"serve-over-http.md", "a-chat-that-answers-in-order.md"}
+    assert {page.name for page in PAGES} >= {"README.md", "serve-over-http.md", "a-chat-that-answers-in-order.md"}
 
 
 @pytest.mark.parametrize(
