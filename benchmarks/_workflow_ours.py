@@ -118,7 +118,7 @@ class Ours:
         return self._run(self._values())
 
     async def _values(self) -> Values:
-        spaces.append(self._engine.host.space)
+        spaces.append(self._engine.runtime.space)
         handle = await self._engine.start(looking)
         await handle.result()
         during, after = looking_at[-1], await records(handle.id)

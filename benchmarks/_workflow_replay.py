@@ -77,7 +77,7 @@ class Replaying:
         within = RecordKey("default", "default", "step", RUN).within()
         started = time.perf_counter()
         rows: Any = connection.execute(HISTORY, within)
-        marks = sum(len(CHUNKS.decode(value).marks) for (value,) in rows)
+        marks = sum(len(CHUNKS.decode(value).events) for (value,) in rows)
         taken = time.perf_counter() - started
         connection.close()
         assert marks >= STEPS

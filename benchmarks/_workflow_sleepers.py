@@ -62,7 +62,7 @@ async def one_sleeper(path: Path) -> str:
 
 async def all_asleep(engine: sf.Engine) -> None:
     """Wait until a worker has nothing in memory any more."""
-    while engine.host.loaded:  # noqa: ASYNC110 -- what is waited for must not be slowed down by telling
+    while engine.runtime.loaded:  # noqa: ASYNC110 -- what is waited for must not be slowed down by telling
         await asyncio.sleep(0.01)
 
 

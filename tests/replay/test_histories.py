@@ -27,17 +27,17 @@ async def test_a_golden_history_is_replayed(path: Path) -> None:
     saved = load_history(path)
     workflow = WORKFLOWS[saved.header.workflow]
     replayed = await replay_history(workflow, path)
-    assert replayed.marks == len(saved.marks)
-    assert replayed.has_ended == saved.life.has_ended
-    if saved.life.result:
+    assert replayed.events == len(saved.events)
+    assert replayed.has_ended == saved.state.has_ended
+    if saved.state.result:
         assert msgspec.json.decode(workflow.signature.result.pack(replayed.result)) == msgspec.json.decode(
-            saved.life.result
+            saved.state.result
         )
 
 
 def test_the_golden_histories_have_marks_of_every_kind() -> None:
-    """Each kind of mark that was ever recorded is replayed in a test."""
-    kinds = {mark.kind for path in HISTORIES for mark in load_history(path).marks}
+    """Each kind of event that was ever recorded is replayed in a test."""
+    kinds = {event.kind for path in HISTORIES for event in load_history(path).events}
     assert kinds >= {
         *("step", "tried", "began", "sleep", "slept", "signal", "waits", "until", "update"),
         *("child", "child_done", "cancelled", "now", "random", "uuid", "patch"),

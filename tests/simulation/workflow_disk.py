@@ -11,7 +11,7 @@ from standfast.stores.sqlite import SqliteOptions, open_sqlite
 from standfast.testing import VirtualClock
 from standfast.testing.workflows.effects import Effects
 from standfast.testing.workflows.process import Process, Setup
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.records import RunKeys
 from tests.simulation.workflow_programs import WORKFLOWS, expected
 from tests.simulation.workflow_world import PATIENCE, Plan
@@ -50,7 +50,7 @@ class Disk:
         process = Process(number, setup, store, self._dead, drive=drive)
         self.processes.append(process)
         await process.engine.open()
-        process.engine.host.on_attempt = lambda step: self.effects.began(step, number)
+        process.engine.runtime.on_attempt = lambda step: self.effects.began(step, number)
         return process
 
     def living(self) -> list[Process]:
@@ -126,7 +126,7 @@ class Disk:
             first[attempt] = each.process
         space = self.processes[0].engine.space
         for run in {each.run for each in self.effects.executions}:
-            steps = [mark.id for mark in await marks_of(space, RunKeys(space, run)) if mark.kind == "step"]
+            steps = [event.id for event in await events_of(space, RunKeys(space, run)) if event.kind == "step"]
             assert len(steps) == len(set(steps)), f"history: {run} has recorded a step twice"
 
     async def aclose(self) -> None:

@@ -79,8 +79,8 @@ class Operator:
 
     def _run(self, *, ended: bool | None = None) -> str | None:
         """Choose a run; if there are any, one that has ended or has not."""
-        lives = self._watch.lives
-        chosen = [run for run, life in lives.items() if ended is None or life.has_ended == ended] or list(lives)
+        states = self._watch.states
+        chosen = [run for run, state in states.items() if ended is None or state.has_ended == ended] or list(states)
         return self._chance.choice(sorted(chosen)) if chosen else None
 
     def _meant(self, verb: str, *, ended: bool | None = None) -> str | None:
@@ -103,8 +103,8 @@ class Operator:
 
     def _stopped(self) -> str | None:
         """Choose a run that can be retried, if there are any; else any."""
-        lives = self._watch.lives
-        chosen = [run for run, life in lives.items() if life.has_ended and life.status != "completed"]
+        states = self._watch.states
+        chosen = [run for run, state in states.items() if state.has_ended and state.status != "completed"]
         return self._chance.choice(sorted(chosen)) if chosen else self._run(ended=True)
 
     def _retry(self) -> Verb | None:
@@ -114,7 +114,7 @@ class Operator:
         return None if run is None else lambda engine: engine.retry(run)
 
     def _step_of(self, run: str) -> str | None:
-        steps = [mark.id for mark in self._watch.marks.get(run, ()) if mark.kind in ("step", "tried", "child")]
+        steps = [event.id for event in self._watch.events.get(run, ()) if event.kind in ("step", "tried", "child")]
         return self._chance.choice(steps) if steps else None
 
     def _retry_from(self) -> Verb | None:

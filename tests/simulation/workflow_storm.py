@@ -113,7 +113,7 @@ class OperatedWorld(World):
         """Return the runs that have not ended when some time has passed."""
         deadline = asyncio.get_running_loop().time() + within
         while True:
-            found = [run for run, life in self.watch.lives.items() if not life.has_ended]
+            found = [run for run, state in self.watch.states.items() if not state.has_ended]
             if not found or asyncio.get_running_loop().time() >= deadline:
                 return sorted(found)
             await asyncio.sleep(0.5)

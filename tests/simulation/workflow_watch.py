@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from standfast.locks.line_records import GRANTS
-from standfast.workflows.records import CHUNKS, LIVES, Life, Mark
+from standfast.workflows.records import CHUNKS, RUN_STATES, HistoryEvent, RunState
 from standfast.workflows.replay import branch_of
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class WorkflowWatch:
         self._memory: Final = memory
         self.problems: Final[list[str]] = []
         self.presences: Final[dict[str, Process]] = {}
-        self.marks: Final[dict[str, list[Mark]]] = {}
-        self.lives: Final[dict[str, Life]] = {}
+        self.events: Final[dict[str, list[HistoryEvent]]] = {}
+        self.states: Final[dict[str, RunState]] = {}
         self._owners: Final[dict[str, set[str]]] = {}
         self._fences: Final[dict[str, int]] = {}
-        self._recorded: Final[dict[tuple[str, str], Mark]] = {}
+        self._recorded: Final[dict[tuple[str, str], HistoryEvent]] = {}
         self._tried: Final[Counter[tuple[str, str]]] = Counter()
         self._begun: Final[dict[Attempt, Process]] = {}
         self._last: Final[dict[tuple[str, str, str, int], CurrentStep]] = {}
@@ -90,7 +90,7 @@ class WorkflowWatch:
         """Look at what a commit of ``process`` has left behind."""
         changed = [(key, key.parts[2], key.parts[3:]) for key in applied.changed]
         drivers = {parts[0]: set(self._owners.get(parts[0], ())) for _, kind, parts in changed if kind == "step"}
-        ended = {run for run, life in self.lives.items() if life.has_ended}
+        ended = {run for run, state in self.states.items() if state.has_ended}
         for key, kind, _ in changed:
             if kind == "grant":
                 self._saw_grant(key)
@@ -98,8 +98,8 @@ class WorkflowWatch:
             if kind == "own":
                 self._saw_owner(key, parts[0], parts[1])
             elif kind == "life":
-                self._saw_life(key, parts[0])
-        rewritten = {run for run in drivers if run in ended or run not in self.lives}
+                self._saw_state(key, parts[0])
+        rewritten = {run for run in drivers if run in ended or run not in self.states}
         for run in rewritten:
             self._saw_rewritten(run)
         for key, kind, parts in changed:
@@ -122,14 +122,14 @@ class WorkflowWatch:
             most = MOST_CLAIMS + 4 * self.verbs(run).total()
             self.demand(self._claims[run] <= most, f"spin: {run} was taken up {self._claims[run]} times")
 
-    def _saw_life(self, key: RecordKey, run: str) -> None:
-        record, before, verbs = self._memory._records.get(key), self.lives.get(run), self.verbs(run)
+    def _saw_state(self, key: RecordKey, run: str) -> None:
+        record, before, verbs = self._memory._records.get(key), self.states.get(run), self.verbs(run)
         if record is None:
             self.demand(verbs["purge"] or self.is_erased, f"lost: {run} is gone")
-            self.lives.pop(run, None)
+            self.states.pop(run, None)
             self._forget(run)
             return
-        after = LIVES.decode(record.value)
+        after = RUN_STATES.decode(record.value)
         if before is not None and before.has_ended:
             same = structs.replace(before, leaving=after.leaving, purging=after.purging)
             goes_on = not after.has_ended and not before.purging and before.status != "completed"
@@ -137,7 +137,7 @@ class WorkflowWatch:
             self.demand(excused, f"end: {run} ended, and changed after that")
             if goes_on:
                 _drop(run, self._begun, self._last)
-        self.lives[run] = after
+        self.states[run] = after
 
     def _saw_rewritten(self, run: str) -> None:
         """An operator has written a history: of a run that goes on again, is forked, or is being deleted."""
@@ -150,16 +150,16 @@ class WorkflowWatch:
         mine = sorted((int(key.parts[4]), CHUNKS.decode(record.value)) for key, record in rows if key.parts[3] == run)
         self._forget(run)
         for position, chunk in mine:
-            history = self.marks.setdefault(run, [])
+            history = self.events.setdefault(run, [])
             self.demand(position == len(history), f"history: {run} has {len(history)} marks, then one at {position}")
-            history.extend(chunk.marks)
-            for mark in chunk.marks:
-                self._saw_mark(run, mark)
+            history.extend(chunk.events)
+            for event in chunk.events:
+                self._saw_event(run, event)
         self._leaves(run)
 
     def _forget(self, run: str) -> None:
         """Nothing that was recorded of a run counts any more."""
-        self.marks.pop(run, None)
+        self.events.pop(run, None)
         _drop(run, self._recorded, self._tried, self._begun, self._last)
         self._leaves(run)
 
@@ -184,44 +184,44 @@ class WorkflowWatch:
     def _check_inside(self) -> None:
         """A run that lost the lock of a place, or has ended, is inside no more: only an operator does that to one."""
         for place, run in tuple(self._inside):
-            life = self.lives.get(run)
-            if life is None or life.has_ended or (place in LOCK_OF and not self._holds(place, run)):
+            state = self.states.get(run)
+            if state is None or state.has_ended or (place in LOCK_OF and not self._holds(place, run)):
                 self._inside.discard((place, run))
                 excused = self.verbs(run) or place == "bounded"
                 self.demand(excused, f"{place}: {run} was inside, and lost it")
 
     def _check_owner(self, run: str) -> None:
-        owners, life = self._owners.get(run, set()), self.lives.get(run)
+        owners, state = self._owners.get(run, set()), self.states.get(run)
         self.demand(len(owners) <= 1, f"driver: {run} is driven by {sorted(owners)}")
-        self.demand(life is None or {life.owner} - {""} == owners, f"driver: {run} does not say who drives it")
+        self.demand(state is None or {state.owner} - {""} == owners, f"driver: {run} does not say who drives it")
 
     def _saw_chunk(self, process: Process, key: RecordKey, parts: tuple[str, ...], drivers: set[str]) -> None:
         run, position = parts[0], int(parts[1])
-        history, record = self.marks.setdefault(run, []), self._memory._records.get(key)
+        history, record = self.events.setdefault(run, []), self._memory._records.get(key)
         self.demand(record is not None, f"history: a part of that of {run} was removed")
         self.demand(position == len(history), f"history: {run} has {len(history)} marks, and one was put at {position}")
         mine = any(self.presences.get(each.partition(".")[0]) is process for each in drivers)
         self.demand(mine, f"fence: {process.name} wrote the history of {run}, which it does not drive")
         if record is not None:
-            added = CHUNKS.decode(record.value).marks
+            added = CHUNKS.decode(record.value).events
             self.demand(added, f"history: a part of that of {run} is empty")
             history.extend(added)
-            for mark in added:
-                self._saw_mark(run, mark)
+            for event in added:
+                self._saw_event(run, event)
 
-    def _saw_mark(self, run: str, mark: Mark) -> None:
-        if mark.kind in ("cancelled", "lost"):
-            self._cancelled.add(mark.id)
-        if mark.kind == "tried":
-            self._tried[run, mark.id] += 1
-        if mark.kind == "step":
-            word, _, place = mark.id.partition(" the ")
+    def _saw_event(self, run: str, event: HistoryEvent) -> None:
+        if event.kind in ("cancelled", "lost"):
+            self._cancelled.add(event.id)
+        if event.kind == "tried":
+            self._tried[run, event.id] += 1
+        if event.kind == "step":
+            word, _, place = event.id.partition(" the ")
             if word == "enter":
                 self._inside.add((place, run))
             elif word == "leave":
                 self._inside.discard((place, run))
-            self.demand((run, mark.id) not in self._recorded, f"history: {mark.id} of {run} was recorded twice")
-            self._recorded[run, mark.id] = mark
+            self.demand((run, event.id) not in self._recorded, f"history: {event.id} of {run} was recorded twice")
+            self._recorded[run, event.id] = event
 
     # --- every step ----------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class WorkflowWatch:
 
     def taken(self, run: str, kind: str) -> list[Any]:
         """Return what a run took from outside, as its history says."""
-        values = [mark.value for mark in self.marks.get(run, []) if mark.kind == kind and mark.until is None]
+        values = [event.value for event in self.events.get(run, []) if event.kind == kind and event.until is None]
         return [msgspec.json.decode(value) for value in values if value]
 
     def rows(self, *kinds: str) -> list[str]:

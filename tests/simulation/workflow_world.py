@@ -74,7 +74,7 @@ class Site:
             except StandfastError:
                 await asyncio.sleep(0.05)
             else:
-                self.engine.host.on_attempt = self._begins
+                self.engine.runtime.on_attempt = self._begins
                 return
 
     async def leave(self) -> None:

@@ -43,7 +43,7 @@ async def test_shapes_stand_whatever_an_operator_does_to_them_at_any_commit() ->
 
 
 async def test_the_corpus_has_at_least_forty_shapes() -> None:
-    """They are told apart by the kinds of the marks in their histories, in order."""
+    """They are told apart by the kinds of the events in their histories, in order."""
     kinds = set()
     for shape in CORPUS:
         seen = await unload_everywhere(shape.workflow, *shape.args, **shape.options())

@@ -14,9 +14,9 @@ from standfast.events import Event, RunCodeDiffers, RunConflicts
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.testing.workflows.observing import outcome_of
 from standfast.workflows.activation import Activation
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.context import Context
-from standfast.workflows.records import HEADERS, LIVES, Life, Mark, RunKeys
+from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState
 from standfast.workflows.replay import cut_at, cut_for_retry
 from tests.workflows_corpus.corpus import CORPUS
 from tests.workflows_corpus.of_locks import LOSING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.workflows.records import Header
     from tests.workflows_corpus.shape import Shape
 
-    Cut = Callable[[], list[Mark]]
+    Cut = Callable[[], list[HistoryEvent]]
 
 S = TypeVar("S", bound=str | None)
 T = TypeVar("T")
@@ -37,30 +37,30 @@ each_shape = pytest.mark.parametrize("shape", [*CORPUS, *LOSING], ids=lambda sha
 GO_ON_FROM = re.compile(r"go on from '(.+)'")
 
 
-def forks(run_id: str, marks: list[Mark]) -> Iterator[tuple[str, Cut]]:
+def forks(run_id: str, events: list[HistoryEvent]) -> Iterator[tuple[str, Cut]]:
     """Yield every fork, and every retry from a step: at each operation that is recorded."""
-    for step in dict.fromkeys(mark.id for mark in marks if mark.kind != "update"):
+    for step in dict.fromkeys(event.id for event in events if event.kind != "update"):
         for fork in (True, False):
             how = "fork" if fork else "retry --step"
-            yield f"{how} {step}", partial(cut_at, run_id, marks, step, fork=fork)
+            yield f"{how} {step}", partial(cut_at, run_id, events, step, fork=fork)
 
 
-def retries(run_id: str, life: Life, marks: list[Mark]) -> Iterator[tuple[str, Cut]]:
+def retries(run_id: str, state: RunState, events: list[HistoryEvent]) -> Iterator[tuple[str, Cut]]:
     """Yield every retry: of a run that failed by each failure in its history, and of one that was stopped anywhere."""
-    stopped = structs.replace(life, status="cancelled", failure=None)
-    for place, mark in enumerate(marks):
-        until = marks[: place + 1]
-        if mark.failure is not None:
-            failed = structs.replace(life, status="failed", failure=mark.failure)
-            yield f"retry after {mark.kind} {mark.id}", partial(cut_for_retry, run_id, failed, marks)
+    stopped = structs.replace(state, status="cancelled", failure=None)
+    for place, event in enumerate(events):
+        until = events[: place + 1]
+        if event.failure is not None:
+            failed = structs.replace(state, status="failed", failure=event.failure)
+            yield f"retry after {event.kind} {event.id}", partial(cut_for_retry, run_id, failed, events)
         yield f"retry after {place + 1} marks", partial(cut_for_retry, run_id, stopped, until)
-    yield "retry", partial(cut_for_retry, run_id, life, marks)
+    yield "retry", partial(cut_for_retry, run_id, state, events)
 
 
-def within_locks(marks: list[Mark]) -> list[str]:
+def within_locks(events: list[HistoryEvent]) -> list[str]:
     """Return the locks that are held at the end of a history."""
-    held = [mark.id for mark in marks if mark.kind == "held"]
-    return [each for each in held if not any((mark.kind, mark.id) == ("released", each) for mark in marks)]
+    held = [event.id for event in events if event.kind == "held"]
+    return [each for each in held if not any((event.kind, event.id) == ("released", each) for event in events)]
 
 
 async def run_of(env: WorkflowEnvironment, shape: Shape) -> sf.Run[Any]:
@@ -86,13 +86,13 @@ async def test_what_is_left_of_a_history_that_is_cut_anywhere_fits_the_code(shap
         for record in page.records.values():
             keys = RunKeys(space, record.key.parts[-1])
             header = HEADERS.decode((await space.read(keys.header)).records[keys.header].value)
-            life, marks = LIVES.decode(record.value), await marks_of(space, keys)
-            for what, cut in (*forks(keys.id, marks), *retries(keys.id, life, marks)):
-                found = cut_or_elsewhere(keys.id, marks, cut)
+            state, events = RUN_STATES.decode(record.value), await events_of(space, keys)
+            for what, cut in (*forks(keys.id, events), *retries(keys.id, state, events)):
+                found = cut_or_elsewhere(keys.id, events, cut)
                 if held := within_locks(found):
                     wrong.append(f"{keys.id}: {what}: {held} is held no more")
-                if problem := await mismatch(env, keys, header, life, found):
-                    wrong.append(f"{keys.id}: {what}: {problem} ({[(mark.kind, mark.id) for mark in found]})")
+                if problem := await mismatch(env, keys, header, state, found):
+                    wrong.append(f"{keys.id}: {what}: {problem} ({[(event.kind, event.id) for event in found]})")
     assert wrong == []
 
 
@@ -128,8 +128,8 @@ async def settled(env: WorkflowEnvironment, run_id: str) -> None:
 
 async def operations(env: WorkflowEnvironment, run_id: str) -> list[str]:
     """Return the operations of a run, in order."""
-    marks = await marks_of(env.client.space, RunKeys(env.client.space, run_id))
-    return list(dict.fromkeys(mark.id for mark in marks if mark.kind != "update"))
+    events = await events_of(env.client.space, RunKeys(env.client.space, run_id))
+    return list(dict.fromkeys(event.id for event in events if event.kind != "update"))
 
 
 async def or_elsewhere(step: S, cut: Callable[[S | str], Awaitable[T]]) -> T:
@@ -140,12 +140,12 @@ async def or_elsewhere(step: S, cut: Callable[[S | str], Awaitable[T]]) -> T:
         return await cut(named_in(refused))
 
 
-def cut_or_elsewhere(run_id: str, marks: list[Mark], cut: Cut) -> list[Mark]:
+def cut_or_elsewhere(run_id: str, events: list[HistoryEvent], cut: Cut) -> list[HistoryEvent]:
     """Cut a history; if that is refused, cut it where the refusal says."""
     try:
         return cut()
     except InvalidWorkflowError as refused:
-        return cut_at(run_id, marks, named_in(refused), fork=False)
+        return cut_at(run_id, events, named_in(refused), fork=False)
 
 
 def named_in(refused: InvalidWorkflowError) -> str:
@@ -156,10 +156,12 @@ def named_in(refused: InvalidWorkflowError) -> str:
     return named[1]
 
 
-async def mismatch(env: WorkflowEnvironment, keys: RunKeys, header: Header, life: Life, marks: list[Mark]) -> str:
+async def mismatch(
+    env: WorkflowEnvironment, keys: RunKeys, header: Header, state: RunState, events: list[HistoryEvent]
+) -> str:
     """Replay a history, doing nothing; return what does not fit."""
-    workflow: Any = env.client.host.workflows[life.workflow, life.version]
-    copy = Activation(env.client.host, keys, workflow, header, life, None, marks)
+    workflow: Any = env.client.runtime.workflows[state.workflow, state.version]
+    copy = Activation(env.client.runtime, keys, workflow, header, state, None, events)
     copy.context = Context(copy)
     await copy.run_code()
     if copy.mismatch is not None:

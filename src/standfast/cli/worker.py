@@ -51,7 +51,7 @@ async def serve(engine: Engine, telling: Telling, grace: float) -> int:
     telling.started(engine)
     async with _status(engine, telling):
         await _until_stopped(worker, signals)
-    telling.stopping(signals.name, len(engine.host.loaded))
+    telling.stopping(signals.name, len(engine.runtime.loaded))
     await engine.aclose(grace=grace)
     telling.stopped()
     return signals.exit_code
@@ -75,7 +75,7 @@ async def _status(engine: Engine, telling: Telling) -> AsyncGenerator[None]:
 
     async def show() -> None:
         while True:
-            telling.show_status(len(engine.host.loaded))
+            telling.show_status(len(engine.runtime.loaded))
             await asyncio.sleep(STATUS_EVERY)
 
     showing = asyncio.create_task(show())
@@ -154,17 +154,17 @@ class Telling:
 
     def started(self, engine: Engine) -> None:
         """Tell that the worker drives runs now."""
-        host = engine.host
-        workflows = [f"{name}@{version}" if version else name for name, version in sorted(host.workflows)]
+        runtime = engine.runtime
+        workflows = [f"{name}@{version}" if version else name for name, version in sorted(runtime.workflows)]
         facts: dict[str, Any] = {
             "store": engine.address,
-            "namespace": host.space.namespace,
-            "tenant": host.space.tenant,
-            "worker": "" if host.worker is None else host.worker.presence,
+            "namespace": runtime.space.namespace,
+            "tenant": runtime.space.tenant,
+            "worker": "" if runtime.worker is None else runtime.worker.presence,
             "process": os.getpid(),
         }
         if self._style == "json":
-            known = [{"name": name, "version": version} for name, version in sorted(host.workflows)]
+            known = [{"name": name, "version": version} for name, version in sorted(runtime.workflows)]
             self._data("worker-started", facts | {"workflows": known})
         else:
             place = f"{facts['store'] or 'a space'}, namespace {facts['namespace']}, tenant {facts['tenant']}"

@@ -118,7 +118,7 @@ async def _collect(server: Server, task: Task, plan: Plan, packed: bytes, *more:
         always=always,
     )
     try:
-        return await collect(server.engine.host, plan, _key_of(task), packed, bringing)
+        return await collect(server.engine.runtime, plan, _key_of(task), packed, bringing)
     except BringingRefusedError as refused:
         if claim is not None and refused.key == claim.key:
             raise RacedError from None

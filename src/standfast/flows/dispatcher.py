@@ -272,12 +272,12 @@ class Admitting:
             run_id=task.id,
             drive=server.engine.has_room,
             tags=tags_of(task.arrival.tenant),
-            alongside=tuple(changes),
+            extra_changes=tuple(changes),
         )
 
         async def begin() -> Started:
             try:
-                return await start(server.engine.host, asked)
+                return await start(server.engine.runtime, asked)
             except WorkflowConcurrencyLimitExceededError as full:
                 raise server.limits.refusal(task, full) or full from None
 
@@ -406,10 +406,10 @@ class Opening:
         return engine
 
     async def _serve(self, engine: Engine) -> None:
-        space, host = engine.space, engine.host
+        space, runtime = engine.space, engine.runtime
 
         async def stop_run(run_id: str, reason: str) -> None:
-            await cancel_run(host, run_id, reason)
+            await cancel_run(runtime, run_id, reason)
 
         def on_serving(*, is_serving: bool) -> None:
             """Leave durable requests to whoever arbitrates them."""

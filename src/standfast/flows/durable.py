@@ -365,7 +365,7 @@ class Performing:
         return problem
 
     def _attempt(self) -> int:
-        return current_step().attempt + max(0, self._activation.life.claims - 1)
+        return current_step().attempt + max(0, self._activation.state.claims - 1)
 
     async def _inputs(self) -> tuple[Inputs, ...]:
         """Return what the action is called with: the last, preceded by what it is to see besides."""

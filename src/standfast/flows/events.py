@@ -349,7 +349,7 @@ class MemorySource:
 
 async def follow_stored(scope: Scope, keys: RequestKeys, after: int = 0, sight: Sight = "own") -> AsyncIterator[Event]:
     """Yield what a request tells that lies in the store, wherever it runs; see :func:`follow`."""
-    async with scope.watch(keys.events, keys.record, RunKeys(scope, keys.id).life) as watch:
+    async with scope.watch(keys.events, keys.record, RunKeys(scope, keys.id).state) as watch:
         async for event in follow(StoredSource(scope, keys, watch), after, sight):
             yield event
 
@@ -413,7 +413,7 @@ async def until_ended(scope: Scope, keys: RequestKeys) -> View:
     Raises:
         RequestNotFoundError: The tenant has no such request.
     """
-    async with scope.watch(keys.record, RunKeys(scope, keys.id).life) as watch:
+    async with scope.watch(keys.record, RunKeys(scope, keys.id).state) as watch:
         while not (view := await look(scope, keys)).has_ended:
             await watch.wait(LOOK_EVERY)
         return view

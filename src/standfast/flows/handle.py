@@ -384,7 +384,7 @@ class Handle:
             return
         if record.durable:
             await note_asker(server.space, self.keys, who)
-            await cancel_run(server.engine.host, self.id, reason)
+            await cancel_run(server.engine.runtime, self.id, reason)
             server.arbiter.forget(self.id)
             await settle(server.space, self.keys, await look(server.space, self.keys))
         elif record.address:

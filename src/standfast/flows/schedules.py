@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from standfast.flows.server import Server
     from standfast.flows.task import Task
     from standfast.workflows.records import Standing, Start
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,12 +64,12 @@ async def take_on(server: Server, action: Action[..., Any], asked: Start, lines:
     at = server.now()
     first = keys.first(task.record(at, "waiting", durable=True), at)
     packed = asked.workflow.signature.pack((Call.of(task),), {})
-    alongside = (*asked.alongside, *first)
-    asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), alongside=alongside)
+    extra_changes = (*asked.extra_changes, *first)
+    asked = structs.replace(asked, packed=packed, tags=tags_of(task.arrival.tenant), extra_changes=extra_changes)
 
     async def begin() -> Started:
         try:
-            return await _begin(server.engine.host, asked, lines)
+            return await _begin(server.engine.runtime, asked, lines)
         except WorkflowConcurrencyLimitExceededError as full:
             raise server.limits.refusal(task, full) or full from None
 
@@ -81,10 +81,10 @@ async def take_on(server: Server, action: Action[..., Any], asked: Start, lines:
         return Started(joins.who.id, is_new=False)
 
 
-async def _begin(host: Host, asked: Start, lines: tuple[Standing, ...]) -> Started:
+async def _begin(runtime: Runtime, asked: Start, lines: tuple[Standing, ...]) -> Started:
     places = (*lines, *standings_of(asked.workflow, asked.packed))
     try:
-        return await (start_in_lines(host, asked, places) if places else start(host, asked))
+        return await (start_in_lines(runtime, asked, places) if places else start(runtime, asked))
     except WorkflowConcurrencyLimitExceededError as full:
         if lines and full.partition_key == lines[0].label:
             raise _OverlapError(full) from full

@@ -149,11 +149,11 @@ class Server:
         self.tenants: Final = Tenants(engine.space, tenants)
         self.owners: Final = Owners(engine.space, tenants.session_kept)
         self.limits: Final = Limiting(engine.space, is_shared=arbiter.is_shared)
-        self._host: Final = engine.host
+        self._runtime: Final = engine.runtime
         self._heartbeat: Final = lines_of(self.space).heartbeat
         self._presence: Presence | None = None
         self._attending: Final = asyncio.Lock()
-        self.now: Final = self._host.now
+        self.now: Final = self._runtime.now
         self.requests: Final[dict[str, Attended]] = {}
         self._ended: Final = Remembering()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
@@ -168,12 +168,12 @@ class Server:
     @property
     def known(self) -> KnownErrors:
         """The exceptions that come back as themselves."""
-        return self._host.known
+        return self._runtime.known
 
     def tell_waits(self, grace: float) -> None:
         """Tell which requests are waited for when this server stops; also when its engine is closed already."""
         under_way = [f"{attended.id} ({attended.action.name})" for attended in self.unfinished]
-        tell_waits(self._host.hooks, self._host.clock, under_way, grace)
+        tell_waits(self._runtime.hooks, self._runtime.clock, under_way, grace)
 
     # --- being alive ---------------------------------------------------------------------------------------------
 
@@ -373,7 +373,7 @@ async def sweep(engine: Engine, workflows: Container[str], kept: float = KEPT) -
     while True:
         page = await engine.list(status=ENDED, limit=PAGE, after=after)
         for run in page.runs:
-            is_old = seconds_between(run.changed_at, engine.host.now()) >= kept
+            is_old = seconds_between(run.changed_at, engine.runtime.now()) >= kept
             if is_old and run.workflow in workflows:
                 purged += await _purge(engine, run)
         if page.next is None:
@@ -389,6 +389,6 @@ async def _purge(engine: Engine, run: RunInfo) -> int:
             keys = RequestKeys(engine.space, tenant, run.id)
             with suppress(RequestNotFoundError):
                 await settle(engine.space, keys, await look(engine.space, keys))
-        return await purge(engine.host, run.id, force=False)
+        return await purge(engine.runtime, run.id, force=False)
     except (RunNotFoundError, RunUnfinishedError):
         return 0

@@ -333,10 +333,10 @@ def task_of(action: Action[..., Any], call: Call, request_id: str) -> Task:
 
 def tell_overlap(server: Server, task: Task, record: RequestRecord) -> None:
     """Tell hooks that a request has begun while one may still be at work that it superseded."""
-    host = server.engine.host
-    if host.hooks:
-        at, key = host.clock.wall(), label_of(record.address)
-        host.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
+    runtime = server.engine.runtime
+    if runtime.hooks:
+        at, key = runtime.clock.wall(), label_of(record.address)
+        runtime.emit(RequestsOverlap(at=at, request=task.id, action=task.name, key=key, superseded=record.superseded))
 
 
 def standings_of(server: Server, task: Task) -> tuple[Standing, ...]:

@@ -41,7 +41,7 @@ from standfast.flows.shares import Counts, is_spent, sharer_of
 from standfast.flows.storage import Storage
 from standfast.locks.heartbeat import remove
 from standfast.stores.protocol import Decision, Delete, Put
-from standfast.workflows.records import LIVES, RunKeys, quarantined_with
+from standfast.workflows.records import RUN_STATES, RunKeys, quarantined_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -346,12 +346,12 @@ class Quarantine:
         found = Counter[str]()
         for key in listed:
             life, sent = (
-                RunKeys(self._scope, key.parts[-1]).life,
+                RunKeys(self._scope, key.parts[-1]).state,
                 RequestKeys(self._scope, tenant, key.parts[-1]).record,
             )
             seen = await self._scope.read(life, sent)
             record, request = seen.get(life), seen.get(sent)
-            if record is None or LIVES.decode(record.value).status != "quarantined":
+            if record is None or RUN_STATES.decode(record.value).status != "quarantined":
                 await self._scope.commit(Delete(key, listed[key].version))
                 continue
             sender = None if request is None else REQUESTS.decode(request.value)
@@ -495,11 +495,11 @@ class Tenants:
         found, (start, end) = Counts(), unfinished_of(self._scope, tenant).within()
         while True:
             page = await self._scope.scan(start, end, limit=self._scope.at_most(TENANTS_PAGE))
-            lives = {key: RunKeys(self._scope, key.parts[-1]).life for key in page.records}
+            lives = {key: RunKeys(self._scope, key.parts[-1]).state for key in page.records}
             seen = await self._scope.read(*lives.values()) if lives else None
             for key, record in page.records.items():
                 life = None if seen is None else seen.get(lives[key])
-                if life is None or LIVES.decode(life.value).has_ended:
+                if life is None or RUN_STATES.decode(life.value).has_ended:
                     await remove(self._scope.store, key)
                 else:
                     found.add(_sharer_of(record))

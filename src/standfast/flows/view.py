@@ -29,7 +29,7 @@ from standfast.locks.heartbeat import PRESENCES
 from standfast.stores.protocol import Decision, Delete, Put
 from standfast.workflows.failures import KnownErrors, add_trace, describe, name_of, restore
 from standfast.workflows.limits import missed, ttl_of
-from standfast.workflows.records import HEADERS, ITEMS, LIVES, Life, RunKeys
+from standfast.workflows.records import HEADERS, ITEMS, RUN_STATES, RunKeys, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.failures import Failure
-    from standfast.workflows.records import Header, Item
+    from standfast.workflows.records import Header, InboxItem
 
 
 # --- who may see a request: who sent it, who has its session, who shares its run, operators and viewers of the
@@ -143,7 +143,7 @@ async def is_shared(scope: Scope, handle: Handle) -> bool:
     return False
 
 
-def _user_of(item: Item) -> str:
+def _user_of(item: InboxItem) -> str:
     return msgspec.json.decode(b"{}" if item.value is UNSET else item.value, type=_By).user
 
 
@@ -203,8 +203,8 @@ async def note_asker(scope: Scope, keys: RequestKeys, who: str) -> None:
     run = RunKeys(scope, keys.id)
 
     def decide(seen: Snapshot) -> Decision[None]:
-        found, life = seen.get(keys.record), seen.get(run.life)
-        if found is None or life is None or LIVES.decode(life.value).cancel is not None:
+        found, life = seen.get(keys.record), seen.get(run.state)
+        if found is None or life is None or RUN_STATES.decode(life.value).cancel is not None:
             return Decision(None)
         record = REQUESTS.decode(found.value)
         if record.has_ended or record.cancelled_by == who:
@@ -212,7 +212,7 @@ async def note_asker(scope: Scope, keys: RequestKeys, who: str) -> None:
         put = Put(keys.record, REQUESTS.encode_own(structs.replace(record, cancelled_by=who)), found.version)
         return Decision(None, (put,))
 
-    await scope.update((keys.record, run.life), decide)
+    await scope.update((keys.record, run.state), decide)
 
 
 async def note_operator(scope: Scope, run_id: str, tags: Iterable[str]) -> None:
@@ -267,7 +267,7 @@ class View(Struct, frozen=True):
     record: RequestRecord
     version: int
     at: Instant
-    life: Life | None = None
+    life: RunState | None = None
     is_derived: bool = False
 
     @property
@@ -288,7 +288,7 @@ async def look(scope: Scope, keys: RequestKeys) -> View:
         RequestNotFoundError: The tenant has no such request.
     """
     run = RunKeys(scope, keys.id)
-    seen = await scope.read(keys.record, run.life, run.header)
+    seen = await scope.read(keys.record, run.state, run.header)
     found = seen.get(keys.record)
     if found is None:
         raise RequestNotFoundError(keys.id)
@@ -379,18 +379,18 @@ async def settle(scope: Scope, keys: RequestKeys, view: View) -> bool:
 
 
 def _of_run(record: RequestRecord, version: int, seen: Snapshot, run: RunKeys) -> View:
-    found, header = seen.get(run.life), seen.get(run.header)
+    found, header = seen.get(run.state), seen.get(run.header)
     if found is None:
         over = ended(record, "cancelled", seen.at, reason="its run was removed")
         return View(over, version, seen.at, is_derived=True)
-    life = LIVES.decode(found.value)
+    life = RUN_STATES.decode(found.value)
     if not life.has_ended:
         return View(_unfinished(record, life), version, seen.at, life)
     over = _ended_run(record, life, None if header is None else HEADERS.decode(header.value))
     return View(over, version, seen.at, life, is_derived=True)
 
 
-def _unfinished(record: RequestRecord, life: Life) -> RequestRecord:
+def _unfinished(record: RequestRecord, life: RunState) -> RequestRecord:
     if life.status == "quarantined":
         return structs.replace(record, status="waiting", attempt=life.claims, reason=life.cancel or QUARANTINED)
     status: Status = "running" if life.claims else "waiting"
@@ -398,7 +398,7 @@ def _unfinished(record: RequestRecord, life: Life) -> RequestRecord:
     return structs.replace(record, status=status, started_at=began, attempt=life.claims, reason=life.cancel or "")
 
 
-def _ended_run(record: RequestRecord, life: Life, header: Header | None) -> RequestRecord:
+def _ended_run(record: RequestRecord, life: RunState, header: Header | None) -> RequestRecord:
     """Return the record of a request whose run ended without writing it: it never began, or was ended by force."""
     at, record = life.changed_at, structs.replace(record, attempt=life.claims)
     if life.status == "completed":
@@ -532,6 +532,6 @@ async def _doing(server: Server, holder: Who) -> str:
     """Say what the one does that has a key. A run keeps its place in the store also while nobody takes it up."""
     if not holder.is_durable or not server.arbiter.is_shared:
         return "running"
-    key = RunKeys(server.space, holder.id).life
+    key = RunKeys(server.space, holder.id).state
     life = (await server.space.read(key)).get(key)
-    return "running" if life is None or LIVES.decode(life.value).status != "quarantined" else "quarantined"
+    return "running" if life is None or RUN_STATES.decode(life.value).status != "quarantined" else "quarantined"

@@ -13,9 +13,9 @@ from standfast.events import RunCodeDiffers, RunDeposed, StepArgumentsDiffer, Un
 from standfast.workflows.control import CANCELLED, RunCancelled, Unload, data_of, is_of_run
 from standfast.workflows.definition import INSIDE
 from standfast.workflows.failures import log_failure
-from standfast.workflows.inbox import Mail, News
+from standfast.workflows.inbox import Inbox, InboxPoll
 from standfast.workflows.journal import Claim, Journal, insist
-from standfast.workflows.records import Mark, effect_key
+from standfast.workflows.records import HistoryEvent, effect_key
 from standfast.workflows.replay import CURRENT, OVER, Branch, Replay, Turns, is_due, note_lost, raise_lost
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Change, Conflict
     from standfast.workflows.context import Context
     from standfast.workflows.definition import Workflow
-    from standfast.workflows.records import Header, Life, RunKeys
+    from standfast.workflows.records import Header, RunKeys, RunState
     from standfast.workflows.replay import Wait
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 _log: Final = logging.getLogger("standfast.workflows")
@@ -39,38 +39,38 @@ class Activation:
 
     def __init__(
         self,
-        host: Host,
+        runtime: Runtime,
         keys: RunKeys,
         workflow: Workflow[..., Any],
         header: Header,
-        life: Life,
+        state: RunState,
         claim: Claim | None,
-        marks: Iterable[Mark],
+        events: Iterable[HistoryEvent],
     ) -> None:
-        self.host, self.keys, self.workflow, self.header, self.life = host, keys, workflow, header, life
+        self.runtime, self.keys, self.workflow, self.header, self.state = runtime, keys, workflow, header, state
         self.claim: Final = claim
-        marks = tuple(marks)
-        self.replay: Final = Replay(marks)
-        self.journal: Final = None if claim is None else Journal(host, keys, claim, len(marks))
+        events = tuple(events)
+        self.replay: Final = Replay(events)
+        self.journal: Final = None if claim is None else Journal(runtime, keys, claim, len(events))
         self.branches: Final[list[Branch]] = []
         self.patches: Final[dict[str, bool]] = {}
-        self.mail: Final = Mail(self)
+        self.inbox: Final = Inbox(self)
         self.context: Context | None = None
         self.mismatch: NondeterminismError | None = None
-        self.ended: Life | None = None
-        self.over: Final[asyncio.Future[Life | None]] = asyncio.get_running_loop().create_future()
-        self.is_unloading = self.is_deposed = self.is_stopping = self.is_handed_back = False
+        self.ended: RunState | None = None
+        self.over: Final[asyncio.Future[RunState | None]] = asyncio.get_running_loop().create_future()
+        self.is_unloading = self.is_evicted = self.is_stopping = self.is_handed_back = False
         self.has_conflicted = self.is_stuck = False
         self.ending = 0  # how many groups have ended whose parents have not gone on yet
         self.turns: Final = Turns(self)
         self.turn: Final = self.turns.take
-        self.news: Final = News(self)
-        self.cancel_is_raised = any(mark.kind == "cancelled" and is_of_run(mark) for mark in marks)
+        self.inbox_poll: Final = InboxPoll(self)
+        self.cancel_is_raised = any(event.kind == "cancelled" and is_of_run(event) for event in events)
         self._cancel_told = self.cancel_is_raised
         self._told_early: RunCancelled | None = None
 
     @property
-    def is_taken_up(self) -> bool:
+    def is_resumed(self) -> bool:
         """Whether it was driven before, or waited: there may be news that nobody has looked at."""
         return self.claim is not None and not self.claim.is_first
 
@@ -81,23 +81,23 @@ class Activation:
 
     def effect_key(self, step_id: str) -> str:
         """Return the idempotency key of a step, whose id has its branch's path."""
-        space = self.host.space
+        space = self.runtime.space
         return effect_key(space.namespace, space.tenant, self.keys.id, self.header.incarnation, step_id)
 
     # --- the history ---------------------------------------------------------------------------------------------
 
-    def note(self, mark: Mark, *alongside: Change) -> None:
-        """Add a mark to the history, and changes that belong into the commit that writes it."""
+    def note(self, event: HistoryEvent, *extra_changes: Change) -> None:
+        """Add an event to the history, and changes that belong into the commit that writes it."""
         if self.is_unloading or self.journal is None:
             raise Unload
-        self.journal.note(mark, *alongside)
-        self.host.dirty.add(self)
+        self.journal.note(event, *extra_changes)
+        self.runtime.dirty.add(self)
 
-    def put_alongside(self, *changes: Change) -> None:
+    def add_changes(self, *changes: Change) -> None:
         """Write changes with the next commit."""
         if self.journal is not None and not self.is_unloading:
             self.journal.add(*changes)
-            self.host.dirty.add(self)
+            self.runtime.dirty.add(self)
 
     async def flush(self, branch: Branch | None = None, operation_id: str = "") -> None:
         """Make everything durable that was noted so far. Returns at once if there is nothing.
@@ -114,7 +114,7 @@ class Activation:
             self.abandon()
             raise Unload from None
         if not journal.is_dirty:
-            self.host.dirty.discard(self)
+            self.runtime.dirty.discard(self)
             if branch is None:
                 self.note_idleness()  # it may have been idle all the while, but for this
         if branch is not None and branch.lost is not None:
@@ -122,18 +122,18 @@ class Activation:
 
     def refused(self, conflict: Conflict) -> None:
         """Find out why a guarded commit was refused. If locks are lost, those are told who rely on them."""
-        is_deposed = self.claim is None or self.claim.key in conflict.current
-        if is_deposed or not note_lost(self, conflict):
+        is_evicted = self.claim is None or self.claim.key in conflict.current
+        if is_evicted or not note_lost(self, conflict):
             self.drop(conflict)
             raise Unload
 
     async def check_may_act(self) -> None:
         """Refuse to begin an effect in a process that may be taken for dead by now; wait while that is not clear."""
-        await self.host.until_proven()
+        await self.runtime.until_proven()
         if self.is_unloading or self.is_stopping:
             raise Unload
-        if self.claim is None or not self.host.may_act(self.claim.presence):
-            self.depose()
+        if self.claim is None or not self.runtime.may_act(self.claim.presence):
+            self.evict()
             raise Unload
 
     def is_live(self, branch: Branch) -> bool:
@@ -149,17 +149,19 @@ class Activation:
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
-    def someone_ended(self) -> None:
+    def branch_ended(self) -> None:
         """A branch has ended: those that are left may all be waiting now."""
-        self.turns.someone_ended()
+        self.turns.branch_ended()
         self.note_idleness()
 
     def differ(self, recorded: str, asked: str) -> None:
         """Leave the run alone: its code and its history do not fit."""
         if self.mismatch is None:
             self.mismatch = NondeterminismError(self.keys.id, recorded, asked)
-            self.host.emit(RunCodeDiffers(at=self.host.clock.wall(), run=self.keys.id, recorded=recorded, asked=asked))
-            if self.claim is not None and not self.host.hooks:  # nothing else would tell that it does not go on
+            self.runtime.emit(
+                RunCodeDiffers(at=self.runtime.clock.wall(), run=self.keys.id, recorded=recorded, asked=asked)
+            )
+            if self.claim is not None and not self.runtime.hooks:  # nothing else would tell that it does not go on
                 log_failure(_log, f"going on with the run {self.keys.id!r}", self.mismatch, run=self.keys.id)
         self.unload()
 
@@ -168,7 +170,7 @@ class Activation:
         if self.workflow.replay == "strict":
             self.differ(f"step {step_id!r}", f"step {step_id!r} with other arguments")
             raise Unload
-        self.host.emit(StepArgumentsDiffer(at=self.host.clock.wall(), run=self.keys.id, step=step_id))
+        self.runtime.emit(StepArgumentsDiffer(at=self.runtime.clock.wall(), run=self.keys.id, step=step_id))
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -180,21 +182,21 @@ class Activation:
         if branch.cancel is not None:  # it was told before there was a wait to end
             wait.settle(CANCELLED)
         if wait.until is not None:
-            self.host.alarm(wait.until, self)
-        if wait.as_of is not None and (wait.as_of != self.news.looks or self.news.is_looking):
-            self.poke()  # what it waits for may have come after the store was asked, and before it waited
+            self.runtime.alarm(wait.until, self)
+        if wait.as_of is not None and (wait.as_of != self.inbox_poll.polls or self.inbox_poll.is_polling):
+            self.notify()  # what it waits for may have come after the store was asked, and before it waited
         self.note_idleness()
         try:
             return await wait.future
         finally:
             branch.wait = None
-            self.host.idle.pop(self, None)
+            self.runtime.idle.pop(self, None)
 
     def note_idleness(self) -> None:
         """Say that every branch waits, if that is so."""
         if self.is_idle and not self.is_unloading and self.claim is not None:
-            self.host.idle[self] = self.host.clock.elapsed()
-            self.host.poke()
+            self.runtime.idle[self] = self.runtime.clock.elapsed()
+            self.runtime.notify()
 
     @property
     def is_idle(self) -> bool:
@@ -217,7 +219,7 @@ class Activation:
             instants.append(self.header.deadline)
         return min(instants, default=None)
 
-    def ring(self, now: Instant) -> None:
+    def expire_waits(self, now: Instant) -> None:
         """Let those waits end whose time is over."""
         if self.is_unloading:
             return
@@ -236,9 +238,9 @@ class Activation:
 
     # --- being told ----------------------------------------------------------------------------------------------
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Say that there is news for the run."""
-        self.news.poke()
+        self.inbox_poll.notify()
 
     def cancel(self, cancel: RunCancelled) -> None:
         """Cancel the run: each branch is told where it waits, once."""
@@ -268,7 +270,7 @@ class Activation:
         cancel, branch.cancel = branch.cancel, None
         if cancel is None or self.is_unloading:
             raise Unload
-        self.note(Mark("cancelled", operation_id, self.host.now(), Raw(data_of(cancel))))
+        self.note(HistoryEvent("cancelled", operation_id, self.runtime.now(), Raw(data_of(cancel))))
         self.cancel_is_raised = self.cancel_is_raised or cancel.of_run
         branch.is_told = branch.is_told or cancel.of_run
         branch.lost_in.add(cancel.group)
@@ -276,11 +278,11 @@ class Activation:
 
     # --- unloading -----------------------------------------------------------------------------------------------
 
-    def depose(self) -> None:
+    def evict(self) -> None:
         """Stop at once: somebody else drives the run."""
-        if not self.is_deposed:
-            self.is_deposed = True
-            self.host.emit(RunDeposed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
+        if not self.is_evicted:
+            self.is_evicted = True
+            self.runtime.emit(RunDeposed(at=self.runtime.clock.wall(), run=self.keys.id, workflow=self.workflow.name))
         self.unload()
 
     def drop(self, conflict: Conflict) -> None:
@@ -289,15 +291,15 @@ class Activation:
         In the second case the run is loaded again from its records, but not for ever: see ``is_stuck``.
         """
         if self.claim is None or self.journal is None or self.claim.key in conflict.current:
-            self.depose()
+            self.evict()
             return
         if not self.has_conflicted:  # each of its branches may be refused
-            self.has_conflicted, self.is_stuck = True, self.host.conflicted(self.keys.id, self.journal.written)
+            self.has_conflicted, self.is_stuck = True, self.runtime.conflicted(self.keys.id, self.journal.written)
         self.abandon()
 
     def abandon(self) -> None:
         """Stop at once: it is not known what is written. The run is loaded again from its records."""
-        self.is_deposed = True
+        self.is_evicted = True
         self.unload()
 
     def stop(self) -> None:
@@ -309,8 +311,8 @@ class Activation:
     def unload(self) -> None:
         """Take the run's code off: whatever its branches do next raises, and nothing more is recorded."""
         self.is_unloading = True
-        self.host.dirty.discard(self)
-        self.host.idle.pop(self, None)
+        self.runtime.dirty.discard(self)
+        self.runtime.idle.pop(self, None)
         for branch in self.branches:
             if branch.wait is not None:
                 branch.wait.interrupt(Unload())
@@ -326,10 +328,10 @@ class Activation:
             self.cancel(self._told_early)
         tokens = CURRENT.set(branch), INSIDE.set(True)
         args, kwargs = self.workflow.signature.unpack(self.header.input)
-        if self.is_taken_up:
-            self.poke()  # what has come before
+        if self.is_resumed:
+            self.notify()  # what has come before
         if self.header.deadline is not None:
-            self.host.alarm(self.header.deadline, self)
+            self.runtime.alarm(self.header.deadline, self)
         how: tuple[str, Any]
         try:
             how = "returned", await self.workflow.function(self.context, *args, **kwargs)
@@ -349,10 +351,10 @@ class Activation:
             return "unloaded", None
         if self.is_unloading:
             if not isinstance(how[1], asyncio.CancelledError):
-                told = UnloadSwallowed(at=self.host.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
-                self.host.emit(told)
+                told = UnloadSwallowed(at=self.runtime.clock.wall(), run=self.keys.id, workflow=self.workflow.name)
+                self.runtime.emit(told)
             return "unloaded", None
-        while self.replay.by_the_way is not None:
+        while self.replay.from_outside is not None:
             self.turns.pass_by()  # what came after its last operation
         if not self.replay.is_over:
             self.differ(self.replay.left_over(), "the end of the run")

@@ -16,15 +16,15 @@ from standfast.errors import (
 )
 from standfast.ids import new_id
 from standfast.stores.protocol import Check, Conflict, Delete, Put
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.limits import waits_until
 from standfast.workflows.messages import Found, find, no_longer_listed
 from standfast.workflows.records import (
     HEADERS,
-    LIVES,
     NO_DUE,
     ONCES,
     READY,
+    RUN_STATES,
     Once,
     RunKeys,
     Start,
@@ -40,27 +40,27 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.stores.protocol import Change, Record
     from standfast.workflows.definition import Workflow
-    from standfast.workflows.records import Header, Mark, Started
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.records import Header, HistoryEvent, Started
+    from standfast.workflows.runtime import Runtime
 
 
 PAGE: Final = 50
 TRIES: Final = 50
 
 
-def code_of(host: Host, header: Header) -> Workflow[..., Any]:
+def code_of(runtime: Runtime, header: Header) -> Workflow[..., Any]:
     """Return the code for a run that is started again: of its version, or of the only version that is here."""
-    found = host.workflows.get((header.workflow, header.version))
-    others = [each for (name, _), each in host.workflows.items() if name == header.workflow]
+    found = runtime.workflows.get((header.workflow, header.version))
+    others = [each for (name, _), each in runtime.workflows.items() if name == header.workflow]
     if found is None and len(others) == 1:
         found = others[0]
     if found is None:
-        raise UnknownWorkflowError(header.workflow, tuple(sorted({name for name, _ in host.workflows})))
+        raise UnknownWorkflowError(header.workflow, tuple(sorted({name for name, _ in runtime.workflows})))
     return found
 
 
-def _again(host: Host, run: Found, run_id: str | None, *, drive: bool) -> Start:
-    workflow = code_of(host, run.header)
+def _again(runtime: Runtime, run: Found, run_id: str | None, *, drive: bool) -> Start:
+    workflow = code_of(runtime, run.header)
     workflow.signature.unpack(run.header.input)  # refused here if the code takes other arguments by now
     return Start(
         workflow=workflow,
@@ -73,145 +73,147 @@ def _again(host: Host, run: Found, run_id: str | None, *, drive: bool) -> Start:
     )
 
 
-async def restart(host: Host, run_id: str, new_run_id: str | None, *, drive: bool) -> Started:
+async def restart(runtime: Runtime, run_id: str, new_run_id: str | None, *, drive: bool) -> Started:
     """Start a new run with the input of another one."""
-    return await start(host, _again(host, await find(host.space, run_id), new_run_id, drive=drive))
+    return await start(runtime, _again(runtime, await find(runtime.space, run_id), new_run_id, drive=drive))
 
 
 # --- forks --------------------------------------------------------------------------------------------------------
 
 
-async def fork(host: Host, run_id: str, step: str, new_run_id: str | None) -> Started:
+async def fork(runtime: Runtime, run_id: str, step: str, new_run_id: str | None) -> Started:
     """Start a new run that has everything behind it which another one recorded before a step."""
-    run = await find(host.space, run_id)
-    asked = _again(host, run, new_run_id, drive=False)
-    marks = cut_at(run_id, await marks_of(host.space, RunKeys(host.space, run_id)), step)
-    keys = RunKeys(host.space, asked.run_id)
-    if (seen := await host.space.read(keys.life)).get(keys.life) is not None:
-        raise WorkflowAlreadyExistsError(asked.run_id, LIVES.decode(seen.records[keys.life].value).status, "history")
-    reserved = await _reserve(host, asked.run_id, run_id)
-    await _clear(host, keys, reserved)
-    await _write(host, keys, marks, reserved)
-    started = await start(host, structs.replace(asked, alongside=(Delete(reserved.key, reserved.expected),)))
+    run = await find(runtime.space, run_id)
+    asked = _again(runtime, run, new_run_id, drive=False)
+    events = cut_at(run_id, await events_of(runtime.space, RunKeys(runtime.space, run_id)), step)
+    keys = RunKeys(runtime.space, asked.run_id)
+    if (seen := await runtime.space.read(keys.state)).get(keys.state) is not None:
+        raise WorkflowAlreadyExistsError(
+            asked.run_id, RUN_STATES.decode(seen.records[keys.state].value).status, "history"
+        )
+    reserved = await _reserve(runtime, asked.run_id, run_id)
+    await _clear(runtime, keys, reserved)
+    await _write(runtime, keys, events, reserved)
+    started = await start(runtime, structs.replace(asked, extra_changes=(Delete(reserved.key, reserved.expected),)))
     if not started.is_new:
         raise WorkflowAlreadyExistsError(asked.run_id, "unknown", "history")
     return started
 
 
-async def _reserve(host: Host, new_run_id: str, run_id: str) -> Check:
+async def _reserve(runtime: Runtime, new_run_id: str, run_id: str) -> Check:
     """Take an id for a fork that is being written; whoever had taken it before writes nothing any more."""
-    key = host.space.key("forking", new_run_id)
-    answer = await commit_over(host.space, (), {key: ONCES.encode_own(Once(run_id))})
+    key = runtime.space.key("forking", new_run_id)
+    answer = await commit_over(runtime.space, (), {key: ONCES.encode_own(Once(run_id))})
     if isinstance(answer, Conflict):
         raise StoreBusyError(f"the run {new_run_id}", "its id could not be reserved")
     return Check(key, answer.versions[key])
 
 
-async def _clear(host: Host, keys: RunKeys, reserved: Check) -> None:
+async def _clear(runtime: Runtime, keys: RunKeys, reserved: Check) -> None:
     """Delete what a fork has left that was not finished."""
-    while records := (await host.space.scan(*keys.history(), limit=_page(host))).records:
-        await _commit(host, keys, reserved, *(Delete(key, record.version) for key, record in records.items()))
+    while records := (await runtime.space.scan(*keys.history(), limit=_page(runtime))).records:
+        await _commit(runtime, keys, reserved, *(Delete(key, record.version) for key, record in records.items()))
 
 
-async def _write(host: Host, keys: RunKeys, marks: Sequence[Mark], reserved: Check) -> None:
-    for position, some in chunks_of(marks):
-        await _commit(host, keys, reserved, Put(keys.chunk(position), packed_chunk(some)))
+async def _write(runtime: Runtime, keys: RunKeys, events: Sequence[HistoryEvent], reserved: Check) -> None:
+    for position, some in chunks_of(events):
+        await _commit(runtime, keys, reserved, Put(keys.chunk(position), packed_chunk(some)))
 
 
-async def _commit(host: Host, keys: RunKeys, reserved: Check, *changes: Change) -> None:
-    if isinstance(await host.space.commit(reserved, *changes), Conflict):
+async def _commit(runtime: Runtime, keys: RunKeys, reserved: Check, *changes: Change) -> None:
+    if isinstance(await runtime.space.commit(reserved, *changes), Conflict):
         raise WorkflowAlreadyExistsError(keys.id, "being forked", "history")
 
 
 # --- going on -----------------------------------------------------------------------------------------------------
 
 
-async def retry(host: Host, run_id: str, step: str | None) -> None:
+async def retry(runtime: Runtime, run_id: str, step: str | None) -> None:
     """Let a run go on that failed, was cancelled, has timed out or is quarantined. Others are left as they are."""
-    host.try_again(run_id)
+    runtime.try_again(run_id)
     for _ in range(TRIES):
-        run = await find(host.space, run_id)
-        if run.life.status == "completed" or run.life.purging:
-            about = "is being purged" if run.life.purging else "has completed"
+        run = await find(runtime.space, run_id)
+        if run.state.status == "completed" or run.state.purging:
+            about = "is being purged" if run.state.purging else "has completed"
             raise InvalidWorkflowError(f"retry {run_id!r}", f"it {about}; restart it or fork it")
-        if not run.life.has_ended and run.life.status != "quarantined":
+        if not run.state.has_ended and run.state.status != "quarantined":
             return
-        if await _goes_on(host, run, step):
+        if await _goes_on(runtime, run, step):
             return
     raise StoreBusyError(f"the run {run_id}", f"its life changed {TRIES} times while it was to go on")
 
 
-async def _goes_on(host: Host, run: Found, step: str | None) -> bool:
-    keys = RunKeys(host.space, run.id)
-    marks = await marks_of(host.space, keys)
-    kept = marks
-    if run.life.has_ended:
-        kept = cut_for_retry(run.id, run.life, marks) if step is None else cut_at(run.id, marks, step, fork=False)
+async def _goes_on(runtime: Runtime, run: Found, step: str | None) -> bool:
+    keys = RunKeys(runtime.space, run.id)
+    events = await events_of(runtime.space, keys)
+    kept = events
+    if run.state.has_ended:
+        kept = cut_for_retry(run.id, run.state, events) if step is None else cut_at(run.id, events, step, fork=False)
     for child in open_children(kept):
-        await _retry_child(host, child)  # first: if one of them is refused, nothing is cut here
-    changes = await _rewritten(host, keys, run, marks, kept)
+        await _retry_child(runtime, child)  # first: if one of them is refused, nothing is cut here
+    changes = await _rewritten(runtime, keys, run, events, kept)
     if changes is None:
         return False
-    header = _with_new_deadline(host, run.header)
-    until = waits_until(header, host.now()) if run.life.has_ended and header.lines else None
+    header = _with_new_deadline(runtime, run.header)
+    until = waits_until(header, runtime.now()) if run.state.has_ended and header.lines else None
     going_on = structs.replace(
-        run.life,
-        status="pending" if run.header.lines and run.life.has_ended else "running",
+        run.state,
+        status="pending" if run.header.lines and run.state.has_ended else "running",
         owner="",
         failure=None,
         result=UNSET,
         cancel=None,
         deaths=0,
         position=0,
-        admitted=0 if run.life.has_ended else run.life.admitted,  # it has left its lines, and has to enter them again
+        admitted=0 if run.state.has_ended else run.state.admitted,  # it has left its lines, and has to enter them again
         ticket=None,
         until=until,
         waits_for="a worker",
-        changed_at=host.now(),
+        changed_at=runtime.now(),
     )
-    put = Put(keys.life, LIVES.encode_own(going_on), run.life_version)
-    over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(host.space, run)}
+    put = Put(keys.state, RUN_STATES.encode_own(going_on), run.state_version)
+    over: dict[RecordKey, bytes | None] = {keys.ready: READY, **no_longer_listed(runtime.space, run)}
     over |= {} if header is run.header else {keys.header: HEADERS.encode_own(header)}
     over |= {} if until is None else {keys.timer(until): NO_DUE}
-    answer = await commit_over(host.space, (put, *changes), over)
+    answer = await commit_over(runtime.space, (put, *changes), over)
     if isinstance(answer, Conflict):
         return False
-    host.emit_moved(run.id, going_on, 0, run.life.changed_at, header.lines)
+    runtime.emit_moved(run.id, going_on, 0, run.state.changed_at, header.lines)
     return True
 
 
-def _with_new_deadline(host: Host, header: Header) -> Header:
+def _with_new_deadline(runtime: Runtime, header: Header) -> Header:
     """Return a header with as much time as the run had at first, if its time is limited."""
     if header.deadline is None:
         return header
-    return structs.replace(header, deadline=Instant(host.now() + header.deadline - header.started_at))
+    return structs.replace(header, deadline=Instant(runtime.now() + header.deadline - header.started_at))
 
 
-async def _retry_child(host: Host, child_id: str) -> None:
+async def _retry_child(runtime: Runtime, child_id: str) -> None:
     """Let a child go on too that its parent still waits for, unless it has a result, or was purged."""
     try:
-        child = await find(host.space, child_id)
+        child = await find(runtime.space, child_id)
     except RunNotFoundError:
         return
-    if child.life.has_ended and child.life.status != "completed":
-        await retry(host, child_id, None)
+    if child.state.has_ended and child.state.status != "completed":
+        await retry(runtime, child_id, None)
 
 
 async def _rewritten(
-    host: Host, keys: RunKeys, run: Found, marks: Sequence[Mark], kept: Sequence[Mark]
+    runtime: Runtime, keys: RunKeys, run: Found, events: Sequence[HistoryEvent], kept: Sequence[HistoryEvent]
 ) -> tuple[Change, ...] | None:
     """Return the changes that leave a history with what is kept of it; None if the run is not as it was.
 
     Most of a long end is deleted before, from behind: if this is interrupted, what is left is still a history.
     """
-    same = next((n for n, mark in enumerate(kept) if mark is not marks[n]), len(kept))
-    records = await _chunks_from(host, keys, same)
-    last = max((n for n, mark in enumerate(marks) if any(mark is each for each in kept[-1:])), default=-1)
-    most = _page(host)
+    same = next((n for n, event in enumerate(kept) if event is not events[n]), len(kept))
+    records = await _chunks_from(runtime, keys, same)
+    last = max((n for n, event in enumerate(events) if any(event is each for each in kept[-1:])), default=-1)
+    most = _page(runtime)
     while len(records) > most and _position(records[-1]) > last:
         some = [record for record in records[-most:] if _position(record) > last]
         deletes = (Delete(record.key, record.version) for record in some)
-        if isinstance(await host.space.commit(Check(keys.life, run.life_version), *deletes), Conflict):
+        if isinstance(await runtime.space.commit(Check(keys.state, run.state_version), *deletes), Conflict):
             return None
         del records[-len(some) :]
     if not records:
@@ -219,29 +221,29 @@ async def _rewritten(
     first = _position(records[0])
     old = {record.key: record.version for record in records}
     puts: list[Change] = []
-    for position, some_marks in chunks_of(kept[first:]):
+    for position, some_events in chunks_of(kept[first:]):
         key = keys.chunk(first + position)
-        puts.append(Put(key, packed_chunk(some_marks), old.pop(key, 0)))
+        puts.append(Put(key, packed_chunk(some_events), old.pop(key, 0)))
     return (*puts, *(Delete(key, version) for key, version in old.items()))
 
 
-async def _chunks_from(host: Host, keys: RunKeys, position: int) -> list[Record]:
-    """Return the chunks that hold the mark at a position, and all that come after it."""
+async def _chunks_from(runtime: Runtime, keys: RunKeys, position: int) -> list[Record]:
+    """Return the chunks that hold the event at a position, and all that come after it."""
     start, end = keys.history()
-    before = await host.space.scan(start, keys.chunk(position).successor(), limit=1, reverse=True)
+    before = await runtime.space.scan(start, keys.chunk(position).successor(), limit=1, reverse=True)
     start = next(iter(before.records), keys.chunk(position))
     found: list[Record] = []
     while True:
-        page = await host.space.scan(start, end, limit=PAGE)
+        page = await runtime.space.scan(start, end, limit=PAGE)
         found.extend(page.records.values())
         if page.more is None:
             return found
         start = page.more
 
 
-def _page(host: Host) -> int:
+def _page(runtime: Runtime) -> int:
     """Return how many records are written together: half of what a commit takes, for there may be as many others."""
-    return min(PAGE, host.space.at_most(100) // 2)
+    return min(PAGE, runtime.space.at_most(100) // 2)
 
 
 def _position(record: Record) -> int:

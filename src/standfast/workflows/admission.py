@@ -31,32 +31,32 @@ from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import (
-    admitted_life,
+    admitted_state,
     count_waiting,
     entry_id_of,
     entry_of,
     make_room,
     spec_of,
-    waiting_life,
+    waiting_state,
     waits_until,
     why_over,
 )
 from standfast.workflows.records import (
     HEADERS,
-    LIVES,
     NO_DUE,
     OWNERSHIPS,
     READY,
+    RUN_STATES,
     Header,
-    Life,
     Ownership,
     RunKeys,
+    RunState,
     Standing,
     Started,
     after_gone,
     creation,
     find_there,
-    first_life,
+    first_state,
     header_of,
 )
 
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Change, Record, Snapshot, Wake
     from standfast.workflows.limits import Ending
     from standfast.workflows.records import Start
-    from standfast.workflows.runtime import Attendance, Host
+    from standfast.workflows.runtime import Runtime, WorkerPresence
 
     Write = Callable[["Place", Snapshot], Sequence[Change]]
 
@@ -112,12 +112,12 @@ Place: TypeAlias = Admitted | InLine | Full
 class _Next:
     """A further line that is entered in the step of the first one. It is decided like a step of its own."""
 
-    def __init__(self, host: Host, standing: Standing, enter: Enter) -> None:
-        self._scope, self._site, self._enter = host.space, spec_of(standing), enter
+    def __init__(self, runtime: Runtime, standing: Standing, enter: Enter) -> None:
+        self._scope, self._site, self._enter = runtime.space, spec_of(standing), enter
         self.address: Final = standing.address
-        self.line: Final = host.lines.line(standing.address)
-        self.door: Final = host.doors.setdefault(standing.address, asyncio.Lock())
-        self._life: Final = new_id()
+        self.line: Final = runtime.lines.line(standing.address)
+        self.door: Final = runtime.doors.setdefault(standing.address, asyncio.Lock())
+        self._state: Final = new_id()
         self.is_cut_off = False
 
     def keys(self) -> frozenset[RecordKey]:
@@ -127,7 +127,7 @@ class _Next:
     def decide(self, seen: StepSnapshot) -> tuple[Answer, tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
         """Return what is answered, and what enters the line."""
         nobody, limits = self._scope.key("nobody"), self._scope.store.capabilities
-        facts = LineFacts(new_life=self._life)
+        facts = LineFacts(new_life=self._state)
         asked = StepInput(self.line.driver.keys, (self._enter,), self._site, seen.given, facts, (), nobody, limits)
         decision = decide_step(asked, seen)
         if decision.answer.missing:
@@ -144,7 +144,7 @@ class Arrival:
     """A run that takes its places in lines.
 
     Args:
-        host: Where.
+        runtime: Where.
         run_id: The run.
         standings: Its lines.
         admitted: In how many of them it holds a place already.
@@ -155,7 +155,7 @@ class Arrival:
 
     def __init__(
         self,
-        host: Host,
+        runtime: Runtime,
         run_id: str,
         standings: Sequence[Standing],
         *,
@@ -163,16 +163,16 @@ class Arrival:
         ticket: int | None = None,
         is_start: bool = False,
     ) -> None:
-        self._host, self._run_id, self._standings = host, run_id, standings
+        self._runtime, self._run_id, self._standings = runtime, run_id, standings
         self._admitted, self._is_start = admitted, is_start
         self._enter: Final = self._request(standings[admitted], ticket)
-        self._next: Final = [_Next(host, each, self._request(each)) for each in standings[admitted + 1 :]]
+        self._next: Final = [_Next(runtime, each, self._request(each)) for each in standings[admitted + 1 :]]
         self.place: Place | None = None
 
     @property
     def line(self) -> LocalLine:
         """The first line that it enters."""
-        return self._host.lines.line(self._standings[self._admitted].address)
+        return self._runtime.lines.line(self._standings[self._admitted].address)
 
     def _request(self, standing: Standing, ticket: int | None = None) -> Enter:
         waits = not self._is_start or standing.on_limit in WAITS
@@ -249,35 +249,35 @@ class _GotTurnError(Exception):
 
 
 async def admit(
-    host: Host, keys: RunKeys, header: Header, life: Life, version: int, lease: RunLockInfo | None
-) -> tuple[Claim, Life] | None:
+    runtime: Runtime, keys: RunKeys, header: Header, state: RunState, version: int, lease: RunLockInfo | None
+) -> tuple[Claim, RunState] | None:
     """Claim a run that has no place in some of its lines yet, if it can have them now. Otherwise it goes on waiting.
 
     One that is cancelled or has waited too long ends here, without having run. One that is leased takes its places and
     waits for its run lock.
     """
-    if life.collects and life.cancel is None and life.until is not None and life.until > host.now():
+    if state.collects and state.cancel is None and state.until is not None and state.until > runtime.now():
         return None
-    ending = why_over(header, life, host.now())
-    if ending is not None and await end_unstarted(host, keys.id, header, life, version, ending):
+    ending = why_over(header, state, runtime.now())
+    if ending is not None and await end_unstarted(runtime, keys.id, header, state, version, ending):
         return None
-    worker = await host.attend()
-    admission = _Admission(host, keys, header, life, version, worker, lease)
+    worker = await runtime.ensure_presence()
+    admission = _Admission(runtime, keys, header, state, version, worker, lease)
     try:
         return await admission.claim()
     except MovedError:
-        if not host.may_act():
-            host.lost_presence()
+        if not runtime.may_act():
+            runtime.lost_presence()
         return None
 
 
-def taken(life: Life, presence: str, at: Instant) -> Life:
-    """Return the life of a run that a worker has taken up."""
+def taken(state: RunState, presence: str, at: Instant) -> RunState:
+    """Return the state of a run that a worker has taken up."""
     return structs.replace(
-        life,
+        state,
         status="running",
         owner=presence,
-        claims=life.claims + 1,
+        claims=state.claims + 1,
         changed_at=at,
         until=None,
         waits_for="",
@@ -287,23 +287,23 @@ def taken(life: Life, presence: str, at: Instant) -> Life:
     )
 
 
-def awaiting_lease(life: Life, lease: RunLockInfo, at: Instant) -> Life:
-    """Return the life of a run that could be driven but for its run lock; its release makes the run ready.
+def awaiting_lease(state: RunState, lease: RunLockInfo, at: Instant) -> RunState:
+    """Return the state of a run that could be driven but for its run lock; its release makes the run ready.
 
     It is looked at again when the lease ends, and before that now and then: its holder may die or be evicted.
     """
     until = min(lease.expires_at, later(at, LOOK_AGAIN))
     return structs.replace(
-        life, until=until, waits_for=f"its run lock, held by {lease.holder:.200}", lease_awaited=True
+        state, until=until, waits_for=f"its run lock, held by {lease.holder:.200}", lease_awaited=True
     )
 
 
-def taking(keys: RunKeys, worker: Attendance, before: Life, after: Life, seen: Snapshot) -> list[Change]:
+def taking(keys: RunKeys, worker: WorkerPresence, before: RunState, after: RunState, seen: Snapshot) -> list[Change]:
     """Return the changes with which a worker takes up a run; ``seen`` shows all that they touch."""
     own = keys.own(worker.presence)
     return [
         worker.guard,
-        Put(keys.life, LIVES.encode_own(after), seen.version(keys.life)),
+        Put(keys.state, RUN_STATES.encode_own(after), seen.version(keys.state)),
         Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), seen.version(own)),
         *_gone(seen, keys.ready),
         *([] if before.until is None else _gone(seen, keys.timer(before.until))),
@@ -320,64 +320,64 @@ class _Admission:
 
     def __init__(
         self,
-        host: Host,
+        runtime: Runtime,
         keys: RunKeys,
         header: Header,
-        life: Life,
+        state: RunState,
         version: int,
-        worker: Attendance,
+        worker: WorkerPresence,
         lease: RunLockInfo | None,
     ) -> None:
-        self._host, self._keys, self._header, self._before, self._version = host, keys, header, life, version
+        self._runtime, self._keys, self._header, self._before, self._version = runtime, keys, header, state, version
         self._worker, self._lease = worker, lease
-        self._leased = None if lease is None else awaiting_lease(life, lease, host.now())
+        self._leased = None if lease is None else awaiting_lease(state, lease, runtime.now())
         self._own: Final = keys.own(worker.presence)
-        self._after = life
+        self._after = state
 
-    async def claim(self) -> tuple[Claim, Life] | None:
+    async def claim(self) -> tuple[Claim, RunState] | None:
         """Take the places that are left, and the run if these are all."""
-        life, lines = self._before, self._header.lines
-        arrival = Arrival(self._host, self._keys.id, lines, admitted=life.admitted, ticket=life.ticket)
+        state, lines = self._before, self._header.lines
+        arrival = Arrival(self._runtime, self._keys.id, lines, admitted=state.admitted, ticket=state.ticket)
         answered = await arrival.take_places(self._named(), self._write)
-        self._host.saw(answered.sight.at)
+        self._runtime.saw(answered.sight.at)
         place, versions = arrival.place, answered.sight.versions
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
-            await make_room(self._host, self._keys.id, place.standing, place.waiting.ticket)
+            await make_room(self._runtime, self._keys.id, place.standing, place.waiting.ticket)
         if self._leased is not None and self._after.lease_awaited:
-            self._host.emit_moved(self._keys.id, self._after, 0, life.changed_at, lines)
+            self._runtime.emit_moved(self._keys.id, self._after, 0, state.changed_at, lines)
         if not self._after.owner:
             return None
-        right = Claim(self._own, versions[self._own], self._worker.presence, versions[self._keys.life])
+        right = Claim(self._own, versions[self._own], self._worker.presence, versions[self._keys.state])
         return right, self._after
 
     def _named(self) -> list[RecordKey]:
-        keys, life = self._keys, self._before
+        keys, state = self._keys, self._before
         begins = self._header.begins_at
         leased_until = None if self._leased is None else self._leased.until
-        timers = [keys.timer(at) for at in {life.until, begins, leased_until} if at is not None]
-        return [keys.life, keys.ready, self._own, self._worker.guard.key, *timers]
+        timers = [keys.timer(at) for at in {state.until, begins, leased_until} if at is not None]
+        return [keys.state, keys.ready, self._own, self._worker.guard.key, *timers]
 
     def _write(self, place: Place, seen: Snapshot) -> list[Change]:
-        keys, life, worker = self._keys, self._before, self._worker
-        if seen.version(keys.life) != self._version or seen.version(worker.guard.key) != worker.guard.expected:
+        keys, state, worker = self._keys, self._before, self._worker
+        if seen.version(keys.state) != self._version or seen.version(worker.guard.key) != worker.guard.expected:
             raise MovedError
         if isinstance(place, InLine):
             return self._wait(place, seen)
-        admitted = admitted_life(life, len(self._header.lines))
+        admitted = admitted_state(state, len(self._header.lines))
         begins = self._header.begins_at
-        if begins is not None and begins > seen.at and life.cancel is None:
+        if begins is not None and begins > seen.at and state.cancel is None:
             self._after = structs.replace(admitted, until=begins, waits_for="the time of its start")
             put = Put(keys.timer(begins), NO_DUE, seen.version(keys.timer(begins)))
             return [put, *self._rewritten(seen), *_gone(seen, keys.ready)]
         if self._leased is not None:
             return self._await_lease(self._leased, seen)
         self._after = taken(admitted, worker.presence, seen.at)
-        return taking(keys, worker, life, self._after, seen)
+        return taking(keys, worker, state, self._after, seen)
 
-    def _await_lease(self, leased: Life, seen: Snapshot) -> list[Change]:
+    def _await_lease(self, leased: RunState, seen: Snapshot) -> list[Change]:
         """Take the places, and be driven when the run lock is free."""
         keys, before = self._keys, self._before
-        self._after = admitted_life(leased, len(self._header.lines))
+        self._after = admitted_state(leased, len(self._header.lines))
         changes = [*self._rewritten(seen), *_gone(seen, keys.ready)]
         if leased.until is not None and leased.until != before.until:
             timer = keys.timer(leased.until)
@@ -387,61 +387,63 @@ class _Admission:
 
     def _wait(self, place: InLine, seen: Snapshot) -> list[Change]:
         """Go on waiting: whoever grants the place makes the run ready again."""
-        life, keys = self._before, self._keys
+        state, keys = self._before, self._keys
         changes = _gone(seen, keys.ready)
-        if (life.admitted, life.ticket) == (place.admitted, place.waiting.ticket):
-            self._after = life
+        if (state.admitted, state.ticket) == (place.admitted, place.waiting.ticket):
+            self._after = state
             return changes
-        until = life.until
-        if life.collects and until is not None:  # its own time has come: from now on it waits for its turn
+        until = state.until
+        if state.collects and until is not None:  # its own time has come: from now on it waits for its turn
             changes += _gone(seen, keys.timer(until))
             until = None
-        self._after = waiting_life(life, place, seen.at, until)  # however many lines there are
+        self._after = waiting_state(state, place, seen.at, until)  # however many lines there are
         return [*changes, *self._rewritten(seen)]
 
     def _rewritten(self, seen: Snapshot) -> list[Change]:
-        return [Put(self._keys.life, LIVES.encode_own(self._after), seen.version(self._keys.life))]
+        return [Put(self._keys.state, RUN_STATES.encode_own(self._after), seen.version(self._keys.state))]
 
 
 # --- runs that end before they began --------------------------------------------------------------------------------
 
 
-async def end_unstarted(host: Host, run_id: str, header: Header, life: Life, version: int, ending: Ending) -> bool:
+async def end_unstarted(
+    runtime: Runtime, run_id: str, header: Header, state: RunState, version: int, ending: Ending
+) -> bool:
     """End a run that waits in a line, and leave its lines, in one commit; False: it is not as it was.
 
     With ``ending.only_waiting`` it does not end if it has its turn by now.
     """
-    keys = RunKeys(host.space, run_id)
-    standing = header.lines[life.admitted]
-    departures = [_departure(host, run_id, header, at) for at in range(life.admitted)]
-    extra_changes = _unstarted(keys, header, life, version, ending, host)
+    keys = RunKeys(runtime.space, run_id)
+    standing = header.lines[state.admitted]
+    departures = [_departure(runtime, run_id, header, at) for at in range(state.admitted)]
+    extra_changes = _unstarted(keys, header, state, version, ending, runtime)
     leave = Leave(
         entry_id_of(run_id, standing),
-        ticket=life.ticket,
+        ticket=state.ticket,
         only_waiting=ending.only_waiting,
         extra_changes=leaving_as_well(departures, extra_changes),
     )
     try:
-        answered = await host.lines.line(standing.address).driver.do(leave, spec_of(standing))
+        answered = await runtime.lines.line(standing.address).driver.do(leave, spec_of(standing))
     except (MovedError, _GotTurnError):
         return False
-    host.saw(answered.sight.at)
+    runtime.saw(answered.sight.at)
     for each in departures:
         if each.is_cut_off:
-            await host.lines.reap(each.line)
-    host.emit_moved(run_id, _ended(life, ending, answered.sight.at), 0, life.changed_at, header.lines)
+            await runtime.lines.reap(each.line)
+    runtime.emit_moved(run_id, _ended(state, ending, answered.sight.at), 0, state.changed_at, header.lines)
     return True
 
 
-def _departure(host: Host, run_id: str, header: Header, at: int) -> Departure:
+def _departure(runtime: Runtime, run_id: str, header: Header, at: int) -> Departure:
     standing = header.lines[at]
     leave = Leave(entry_id_of(run_id, standing))
-    return Departure(host.space, host.lines.line(standing.address), [leave], spec_of(standing))
+    return Departure(runtime.space, runtime.lines.line(standing.address), [leave], spec_of(standing))
 
 
-def _ended(life: Life, ending: Ending, at: Instant) -> Life:
+def _ended(state: RunState, ending: Ending, at: Instant) -> RunState:
     return structs.replace(
-        life,
+        state,
         status=ending.status,
         changed_at=at,
         until=None,
@@ -452,36 +454,38 @@ def _ended(life: Life, ending: Ending, at: Instant) -> Life:
     )
 
 
-def _unstarted(keys: RunKeys, header: Header, life: Life, version: int, ending: Ending, host: Host) -> ExtraChanges:
-    parent = RunKeys(host.space, header.parent).ready if header.parent else None
-    timer = None if life.until is None else keys.timer(life.until)
+def _unstarted(
+    keys: RunKeys, header: Header, state: RunState, version: int, ending: Ending, runtime: Runtime
+) -> ExtraChanges:
+    parent = RunKeys(runtime.space, header.parent).ready if header.parent else None
+    timer = None if state.until is None else keys.timer(state.until)
 
     def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
-        if seen.version(keys.life) != version:
+        if seen.version(keys.state) != version:
             raise MovedError
         if ending.only_waiting and isinstance(answer, Left) and answer.was_holding:
             raise _GotTurnError
-        put = Put(keys.life, LIVES.encode_own(_ended(life, ending, seen.at)), version)
+        put = Put(keys.state, RUN_STATES.encode_own(_ended(state, ending, seen.at)), version)
         changes = [put, *_gone(seen, keys.ready), *([] if timer is None else _gone(seen, timer))]
         if parent is not None:
             changes.append(Put(parent, READY, seen.version(parent)))
         return tuple(changes), ()
 
-    named = (keys.life, keys.ready, timer, parent)
+    named = (keys.state, keys.ready, timer, parent)
     return ExtraChanges(tuple(key for key in named if key is not None), decide)
 
 
-async def end_if_unstarted(host: Host, run_id: str, ending: Ending) -> bool:
+async def end_if_unstarted(runtime: Runtime, run_id: str, ending: Ending) -> bool:
     """End a run that waits for its turn, whatever it is to be; False: it does not wait in a line."""
-    keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.header, keys.life)
-    header, record = seen.get(keys.header), seen.get(keys.life)
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.header, keys.state)
+    header, record = seen.get(keys.header), seen.get(keys.state)
     if header is None or record is None:
         return False
-    shown, life = HEADERS.decode(header.value), LIVES.decode(record.value)
-    if life.has_ended or life.owner or life.admitted >= len(shown.lines):
+    shown, state = HEADERS.decode(header.value), RUN_STATES.decode(record.value)
+    if state.has_ended or state.owner or state.admitted >= len(shown.lines):
         return False
-    return await end_unstarted(host, run_id, shown, life, record.version, ending)
+    return await end_unstarted(runtime, run_id, shown, state, record.version, ending)
 
 
 # --- starting runs that need a place in lines: place and run in one commit -----------------------------------------
@@ -489,25 +493,25 @@ async def end_if_unstarted(host: Host, run_id: str, ending: Ending) -> bool:
 TRIES: Final = 20
 
 
-async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ...]) -> Started:
+async def start_in_lines(runtime: Runtime, asked: Start, standings: tuple[Standing, ...]) -> Started:
     """Start a run that needs a place in lines."""
     room_for: dict[tuple[str, ...], int] = {}
-    above = await _above(host, asked.parent)
+    above = await _above(runtime, asked.parent)
     for _ in range(TRIES):
-        worker = await host.attend() if asked.drive and not asked.delay else None
-        starting = _Starting(host, asked, standings, worker, room_for, above)
+        worker = await runtime.ensure_presence() if asked.drive and not asked.delay else None
+        starting = _Starting(runtime, asked, standings, worker, room_for, above)
         try:
             return await starting.start()
         except _FoundError as there:
-            is_header = there.key == RunKeys(host.space, asked.run_id).header
+            is_header = there.key == RunKeys(runtime.space, asked.run_id).header
             if is_header and (anew := after_gone(asked, there.record)) is not None:
                 asked = anew
                 continue
-            met = await find_there(host, asked, Conflict(host.now(), {there.key: there.record}))
+            met = await find_there(runtime, asked, Conflict(runtime.now(), {there.key: there.record}))
             if met is not None:
                 return met
         except _WorkerLostError:
-            host.lost_presence()
+            runtime.lost_presence()
         except _FullError as refused:
             joined = refused.joined()
             if joined is not None:
@@ -516,7 +520,7 @@ async def start_in_lines(host: Host, asked: Start, standings: tuple[Standing, ..
                 raise _refusal(asked, refused.full) from None
             standings = tuple([_waiting(each) for each in standings])
         except _QueueFullError as refused:
-            await _look_closer(host, asked, refused.place, room_for)
+            await _look_closer(runtime, asked, refused.place, room_for)
     raise StoreBusyError("a run", f"it could not be started in {TRIES} tries")
 
 
@@ -534,12 +538,12 @@ def _refusal(asked: Start, full: Full) -> WorkflowConcurrencyLimitExceededError:
     return WorkflowConcurrencyLimitExceededError(name, label, limit, first.entry.owner, first.granted_at, is_run)
 
 
-async def _above(host: Host, run_id: str) -> frozenset[str]:
+async def _above(runtime: Runtime, run_id: str) -> frozenset[str]:
     """Return under which ids those stand in lines who wait for a child: its parent, and theirs."""
     found: set[str] = set()
     while run_id:
-        key = RunKeys(host.space, run_id).header
-        record = (await host.space.read(key)).get(key)
+        key = RunKeys(runtime.space, run_id).header
+        record = (await runtime.space.read(key)).get(key)
         if record is None:
             break
         header = HEADERS.decode(record.value)
@@ -548,11 +552,11 @@ async def _above(host: Host, run_id: str) -> frozenset[str]:
     return frozenset(found)
 
 
-async def _look_closer(host: Host, asked: Start, place: InLine, room_for: dict[tuple[str, ...], int]) -> None:
+async def _look_closer(runtime: Runtime, asked: Start, place: InLine, room_for: dict[tuple[str, ...], int]) -> None:
     """Count those who wait one by one: from afar, those who left the line before their turn count as well."""
     standing = place.standing
     most, address = standing.most_waiting or 0, standing.address
-    waiting = await count_waiting(host, address, most)
+    waiting = await count_waiting(runtime, address, most)
     left = most - waiting
     if left <= 0:
         raise WorkflowConcurrencyLimitExceededError(
@@ -603,52 +607,54 @@ class _Starting:
 
     def __init__(
         self,
-        host: Host,
+        runtime: Runtime,
         asked: Start,
         standings: tuple[Standing, ...],
-        worker: Attendance | None,
+        worker: WorkerPresence | None,
         room_for: dict[tuple[str, ...], int],
         above: frozenset[str],
     ) -> None:
-        self._host, self._asked, self._standings, self._worker = host, asked, standings, worker
+        self._runtime, self._asked, self._standings, self._worker = runtime, asked, standings, worker
         self._room_for, self._above = room_for, above
-        self._keys: Final = RunKeys(host.space, asked.run_id)
+        self._keys: Final = RunKeys(runtime.space, asked.run_id)
         self._own: Final = None if worker is None else self._keys.own(worker.presence)
-        self._once: Final = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
-        self._arrival: Final = Arrival(host, asked.run_id, standings, is_start=True)
-        self._at: Final = host.now()
+        self._once: Final = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+        self._arrival: Final = Arrival(runtime, asked.run_id, standings, is_start=True)
+        self._at: Final = runtime.now()
         self._header: Final = header_of(asked, self._at, standings)
-        self._life: Life | None = None
+        self._state: RunState | None = None
 
     async def start(self) -> Started:
         """Take the places, and create the run where it stands then."""
         try:
             answered = await self._arrival.take_places(self._named(), self._write)
         except (CancelledError, StoreError):
-            self._host.dropped.add(self._keys.id)  # if it was written all the same, nobody here is about to load it
+            self._runtime.dropped.add(self._keys.id)  # if it was written all the same, nobody here is about to load it
             raise
-        self._host.saw(answered.sight.at)
-        place, life = self._arrival.place, self._life
-        if life is not None:
-            self._host.emit_moved(self._keys.id, life, 0, self._at, self._standings)
-            self._take(answered, life)
+        self._runtime.saw(answered.sight.at)
+        place, state = self._arrival.place, self._state
+        if state is not None:
+            self._runtime.emit_moved(self._keys.id, state, 0, self._at, self._standings)
+            self._take(answered, state)
         if isinstance(place, InLine) and place.standing.on_limit == "cancel_running":
-            await make_room(self._host, self._keys.id, place.standing, place.waiting.ticket)
+            await make_room(self._runtime, self._keys.id, place.standing, place.waiting.ticket)
         return Started(self._keys.id, is_new=True)
 
-    def _take(self, answered: Answered, life: Life) -> None:
-        if self._worker is not None and self._own is not None and life.owner:
+    def _take(self, answered: Answered, state: RunState) -> None:
+        if self._worker is not None and self._own is not None and state.owner:
             versions = answered.sight.versions
             right = Claim(
-                self._own, versions[self._own], self._worker.presence, versions[self._keys.life], is_first=True
+                self._own, versions[self._own], self._worker.presence, versions[self._keys.state], is_first=True
             )
-            self._host.take(Activation(self._host, self._keys, self._asked.workflow, self._header, life, right, ()))
+            self._runtime.execute(
+                Activation(self._runtime, self._keys, self._asked.workflow, self._header, state, right, ())
+            )
 
     def _named(self) -> list[RecordKey]:
         ends = {self._header.begins_at, waits_until(self._header, self._at)}
-        keys = [self._keys.header, self._keys.life, self._keys.ready]
+        keys = [self._keys.header, self._keys.state, self._keys.ready]
         keys += [self._keys.timer(each) for each in ends if each is not None]
-        keys += [change.key for change in self._asked.alongside]
+        keys += [change.key for change in self._asked.extra_changes]
         keys += [] if self._once is None else [self._once]
         return keys if self._worker is None or self._own is None else [*keys, self._own, self._worker.guard.key]
 
@@ -661,21 +667,21 @@ class _Starting:
             raise _FullError(place)
         if isinstance(place, InLine):
             self._check_may_wait(place, seen)
-        life = self._life = self._first_life(place)
-        changes = creation(self._host, self._asked, self._at, life, self._standings)
+        state = self._state = self._first_state(place)
+        changes = creation(self._runtime, self._asked, self._at, state, self._standings)
         changes = [change for change in changes if change.key != self._keys.ready]
-        if self._is_ready(place, life):
+        if self._is_ready(place, state):
             changes.append(Put(self._keys.ready, READY, seen.version(self._keys.ready)))
-        if self._worker is not None and self._own is not None and life.owner:
+        if self._worker is not None and self._own is not None and state.owner:
             ownership = OWNERSHIPS.encode_own(Ownership(self._keys.id, seen.at))
             changes += self._worker.guard, Put(self._own, ownership, seen.version(self._own))
-        return [*changes, *self._asked.alongside]
+        return [*changes, *self._asked.extra_changes]
 
     def _check_is_new(self, seen: Snapshot) -> None:
         for key, expected in ((self._once, 0), (self._keys.header, self._asked.over)):
             if key is not None and seen.version(key) != expected:
                 raise _FoundError(key, seen.get(key))
-        for change in self._asked.alongside:
+        for change in self._asked.extra_changes:
             if seen.version(change.key) != change.expected:
                 raise _FoundError(change.key, seen.get(change.key))
         if self._worker is not None and seen.version(self._worker.guard.key) != self._worker.guard.expected:
@@ -691,22 +697,22 @@ class _Starting:
 
     def _check_parents_do_not_hold(self, standing: Standing, seen: Snapshot) -> None:
         """Refuse to wait for ever in a line that only runs hold which wait for this one."""
-        record = seen.get(self._host.lines.line(standing.address).driver.keys.head)
+        record = seen.get(self._runtime.lines.line(standing.address).driver.keys.head)
         head = None if record is None else HEADS.decode(record.value)
         if head is not None and {each.entry.id for each in head.holders} <= self._above:
             raise _FullError(Full(standing, Line(head.rules)))
 
-    def _first_life(self, place: Place) -> Life:
+    def _first_state(self, place: Place) -> RunState:
         presence = self._worker.presence if self._worker is not None and isinstance(place, Admitted) else ""
-        life = first_life(self._asked, self._at, presence)
+        state = first_state(self._asked, self._at, presence)
         if isinstance(place, InLine):
-            return waiting_life(life, place, self._at, waits_until(self._header, self._at))
-        return admitted_life(life, len(self._standings))
+            return waiting_state(state, place, self._at, waits_until(self._header, self._at))
+        return admitted_state(state, len(self._standings))
 
-    def _is_ready(self, place: Place, life: Life) -> bool:
+    def _is_ready(self, place: Place, state: RunState) -> bool:
         if isinstance(place, InLine):  # should this process die, another one makes room
             return place.standing.on_limit == "cancel_running"
-        return not life.owner and life.until is None
+        return not state.owner and state.until is None
 
 
 # --- leaving lines: the commit that ends a run gives its places back, and takes up whoever has them then -----------
@@ -716,37 +722,39 @@ MOST_LAST: Final = 20
 
 
 async def leave_lines(
-    activation: Activation, life: Life, last: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
+    activation: Activation, state: RunState, last: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
 ) -> Commit | Conflict:
     """End a run and leave its lines, so that the next one has its turn, in one commit."""
-    host, claim = activation.host, activation.claim
+    runtime, claim = activation.runtime, activation.claim
     if claim is None:
-        return Conflict(host.now(), {})
-    if len(last) > min(MOST_LAST, host.space.at_most(100) // 4):
-        written = await host.space.commit(Check(claim.key, claim.fence), *last)
+        return Conflict(runtime.now(), {})
+    if len(last) > min(MOST_LAST, runtime.space.at_most(100) // 4):
+        written = await runtime.space.commit(Check(claim.key, claim.fence), *last)
         if isinstance(written, Conflict):
             activation.drop(written)
             return written
         last = ()
-    ending = _Ending(activation, claim, life, last, over)
+    ending = _Ending(activation, claim, state, last, over)
     try:
         answered = await ending.leave()
     except _RefusedError as refused:
         activation.drop(refused.conflict)
         return refused.conflict
-    host.saw(answered.sight.at)
+    runtime.saw(answered.sight.at)
     return Commit(answered.sight.at, answered.sight.versions)
 
 
-async def leave_all(host: Host, run_id: str, header: Header) -> None:
+async def leave_all(runtime: Runtime, run_id: str, header: Header) -> None:
     """Let a run leave all its lines, whether it holds or waits there. Doing it again changes nothing."""
     if header.lines:
-        await LineEntries(host.lines).leave_all([_leaving(host, run_id, each, look=True) for each in header.lines])
+        await LineEntries(runtime.lines).leave_all(
+            [_leaving(runtime, run_id, each, look=True) for each in header.lines]
+        )
 
 
-def _leaving(host: Host, run_id: str, standing: Standing, *, look: bool = False) -> LeaveRequest:
+def _leaving(runtime: Runtime, run_id: str, standing: Standing, *, look: bool = False) -> LeaveRequest:
     entry_id = entry_id_of(run_id, standing)
-    sight = None if look else host.lines.line(standing.address).last
+    sight = None if look else runtime.lines.line(standing.address).last
     holder = None if sight is None else sight.line.holder(entry_id)
     slot = None if holder is None else holder.slot
     return LeaveRequest(standing.address, spec_of(standing), entry_id, slot)
@@ -768,27 +776,29 @@ class _Ending:
         self,
         activation: Activation,
         claim: Claim,
-        life: Life,
+        state: RunState,
         last: tuple[Change, ...],
         over: Mapping[RecordKey, bytes | None],
     ) -> None:
-        self._host, self._keys, self._header = activation.host, activation.keys, activation.header
-        self._claim, self._life, self._last, self._over = claim, life, last, over
-        self._next: Final = _next_in(self._host, self._header.lines[-1])
+        self._runtime, self._keys, self._header = activation.runtime, activation.keys, activation.header
+        self._claim, self._state, self._last, self._over = claim, state, last, over
+        self._next: Final = _next_in(self._runtime, self._header.lines[-1])
 
     async def leave(self) -> Answered:
         """Leave; the one that comes next is driven here, if it can be."""
-        lines = [_leaving(self._host, self._keys.id, each) for each in reversed(self._header.lines)]
-        keys: list[RecordKey] = [self._claim.key, self._keys.life, *self._over]
+        lines = [_leaving(self._runtime, self._keys.id, each) for each in reversed(self._header.lines)]
+        keys: list[RecordKey] = [self._claim.key, self._keys.state, *self._over]
         keys += [change.key for change in self._last]
-        entries, following = LineEntries(self._host.lines), self._next
+        entries, following = LineEntries(self._runtime.lines), self._next
         if following is None:
             return await entries.leave_all(lines, extra_changes=ExtraChanges(tuple(keys), self._decide))
         extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
         try:
             answered = await entries.leave_all(lines, extra_changes=extra_changes)
         except (CancelledError, StoreError):
-            self._host.dropped.add(following.run_id)  # if it was claimed all the same, nobody here is about to load it
+            self._runtime.dropped.add(
+                following.run_id
+            )  # if it was claimed all the same, nobody here is about to load it
             raise
         following.take(answered)
         return answered
@@ -800,17 +810,20 @@ class _Ending:
         return lacks or self._decide(answer, seen)
 
     def _decide(self, _: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
-        keys, claim, life = self._keys, self._claim, self._life
+        keys, claim, state = self._keys, self._claim, self._state
         guards = {claim.key: claim.fence, **{change.key: change.expected for change in self._last}}
         wrong = {key: seen.get(key) for key, expected in guards.items() if seen.version(key) != expected}
         if wrong:
             raise _RefusedError(Conflict(seen.at, wrong))
-        if not seen.version(keys.life):
+        if not seen.version(keys.state):
             raise _RefusedError(Conflict(seen.at, {claim.key: seen.get(claim.key)}))
-        record = seen.records[keys.life]
-        if record.version != claim.life_version:
-            life = structs.replace(life, cancel=life.cancel or LIVES.decode(record.value).cancel)
-        changes: list[Change] = [Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(life), record.version)]
+        record = seen.records[keys.state]
+        if record.version != claim.state_version:
+            state = structs.replace(state, cancel=state.cancel or RUN_STATES.decode(record.value).cancel)
+        changes: list[Change] = [
+            Delete(claim.key, claim.fence),
+            Put(keys.state, RUN_STATES.encode_own(state), record.version),
+        ]
         for key, value in self._over.items():
             if value is not None:
                 changes.append(Put(key, value, seen.version(key)))
@@ -819,25 +832,25 @@ class _Ending:
         return (*changes, *self._last), ()
 
 
-def _next_in(host: Host, standing: Standing) -> _Successor | None:
+def _next_in(runtime: Runtime, standing: Standing) -> _Successor | None:
     """Return the run that comes next in a line, if this engine could drive it and nothing else happens in the line."""
-    line = host.lines.line(standing.address)
+    line = runtime.lines.line(standing.address)
     waiters = () if line.last is None else line.last.line.waiters
-    if not waiters or host.worker is None or not host.has_room() or not line.driver.is_idle:
+    if not waiters or runtime.worker is None or not runtime.has_room() or not line.driver.is_idle:
         return None
     run_id = waiters[0].entry.id
-    return None if run_id in host.loaded else _Successor(host, run_id, standing, host.worker)
+    return None if run_id in runtime.loaded else _Successor(runtime, run_id, standing, runtime.worker)
 
 
 @final
 class _Successor:
     """The run that comes next in a line: the commit that grants it a place claims it as well."""
 
-    def __init__(self, host: Host, run_id: str, standing: Standing, worker: Attendance) -> None:
-        self._host, self._standing, self._worker = host, standing, worker
-        self._run: Final = RunKeys(host.space, run_id)
+    def __init__(self, runtime: Runtime, run_id: str, standing: Standing, worker: WorkerPresence) -> None:
+        self._runtime, self._standing, self._worker = runtime, standing, worker
+        self._run: Final = RunKeys(runtime.space, run_id)
         self._own: Final = self._run.own(worker.presence)
-        self._taken: tuple[Header, Life] | None = None
+        self._taken: tuple[Header, RunState] | None = None
         self._has_news = False
 
     @property
@@ -849,36 +862,36 @@ class _Successor:
     def keys(self) -> tuple[RecordKey, ...]:
         """All that it takes to claim it."""
         run = self._run
-        return run.life, run.header, run.ready, run.counter, self._own, self._worker.guard.key
+        return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key
 
     def look(self, seen: StepSnapshot) -> MissingKeys | None:
         """See how long it would have waited: then its timer goes as well."""
         self._taken = None
-        record = seen.get(self._run.life)
-        until = None if record is None else LIVES.decode(record.value).until
+        record = seen.get(self._run.state)
+        until = None if record is None else RUN_STATES.decode(record.value).until
         timer = None if until is None else self._run.timer(until)
         return None if timer is None or timer in seen.given else MissingKeys(frozenset({timer}))
 
     def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
         """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
         run, worker = self._run, self._worker
-        life_record, header_record = seen.get(run.life), seen.get(run.header)
-        if life_record is None or header_record is None or all(each.entry.id != run.id for each in granted):
+        state_record, header_record = seen.get(run.state), seen.get(run.header)
+        if state_record is None or header_record is None or all(each.entry.id != run.id for each in granted):
             return (), ()
-        life, header = LIVES.decode(life_record.value), HEADERS.decode(header_record.value)
-        if not self._can_take(life, header, seen):
+        state, header = RUN_STATES.decode(state_record.value), HEADERS.decode(header_record.value)
+        if not self._can_take(state, header, seen):
             return (), ()
-        after = taken(admitted_life(life, len(header.lines)), worker.presence, seen.at)
+        after = taken(admitted_state(state, len(header.lines)), worker.presence, seen.at)
         self._taken = header, after
         self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
-        return tuple(taking(run, worker, life, after, seen)), (run.ready,)
+        return tuple(taking(run, worker, state, after, seen)), (run.ready,)
 
-    def _can_take(self, life: Life, header: Header, seen: Snapshot) -> bool:
-        is_waiting = life.status == "pending" and not life.owner and not life.leased and life.cancel is None
-        has_no_history = not life.claims and not header.forked_from
-        is_last = life.admitted == len(header.lines) - 1 and header.lines[-1].address == self._standing.address
+    def _can_take(self, state: RunState, header: Header, seen: Snapshot) -> bool:
+        is_waiting = state.status == "pending" and not state.owner and not state.leased and state.cancel is None
+        has_no_history = not state.claims and not header.forked_from
+        is_last = state.admitted == len(header.lines) - 1 and header.lines[-1].address == self._standing.address
         is_due = header.begins_at is None or header.begins_at <= seen.at
-        is_known = (life.workflow, life.version) in self._host.workflows
+        is_known = (state.workflow, state.version) in self._runtime.workflows
         may_claim = seen.version(self._worker.guard.key) == self._worker.guard.expected
         return is_waiting and has_no_history and is_last and is_due and is_known and may_claim
 
@@ -886,9 +899,9 @@ class _Successor:
         """Drive it, if it was claimed."""
         if self._taken is None:
             return
-        host, versions, (header, life) = self._host, answered.sight.versions, self._taken
+        runtime, versions, (header, state) = self._runtime, answered.sight.versions, self._taken
         presence, is_first = self._worker.presence, not self._has_news
-        right = Claim(self._own, versions[self._own], presence, versions[self._run.life], is_first=is_first)
-        workflow = host.workflows[life.workflow, life.version]
-        host.emit_moved(self._run.id, life, right.fence, header.started_at, header.lines)
-        host.take(Activation(host, self._run, workflow, header, life, right, ()))
+        right = Claim(self._own, versions[self._own], presence, versions[self._run.state], is_first=is_first)
+        workflow = runtime.workflows[state.workflow, state.version]
+        runtime.emit_moved(self._run.id, state, right.fence, header.started_at, header.lines)
+        runtime.execute(Activation(runtime, self._run, workflow, header, state, right, ()))

@@ -33,16 +33,16 @@ from standfast.workflows.records import (
     CHUNKS,
     DUES,
     HEADERS,
-    LIVES,
     NO_DUE,
     OWNERSHIPS,
     READY,
+    RUN_STATES,
     WORKERS,
     Due,
-    Life,
-    Mark,
+    HistoryEvent,
     Ownership,
     RunKeys,
+    RunState,
     WorkerRecord,
     commit_over,
 )
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit, Record, Snapshot
     from standfast.workflows.records import Header
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
     from standfast.workflows.worker import Worker
 
 
@@ -65,98 +65,100 @@ PAGE: Final = 500
 TRIES: Final = 50
 
 
-async def claim(host: Host, run_id: str) -> Activation | None:
+async def claim(runtime: Runtime, run_id: str) -> Activation | None:
     """Take a run up, if it is unfinished, nobody drives it, and its code is here."""
-    keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.life, keys.ready, keys.header)
-    host.saw(seen.at)
-    record, header = seen.get(keys.life), seen.get(keys.header)
-    life = None if record is None else LIVES.decode(record.value)
-    if record is None or life is None or header is None or life.has_ended:
-        host.dropped.discard(run_id)
-        if life is not None and life.leaving:
-            await _let_go(host, run_id)
-        await _forget(host.space, seen, keys.ready)
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.state, keys.ready, keys.header)
+    runtime.saw(seen.at)
+    record, header = seen.get(keys.state), seen.get(keys.header)
+    state = None if record is None else RUN_STATES.decode(record.value)
+    if record is None or state is None or header is None or state.has_ended:
+        runtime.dropped.discard(run_id)
+        if state is not None and state.leaving:
+            await _release_ended(runtime, run_id)
+        await _forget(runtime.space, seen, keys.ready)
         return None
-    if life.owner or life.status == "quarantined":
-        return await _load_own(host, keys, life, record.version, header)
-    workflow = host.workflows.get((life.workflow, life.version))
+    if state.owner or state.status == "quarantined":
+        return await _load_own(runtime, keys, state, record.version, header)
+    workflow = runtime.workflows.get((state.workflow, state.version))
     if workflow is None:
-        host.leave_alone(run_id, life)
+        runtime.leave_alone(run_id, state)
         return None
-    if host.is_mismatched(run_id) or not host.suspects.may_take(run_id, life.deaths):
+    if runtime.is_mismatched(run_id) or not runtime.suspects.may_take(run_id, state.deaths):
         return None
     shown, loaded = HEADERS.decode(header.value), None
     try:
-        claimed = await _claim_in_turn(host, keys, shown, life, record, seen)
+        claimed = await _claim_in_turn(runtime, keys, shown, state, record, seen)
         if claimed is not None:
             right, taken = claimed
-            host.emit_moved(run_id, taken, right.fence, life.changed_at, shown.lines)
-            loaded = Activation(host, keys, workflow, shown, taken, right, await marks_of(host.space, keys))
+            runtime.emit_moved(run_id, taken, right.fence, state.changed_at, shown.lines)
+            loaded = Activation(runtime, keys, workflow, shown, taken, right, await events_of(runtime.space, keys))
     except (CancelledError, StoreError):
-        host.dropped.add(run_id)  # if it was claimed all the same, nobody here is about to load it
+        runtime.dropped.add(run_id)  # if it was claimed all the same, nobody here is about to load it
         raise
     finally:
         if loaded is None:
-            host.absolve(run_id)
+            runtime.clear_suspect(run_id)
     return loaded
 
 
-async def _let_go(host: Host, run_id: str) -> None:
+async def _release_ended(runtime: Runtime, run_id: str) -> None:
     """Release what a run still holds that was ended by force, by somebody who has died since."""
     from standfast.workflows.messages import find, let_go  # noqa: PLC0415 -- it needs the histories that are read here
 
-    await let_go(host, await find(host.space, run_id))
+    await let_go(runtime, await find(runtime.space, run_id))
 
 
 async def _claim_in_turn(
-    host: Host, keys: RunKeys, header: Header, life: Life, record: Record, seen: Snapshot
-) -> tuple[Claim, Life] | None:
+    runtime: Runtime, keys: RunKeys, header: Header, state: RunState, record: Record, seen: Snapshot
+) -> tuple[Claim, RunState] | None:
     begins = header.begins_at
-    if begins is not None and begins == life.until and begins > seen.at and life.cancel is None:
-        await _forget(host.space, seen, keys.ready)  # whatever the news is, its time has not come
+    if begins is not None and begins == state.until and begins > seen.at and state.cancel is None:
+        await _forget(runtime.space, seen, keys.ready)  # whatever the news is, its time has not come
         return None
-    lease = await _lease_of(host, keys, life) if life.leased else None
-    if life.admitted < len(header.lines):
-        return await admit(host, keys, header, life, record.version, lease)
+    lease = await _lease_of(runtime, keys, state) if state.leased else None
+    if state.admitted < len(header.lines):
+        return await admit(runtime, keys, header, state, record.version, lease)
     if lease is not None:
-        await _await_lease(host, keys, life, seen, lease)
+        await _await_lease(runtime, keys, state, seen, lease)
         return None
-    return await _claim(host, keys, life, record, seen)
+    return await _claim(runtime, keys, state, record, seen)
 
 
-async def _lease_of(host: Host, keys: RunKeys, life: Life) -> RunLockInfo | None:
+async def _lease_of(runtime: Runtime, keys: RunKeys, state: RunState) -> RunLockInfo | None:
     """Return who holds the run's lock; None: its lease is over, and a claim that finds the life unchanged may go on."""
-    return await RunLine(host.lines, life.workflow, keys.id, host.space.lease).leased()
+    return await RunLine(runtime.lines, state.workflow, keys.id, runtime.space.lease).leased()
 
 
-async def _await_lease(host: Host, keys: RunKeys, life: Life, seen: Snapshot, lease: RunLockInfo) -> None:
+async def _await_lease(runtime: Runtime, keys: RunKeys, state: RunState, seen: Snapshot, lease: RunLockInfo) -> None:
     """Leave a run to the holder of its lock: note that it is to be told of the release, and look again later."""
-    if life.lease_awaited and life.until is not None and life.until > seen.at:
-        await _forget(host.space, seen, keys.ready)
+    if state.lease_awaited and state.until is not None and state.until > seen.at:
+        await _forget(runtime.space, seen, keys.ready)
         return
-    waiting = awaiting_lease(life, lease, seen.at)
-    over: dict[RecordKey, bytes | None] = {} if life.until is None else {keys.timer(life.until): None}
+    waiting = awaiting_lease(state, lease, seen.at)
+    over: dict[RecordKey, bytes | None] = {} if state.until is None else {keys.timer(state.until): None}
     if waiting.until is not None:
         over[keys.timer(waiting.until)] = NO_DUE
-    changes: list[Change] = [Put(keys.life, LIVES.encode_own(waiting), seen.version(keys.life))]
+    changes: list[Change] = [Put(keys.state, RUN_STATES.encode_own(waiting), seen.version(keys.state))]
     if seen.version(keys.ready):
         changes.append(Delete(keys.ready, seen.version(keys.ready)))
-    if isinstance(await commit_over(host.space, changes, over), Conflict):
-        host.look_again(keys.id)  # it may have been released meanwhile
+    if isinstance(await commit_over(runtime.space, changes, over), Conflict):
+        runtime.poll_again(keys.id)  # it may have been released meanwhile
         return
-    host.emit_moved(keys.id, waiting, 0, life.changed_at)
+    runtime.emit_moved(keys.id, waiting, 0, state.changed_at)
 
 
-async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Snapshot) -> tuple[Claim, Life] | None:
-    worker = await host.attend()
+async def _claim(
+    runtime: Runtime, keys: RunKeys, state: RunState, record: Record, seen: Snapshot
+) -> tuple[Claim, RunState] | None:
+    worker = await runtime.ensure_presence()
     own = keys.own(worker.presence)
-    versions = await host.space.read(own, *([keys.timer(life.until)] if life.until is not None else []))
+    versions = await runtime.space.read(own, *([keys.timer(state.until)] if state.until is not None else []))
     taken = structs.replace(
-        life,
+        state,
         status="running",
         owner=worker.presence,
-        claims=life.claims + 1,
+        claims=state.claims + 1,
         changed_at=seen.at,
         until=None,
         waits_for="",
@@ -165,65 +167,67 @@ async def _claim(host: Host, keys: RunKeys, life: Life, record: Record, seen: Sn
     )
     changes: list[Change] = [
         worker.guard,
-        Put(keys.life, LIVES.encode_own(taken), record.version),
+        Put(keys.state, RUN_STATES.encode_own(taken), record.version),
         Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), versions.version(own)),
     ]
     if seen.version(keys.ready):
         changes.append(Delete(keys.ready, seen.version(keys.ready)))
-    if life.until is not None and versions.version(keys.timer(life.until)):
-        changes.append(Delete(keys.timer(life.until), versions.version(keys.timer(life.until))))
-    answer = await host.space.commit(*changes)
+    if state.until is not None and versions.version(keys.timer(state.until)):
+        changes.append(Delete(keys.timer(state.until), versions.version(keys.timer(state.until))))
+    answer = await runtime.space.commit(*changes)
     if isinstance(answer, Conflict):
         if worker.guard.key in answer.current:
-            host.lost_presence()
+            runtime.lost_presence()
         return None
-    return Claim(own, answer.versions[own], worker.presence, answer.versions[keys.life]), taken
+    return Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state]), taken
 
 
-async def _load_own(host: Host, keys: RunKeys, life: Life, life_version: int, header: Record) -> Activation | None:
+async def _load_own(
+    runtime: Runtime, keys: RunKeys, state: RunState, state_version: int, header: Record
+) -> Activation | None:
     """Load a run again that this very worker drives, and has dropped because it did not know what was written."""
-    worker = host.worker
-    if worker is None or life.owner != worker.presence:
-        host.dropped.discard(keys.id)
+    worker = runtime.worker
+    if worker is None or state.owner != worker.presence:
+        runtime.dropped.discard(keys.id)
         return None
-    if keys.id in host.loaded or host.is_mismatched(keys.id):
+    if keys.id in runtime.loaded or runtime.is_mismatched(keys.id):
         return None
-    own = keys.own(life.owner)
-    seen = await host.space.read(own)
-    record, workflow = seen.get(own), host.workflows.get((life.workflow, life.version))
-    if record is None or _is_being_claimed(host, keys.id, record, seen.at):
+    own = keys.own(state.owner)
+    seen = await runtime.space.read(own)
+    record, workflow = seen.get(own), runtime.workflows.get((state.workflow, state.version))
+    if record is None or _is_being_claimed(runtime, keys.id, record, seen.at):
         return None
     if workflow is None:  # it was withdrawn from this worker: others may have it
-        freed = structs.replace(life, owner="", changed_at=seen.at, waits_for="a worker")
-        given_back = (Delete(own, record.version), Put(keys.life, LIVES.encode_own(freed), life_version))
-        await commit_over(host.space, given_back, {keys.ready: READY})
+        freed = structs.replace(state, owner="", changed_at=seen.at, waits_for="a worker")
+        given_back = (Delete(own, record.version), Put(keys.state, RUN_STATES.encode_own(freed), state_version))
+        await commit_over(runtime.space, given_back, {keys.ready: READY})
         return None
     grant = Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, seen.at)), record.version)
-    answer = await host.space.commit(worker.guard, Check(keys.life, life_version), grant)
+    answer = await runtime.space.commit(worker.guard, Check(keys.state, state_version), grant)
     if isinstance(answer, Conflict):
         return None
-    right, marks = Claim(own, answer.versions[own], life.owner, life_version), await marks_of(host.space, keys)
-    host.dropped.discard(keys.id)
-    return Activation(host, keys, workflow, HEADERS.decode(header.value), life, right, marks)
+    right, events = Claim(own, answer.versions[own], state.owner, state_version), await events_of(runtime.space, keys)
+    runtime.dropped.discard(keys.id)
+    return Activation(runtime, keys, workflow, HEADERS.decode(header.value), state, right, events)
 
 
-def _is_being_claimed(host: Host, run_id: str, own: Record, now: Instant) -> bool:
+def _is_being_claimed(runtime: Runtime, run_id: str, own: Record, now: Instant) -> bool:
     """Tell whether somebody here may be about to load a run that is claimed, and only waits for the answer."""
     claimed_at = OWNERSHIPS.decode(own.value).claimed_at
-    return run_id not in host.dropped and seconds_between(claimed_at, now) < host.space.lease
+    return run_id not in runtime.dropped and seconds_between(claimed_at, now) < runtime.space.lease
 
 
-async def marks_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[Mark]:
+async def events_of(scope: Scope, keys: RunKeys, *, first: int = 0) -> list[HistoryEvent]:
     """Read a run's history, whole or from the beginning of a chunk on."""
-    marks: list[Mark] = []
+    events: list[HistoryEvent] = []
     start, end = keys.history()
     start = keys.chunk(first) if first else start
     while True:
         page = await scope.scan(start, end, limit=PAGE)
         for record in page.records.values():
-            marks.extend(CHUNKS.decode(record.value).marks)
+            events.extend(CHUNKS.decode(record.value).events)
         if page.more is None:
-            return marks
+            return events
         start = page.more
 
 
@@ -275,9 +279,9 @@ async def find_dead(scope: Scope, names: list[str]) -> tuple[list[str], dict[str
     return dead, lifelines
 
 
-async def bury(host: Host, presence: str, worker: Record) -> None:
+async def reclaim(runtime: Runtime, presence: str, worker: Record) -> None:
     """Make the runs of a dead worker ready for others, and forget the worker."""
-    space = host.space
+    space = runtime.space
     closed = await space.commit(Put(worker.key, WORKERS.encode(WorkerRecord(Instant(0))), worker.version))
     version = worker.version
     if isinstance(closed, Conflict):
@@ -287,24 +291,24 @@ async def bury(host: Host, presence: str, worker: Record) -> None:
         version = current.version
     else:
         version = closed.versions[worker.key]
-    buried = 0
+    reclaimed = 0
     start, end = space.key("own", presence).within()
     while True:
         page = await space.scan(start, end, limit=PAGE)
         for record in page.records.values():
-            buried += await _release_if_readable(host, record)
+            reclaimed += await _release_if_readable(runtime, record)
         if page.more is None:
             break
         start = page.more
     forgotten = await space.commit(Delete(worker.key, version))
-    if buried or not isinstance(forgotten, Conflict):  # others may bury it at the same time
-        host.emit(WorkerDied(at=host.clock.wall(), presence=presence, runs=buried))
+    if reclaimed or not isinstance(forgotten, Conflict):  # others may bury it at the same time
+        runtime.emit(WorkerDied(at=runtime.clock.wall(), presence=presence, runs=reclaimed))
 
 
-async def _release_if_readable(host: Host, own: Record) -> bool:
+async def _release_if_readable(runtime: Runtime, own: Record) -> bool:
     try:
         for _ in range(TRIES):
-            released = await _release(host, own)
+            released = await _release(runtime, own)
             if released is not None:
                 return released
     except (DecodeError, FormatTooNewError):
@@ -312,33 +316,33 @@ async def _release_if_readable(host: Host, own: Record) -> bool:
     raise StoreBusyError(f"the run {own.key.parts[-1]}", f"its life changed {TRIES} times while it was taken over")
 
 
-async def _release(host: Host, own: Record) -> bool | None:
+async def _release(runtime: Runtime, own: Record) -> bool | None:
     """Make one run of a dead worker ready; one that has killed several is quarantined.
 
     False: somebody else did it. None: the run has changed meanwhile, perhaps because it was cancelled; look again.
     """
-    keys = RunKeys(host.space, OWNERSHIPS.decode(own.value).run)
-    seen = await host.space.read(keys.life)
-    record = seen.get(keys.life)
+    keys = RunKeys(runtime.space, OWNERSHIPS.decode(own.value).run)
+    seen = await runtime.space.read(keys.state)
+    record = seen.get(keys.state)
     if record is None:
-        return _is_done(own, await host.space.commit(Delete(own.key, own.version)))
-    life = LIVES.decode(record.value)
-    freed = await _freed(host, keys, life, seen.at)
-    changes = (Check(keys.life, record.version), Delete(own.key, own.version))
-    if life.has_ended or life.owner != own.key.parts[-2]:
-        return _is_done(own, await host.space.commit(*changes))
+        return _is_done(own, await runtime.space.commit(Delete(own.key, own.version)))
+    state = RUN_STATES.decode(record.value)
+    freed = await _freed(runtime, keys, state, seen.at)
+    changes = (Check(keys.state, record.version), Delete(own.key, own.version))
+    if state.has_ended or state.owner != own.key.parts[-2]:
+        return _is_done(own, await runtime.space.commit(*changes))
     is_poison = freed.status == "quarantined"
-    over: dict[RecordKey, Any] = dict.fromkeys(await _listings(host, keys) if is_poison else (keys.ready,), READY)
-    put = Put(keys.life, LIVES.encode_own(freed), record.version)
-    released = _is_done(own, await commit_over(host.space, (put, Delete(own.key, own.version)), over))
+    over: dict[RecordKey, Any] = dict.fromkeys(await _listings(runtime, keys) if is_poison else (keys.ready,), READY)
+    put = Put(keys.state, RUN_STATES.encode_own(freed), record.version)
+    released = _is_done(own, await commit_over(runtime.space, (put, Delete(own.key, own.version)), over))
     if released and is_poison:
-        host.emit(RunQuarantined(at=host.clock.wall(), run=keys.id, workflow=life.workflow, deaths=freed.deaths))
+        runtime.emit(RunQuarantined(at=runtime.clock.wall(), run=keys.id, workflow=state.workflow, deaths=freed.deaths))
     return released
 
 
-async def _listings(host: Host, keys: RunKeys) -> list[RecordKey]:
+async def _listings(runtime: Runtime, keys: RunKeys) -> list[RecordKey]:
     """Return where a run is listed that is quarantined."""
-    header = (await host.space.read(keys.header)).get(keys.header)
+    header = (await runtime.space.read(keys.header)).get(keys.header)
     return [] if header is None else keys.quarantined(HEADERS.decode(header.value).tags)
 
 
@@ -348,17 +352,17 @@ def _is_done(own: Record, answer: Commit | Conflict) -> bool | None:
     return False if own.key in answer.current else None
 
 
-async def _freed(host: Host, keys: RunKeys, life: Life, at: Instant) -> Life:
+async def _freed(runtime: Runtime, keys: RunKeys, state: RunState, at: Instant) -> RunState:
     start, end = keys.history()
-    page = await host.space.scan(start, end, limit=1, reverse=True)
+    page = await runtime.space.scan(start, end, limit=1, reverse=True)
     position = next((int(key.parts[-1]) + 1 for key in page.records), 0)
-    deaths = life.deaths + 1 if position <= life.position else 1
-    if deaths >= host.most_deaths:
+    deaths = state.deaths + 1 if position <= state.position else 1
+    if deaths >= runtime.most_deaths:
         about = f"somebody to retry it: {deaths} workers in a row died with it"
         return structs.replace(
-            life, status="quarantined", owner="", deaths=deaths, position=position, changed_at=at, waits_for=about
+            state, status="quarantined", owner="", deaths=deaths, position=position, changed_at=at, waits_for=about
         )
-    return structs.replace(life, owner="", deaths=deaths, position=position, changed_at=at, waits_for="a worker")
+    return structs.replace(state, owner="", deaths=deaths, position=position, changed_at=at, waits_for="a worker")
 
 
 # --- looking after the line in which an unloaded run waits, without loading the run --------------------------------
@@ -384,30 +388,33 @@ def due_of(activation: Activation, until: Instant) -> Due:
     return Due(look_at=lines.pop(), then=min((at for at, _ in instants if at > until), default=None))
 
 
-async def look_at_line(host: Host, address: tuple[str, ...]) -> Instant | None:
+async def reap_line(runtime: Runtime, address: tuple[str, ...]) -> Instant | None:
     """Let those fall in a line who are over; return when to look again, None: nobody there falls by time."""
-    next_end = await LineEntries(host.lines).reap(address)
+    next_end = await LineEntries(runtime.lines).reap(address)
     if next_end is None:
         return None
-    soon = later(host.now(), SEES_DEATH_AFTER)
-    if any(host.lines.line(address).lifelines.values()):
+    soon = later(runtime.now(), SEES_DEATH_AFTER)
+    if any(runtime.lines.line(address).lifelines.values()):
         next_end = min(next_end, soon)
-    return max(next_end, later(host.now(), EVERY))
+    return max(next_end, later(runtime.now(), EVERY))
 
 
-async def look_after(host: Host, keys: RunKeys, life: Record, timer: Record) -> None:
+async def reap_waited_line(runtime: Runtime, keys: RunKeys, state: Record, timer: Record) -> None:
     """Look after the line that a timer names, and set the timer anew."""
     due = DUES.decode(timer.value)
-    look_at = await look_at_line(host, due.look_at)
+    look_at = await reap_line(runtime, due.look_at)
     until = min((at for at in (look_at, due.then) if at is not None), default=None)
-    waits = structs.replace(LIVES.decode(life.value), until=until)
-    changes: list[Change] = [Put(keys.life, LIVES.encode_own(waits), life.version), Delete(timer.key, timer.version)]
+    waits = structs.replace(RUN_STATES.decode(state.value), until=until)
+    changes: list[Change] = [
+        Put(keys.state, RUN_STATES.encode_own(waits), state.version),
+        Delete(timer.key, timer.version),
+    ]
     if until is not None:
         again = keys.timer(until)
-        expected = (await host.space.read(again)).version(again)
+        expected = (await runtime.space.read(again)).version(again)
         changes.append(Put(again, DUES.encode(due if until == look_at else Due()), expected))
     # If it is refused, the run was taken up or somebody else has looked: then that one has set the timer.
-    await host.space.commit(*changes)
+    await runtime.space.commit(*changes)
 
 
 # --- looking for runs that can go on, on demand: what a worker does by itself all the time -------------------------
@@ -441,91 +448,91 @@ class Recovered(Struct, frozen=True):
     left: tuple[str, ...]
 
 
-async def look_at(host: Host, worker: Worker | None, run_id: str) -> Looked:
+async def poll_run(runtime: Runtime, worker: Worker | None, run_id: str) -> Looked:
     """Take a run up now if something of it is due; the worker of this process takes it up once, whoever asks."""
-    life, is_due = await _state(host, run_id)
-    if life is None or life.has_ended:
+    state, is_due = await _state(runtime, run_id)
+    if state is None or state.has_ended:
         return Looked(run_id, "ended")
     if worker is None:
-        return await _tell(host, run_id, life, is_due=is_due)
+        return await _tell(runtime, run_id, state, is_due=is_due)
     if is_due:
-        await worker.look_at(run_id)
-    return await _outcome(host, run_id)
+        await worker.poll_run(run_id)
+    return await _outcome(runtime, run_id)
 
 
-async def _state(host: Host, run_id: str) -> tuple[Life | None, bool]:
-    keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.life, keys.ready)
-    host.saw(seen.at)
-    record = seen.get(keys.life)
+async def _state(runtime: Runtime, run_id: str) -> tuple[RunState | None, bool]:
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.state, keys.ready)
+    runtime.saw(seen.at)
+    record = seen.get(keys.state)
     if record is None:
         return None, False
-    life = LIVES.decode(record.value)
-    due = life.until is not None and life.until <= seen.at
-    return life, due or bool(seen.version(keys.ready))
+    state = RUN_STATES.decode(record.value)
+    due = state.until is not None and state.until <= seen.at
+    return state, due or bool(seen.version(keys.ready))
 
 
-async def _tell(host: Host, run_id: str, life: Life, *, is_due: bool) -> Looked:
+async def _tell(runtime: Runtime, run_id: str, state: RunState, *, is_due: bool) -> Looked:
     if not is_due:
-        return Looked(run_id, "waiting", _wait_of(life))
-    await commit_over(host.space, (), {RunKeys(host.space, run_id).ready: READY})
+        return Looked(run_id, "waiting", _wait_of(state))
+    await commit_over(runtime.space, (), {RunKeys(runtime.space, run_id).ready: READY})
     return Looked(run_id, "told", "this engine drives nothing; workers that do were told")
 
 
-async def _outcome(host: Host, run_id: str) -> Looked:
-    life, is_due = await _state(host, run_id)
-    if life is None or life.has_ended:
+async def _outcome(runtime: Runtime, run_id: str) -> Looked:
+    state, is_due = await _state(runtime, run_id)
+    if state is None or state.has_ended:
         return Looked(run_id, "ended")
-    if life.owner:
-        is_own = host.worker is not None and life.owner == host.worker.presence
-        return Looked(run_id, "taken") if is_own else Looked(run_id, "held", f"the worker {life.owner} drives it")
-    if life.lease_awaited:
+    if state.owner:
+        is_own = runtime.worker is not None and state.owner == runtime.worker.presence
+        return Looked(run_id, "taken") if is_own else Looked(run_id, "held", f"the worker {state.owner} drives it")
+    if state.lease_awaited:
         return Looked(run_id, "held", "a run lock holds it")
-    if life.status == "quarantined":
-        problem = f"it is quarantined: {life.deaths} workers died with it; find out why, then retry it"
-    elif (life.workflow, life.version) not in host.workflows:
-        problem = f"the workflow {_type(life.workflow, life.version)!r} is not here; start a worker that has it"
-    elif host.is_mismatched(run_id):
+    if state.status == "quarantined":
+        problem = f"it is quarantined: {state.deaths} workers died with it; find out why, then retry it"
+    elif (state.workflow, state.version) not in runtime.workflows:
+        problem = f"the workflow {_type(state.workflow, state.version)!r} is not here; start a worker that has it"
+    elif runtime.is_mismatched(run_id):
         problem = "the code here does not fit its history; see RunCodeDiffers, and bring the old code back"
     elif not is_due:
-        return Looked(run_id, "waiting", _wait_of(life))
-    elif not host.has_room():
+        return Looked(run_id, "waiting", _wait_of(state))
+    elif not runtime.has_room():
         problem = "this worker has no room for another run, or is stopping; it stays due"
     else:
         problem = "another worker, or the store, was in the way just now; it stays due"
     return Looked(run_id, "left", problem)
 
 
-def _wait_of(life: Life) -> str:
-    return f"it waits for {life.waits_for}" if life.waits_for else "nothing of it is due"
+def _wait_of(state: RunState) -> str:
+    return f"it waits for {state.waits_for}" if state.waits_for else "nothing of it is due"
 
 
 # --- all that is due ----------------------------------------------------------------------------------------------
 
 
-async def sweep(host: Host, worker: Worker | None, limit: int) -> tuple[Looked, ...]:
+async def sweep(runtime: Runtime, worker: Worker | None, limit: int) -> tuple[Looked, ...]:
     """Look at what is due, the longest due first, and then at what is ready."""
     if type(limit) is not int or limit < 1:
         raise InvalidWorkflowError("sweep", f"limit is {limit!r:.100}; it must be a whole number, at least 1")
     looked: dict[str, Looked] = {}
-    async for run_id in _candidates(host):
+    async for run_id in _candidates(runtime):
         if len(looked) == limit:
             break
         if run_id not in looked:
-            looked[run_id] = await look_safely(host, worker, run_id)
+            looked[run_id] = await poll_run_safely(runtime, worker, run_id)
     return tuple(looked.values())
 
 
-async def look_safely(host: Host, worker: Worker | None, run_id: str) -> Looked:
+async def poll_run_safely(runtime: Runtime, worker: Worker | None, run_id: str) -> Looked:
     """Look at a run; a problem with it is part of the answer, so that it does not keep others from being looked at."""
     try:
-        return await look_at(host, worker, run_id)
+        return await poll_run(runtime, worker, run_id)
     except StandfastError as problem:
         return Looked(run_id, "failed", f"{type(problem).__name__}: {problem}")
 
 
-async def _candidates(host: Host) -> AsyncIterator[str]:
-    space = host.space
+async def _candidates(runtime: Runtime) -> AsyncIterator[str]:
+    space = runtime.space
     async for record, at in _records(space, *space.key("timer").within()):
         due_at, name = record.key.parts[-2:]
         if Instant(int(due_at)) > at:
@@ -553,26 +560,26 @@ async def _records(scope: Scope, start: RecordKey, end: RecordKey) -> AsyncItera
 # --- all that is unfinished ---------------------------------------------------------------------------------------
 
 
-async def recover(host: Host, *, insist: bool) -> Recovered:
+async def recover(runtime: Runtime, *, insist: bool) -> Recovered:
     """Find the unfinished runs; refuse, or tell of each, if the code of some is not here. Nothing is resumed."""
     found: list[str] = []
-    missing: dict[str, Life] = {}
-    async for record, at in _records(host.space, *host.space.key("life").within()):
-        host.saw(at)
-        life = LIVES.decode(record.value)
-        if not life.has_ended:
+    missing: dict[str, RunState] = {}
+    async for record, at in _records(runtime.space, *runtime.space.key("life").within()):
+        runtime.saw(at)
+        state = RUN_STATES.decode(record.value)
+        if not state.has_ended:
             found.append(record.key.parts[-1])
-            if (life.workflow, life.version) not in host.workflows:
-                missing[found[-1]] = life
+            if (state.workflow, state.version) not in runtime.workflows:
+                missing[found[-1]] = state
     if missing and insist:
         raise WorkflowTypeNotRegisteredForRecoveryError(
-            tuple(sorted({_type(*each) for each in host.workflows})),
-            tuple(sorted({_type(life.workflow, life.version) for life in missing.values()})),
+            tuple(sorted({_type(*each) for each in runtime.workflows})),
+            tuple(sorted({_type(state.workflow, state.version) for state in missing.values()})),
             tuple(missing)[:MOST_SAMPLES],
             len(missing),
         )
-    for run_id, life in missing.items():
-        host.leave_alone(run_id, life)
+    for run_id, state in missing.items():
+        runtime.leave_alone(run_id, state)
     return Recovered(tuple(found), tuple(missing))
 
 

@@ -29,10 +29,10 @@ from standfast.workflows.definition import Workflow
 from standfast.workflows.execution import copy_of
 from standfast.workflows.failures import restore
 from standfast.workflows.limits import place_of
-from standfast.workflows.messages import end_by_force, life_in
+from standfast.workflows.messages import end_by_force, state_in
 from standfast.workflows.messages import find as find_run
 from standfast.workflows.queries import list_runs, read_history, read_info
-from standfast.workflows.records import HEADERS, Life, RunKeys
+from standfast.workflows.records import HEADERS, RunKeys, RunState
 from standfast.workflows.start import (
     as_start,
     check_request,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from standfast.workflows.definition import Bound
     from standfast.workflows.queries import HistoryEntry, Page, RunInfo
     from standfast.workflows.records import Start, Started
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
     from standfast.workflows.start import OnTerminal, Outcome, StartOptions, Unknown
 
 
@@ -104,31 +104,31 @@ class Run(Generic[R]):
         limit = seconds(timeout, what="timeout")
         try:
             async with asyncio.timeout(limit):
-                life = await self._end()
+                state = await self._end()
         except TimeoutError:
             info = await self.info()
             raise ResultTimeoutError(self.id, limit, info.status) from None
-        return self._result_of(life)
+        return self._result_of(state)
 
-    async def _end(self) -> Life:
+    async def _end(self) -> RunState:
         run_id = self.id
-        while (life := await self._end_of(run_id)).continues:
+        while (state := await self._end_of(run_id)).continues:
             run_id = next_id(run_id)
-        return life
+        return state
 
-    async def _end_of(self, run_id: str) -> Life:
-        loaded = self._engine.host.loaded.get(run_id)
-        if loaded is not None and (life := await asyncio.shield(loaded.over)) is not None:
-            return life
-        return await self._engine.host.endings.of(run_id)
+    async def _end_of(self, run_id: str) -> RunState:
+        loaded = self._engine.runtime.loaded.get(run_id)
+        if loaded is not None and (state := await asyncio.shield(loaded.over)) is not None:
+            return state
+        return await self._engine.runtime.endings.of(run_id)
 
-    def _result_of(self, life: Life) -> R:
-        workflow = self._workflow or self._engine.host.workflows.get((life.workflow, life.version))
-        if life.status != "completed":
-            known = self._engine.host.known_with(() if workflow is None else workflow.raises)
+    def _result_of(self, state: RunState) -> R:
+        workflow = self._workflow or self._engine.runtime.workflows.get((state.workflow, state.version))
+        if state.status != "completed":
+            known = self._engine.runtime.known_with(() if workflow is None else workflow.raises)
             timeout = None if workflow is None else workflow.timeout
-            raise_ending(self.id, life.status, life.failure, known, life.cancel, timeout)
-        result: R = (PLAIN if workflow is None else workflow.signature.result).unpack(life.result or b"null")
+            raise_ending(self.id, state.status, state.failure, known, state.cancel, timeout)
+        result: R = (PLAIN if workflow is None else workflow.signature.result).unpack(state.result or b"null")
         return result
 
     async def info(self) -> RunInfo:
@@ -137,7 +137,7 @@ class Run(Generic[R]):
 
     async def place(self) -> int | None:
         """Count the runs that have their turn before this one: 0 is next. None: it does not wait because of a limit."""
-        return await place_of(self._engine.host, self.id)
+        return await place_of(self._engine.runtime, self.id)
 
     async def history(self) -> tuple[HistoryEntry, ...]:
         """Return everything that the run has recorded."""
@@ -163,8 +163,8 @@ class Run(Generic[R]):
 async def input_of(engine: Client, run_id: str) -> Any:  # noqa: ANN401 -- whatever it was started with
     """Return what a run was started with, as JSON-shaped data."""
     keys = RunKeys(engine.space, run_id)
-    seen = await engine.space.read(keys.header, keys.life)
-    life_in(seen, keys)
+    seen = await engine.space.read(keys.header, keys.state)
+    state_in(seen, keys)
     record = seen.get(keys.header)
     return None if record is None else PLAIN.unpack(HEADERS.decode(record.value).input)
 
@@ -192,7 +192,7 @@ class Client(ABC):
 
     @property
     @abstractmethod
-    def host(self) -> Host:
+    def runtime(self) -> Runtime:
         """What runs need of the engine; refused while it is not open."""
 
     @property
@@ -208,7 +208,7 @@ class Client(ABC):
     @property
     def space(self) -> Space:
         """The space that everything lies in, for locks and states of its own."""
-        return self.host.space
+        return self.runtime.space
 
     @property
     def state(self) -> Slots:
@@ -305,13 +305,15 @@ class Client(ABC):
         """
         options = {"id": id, "idempotency_key": idempotency_key, "delay": delay or None, "tags": tuple(tags) or None}
         asked = await self._asked(workflow, args, kwargs, by_name, options | {"connection": connection}, unknown)
-        started = await (start(self.host, asked) if connection is None else start_over(self.host, asked, connection))
+        started = await (
+            start(self.runtime, asked) if connection is None else start_over(self.runtime, asked, connection)
+        )
         return Run(self, started.run_id, _code_of(asked), is_new=started.is_new)
 
     async def _start_within(self, *given: Any) -> tuple[Talk[Started], Workflow[..., Any] | None]:  # noqa: ANN401 -- as ``_asked`` takes it
         """Prepare a start within a transaction, for whoever has a connection in another thread."""
         asked = await self._asked(*given)
-        return await start_within(self.host, asked), _code_of(asked)
+        return await start_within(self.runtime, asked), _code_of(asked)
 
     @overload
     async def start_or_signal(
@@ -373,7 +375,7 @@ class Client(ABC):
         sent = sending.signal_of(signal, value, signal_id)
         options = {"id": id, "idempotency_key": idempotency_key, "tags": tuple(tags) or None}
         asked = await self._asked(workflow, args, None, {}, options)
-        met = await start_or_signal(self.host, asked, sent, on_terminal)
+        met = await start_or_signal(self.runtime, asked, sent, on_terminal)
         return Run(self, met.run_id, _code_of(asked), is_new=met.outcome == "started"), met.outcome
 
     async def _asked(
@@ -387,7 +389,7 @@ class Client(ABC):
     ) -> Start:
         """Return a start that is checked; options that are None were not given."""
         given = {name: value for name, value in options.items() if value is not None}
-        target = await find(self.host, workflow, drives=self.drives, unknown=unknown)
+        target = await find(self.runtime, workflow, drives=self.drives, unknown=unknown)
         asked = as_start(
             target,
             packed_arguments(workflow, target, args, kwargs, by_name, given),
@@ -468,7 +470,7 @@ class Client(ABC):
         Raises:
             WorkflowTerminalError: The run has ended, and this signal was not sent before.
         """
-        return (await self.host.posts.send(run_id, sending.signal_of(name, value, signal_id))).is_new
+        return (await self.runtime.inboxes.send(run_id, sending.signal_of(name, value, signal_id))).is_new
 
     async def update(
         self,
@@ -504,13 +506,13 @@ class Client(ABC):
         workflow: Workflow[..., Any] | None,
     ) -> Any:  # noqa: ANN401 -- whatever the run answers
         limit = seconds(timeout, what="timeout")
-        answer = await sending.ask(self.host, run_id, sending.update_of(name, args, update_id), limit)
+        answer = await sending.ask(self.runtime, run_id, sending.update_of(name, args, update_id), limit)
         if answer.how == "refused":
             raise UpdateValidationError(run_id, name, answer.problem)
         if answer.failure is not None:
-            life = (await find_run(self.space, run_id)).life
-            code = workflow or self.host.workflows.get((life.workflow, life.version))
-            raise restore(answer.failure, self.host.known_with(() if code is None else code.raises))
+            state = (await find_run(self.space, run_id)).state
+            code = workflow or self.runtime.workflows.get((state.workflow, state.version))
+            raise restore(answer.failure, self.runtime.known_with(() if code is None else code.raises))
         return PLAIN.unpack(answer.value or b"null")
 
     async def query(self, run_id: str, name: str, *args: Any) -> Any:  # noqa: ANN401 -- whatever the run answers
@@ -519,14 +521,14 @@ class Client(ABC):
         It needs the run's code, and works for runs that are driven elsewhere or have ended. What the code returns is
         handed on as it is: let it return a copy of what it goes on to change.
         """
-        while (await find_run(self.space, run_id)).life.continues:
+        while (await find_run(self.space, run_id)).state.continues:
             run_id = next_id(run_id)
-        loaded: Activation | None = self.host.loaded.get(run_id)
+        loaded: Activation | None = self.runtime.loaded.get(run_id)
         if loaded is None or not loaded.branches or not loaded.replay.is_over:  # here, but not yet as far as it was
-            loaded = await copy_of(self.host, run_id)
-        handler = loaded.mail.queries.get(name)
+            loaded = await copy_of(self.runtime, run_id)
+        handler = loaded.inbox.queries.get(name)
         if handler is None:
-            known = ", ".join(sorted(loaded.mail.queries)) or "none"
+            known = ", ".join(sorted(loaded.inbox.queries)) or "none"
             raise InvalidWorkflowError(f"query {name!r:.100}", f"the run answers {known}; declare it with ctx.on_query")
         return handler(*args)
 
@@ -542,9 +544,9 @@ class Client(ABC):
                 holds is released. If a step is running, its result is refused.
         """
         if force:
-            await end_by_force(self.host, run_id, reason)
+            await end_by_force(self.runtime, run_id, reason)
         else:
-            await sending.cancel(self.host, run_id, reason)
+            await sending.cancel(self.runtime, run_id, reason)
         return await self.get(run_id)
 
 

@@ -21,7 +21,7 @@ from standfast.workflows.inbox import Handler
 from standfast.workflows.messages import checked_name
 from standfast.workflows.parallel import child, gather, race
 from standfast.workflows.replay import CURRENT
-from standfast.workflows.steps import Performance
+from standfast.workflows.steps import StepExecution
 from standfast.workflows.transactions import RecordedScope, transaction
 from standfast.workflows.values import PLAIN
 
@@ -49,7 +49,7 @@ def set_progress(activation: Activation, value: object) -> None:
     if journal is None or activation.is_unloading or not activation.replay.is_over:
         return
     journal.set_progress(packed)
-    activation.host.dirty.add(activation)
+    activation.runtime.dirty.add(activation)
 
 
 # --- the context: what a workflow's code does to the world, and what is recorded of it -----------------------------
@@ -138,24 +138,24 @@ class Context:
         if isinstance(step, str):
             if args and callable(args[0]):
                 found, args = as_step(args[0]), args[1:]
-                return await self._perform(branch, found, branch.explicit_id(step), args, kwargs)
+                return await self._execute(branch, found, branch.explicit_id(step), args, kwargs)
             step = self._registered(step)
         found = as_step(step)
-        return await self._perform(branch, found, branch.next_id(found.name), args, kwargs)
+        return await self._execute(branch, found, branch.next_id(found.name), args, kwargs)
 
     run = step
 
     def _registered(self, name: str) -> Step[..., Any]:
-        found = self._activation.host.steps.get(name)
+        found = self._activation.runtime.steps.get(name)
         if found is None:
-            known = ", ".join(sorted(self._activation.host.steps)) or "none"
+            known = ", ".join(sorted(self._activation.runtime.steps)) or "none"
             raise InvalidWorkflowError(f"step {name!r:.120}", f"it is not registered in this engine, which has {known}")
         return found
 
-    def _perform(
+    def _execute(
         self, branch: Branch, step: Step[..., Any], step_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        return Performance(self._activation, branch, step, step_id, args, kwargs).result()
+        return StepExecution(self._activation, branch, step, step_id, args, kwargs).result()
 
     # --- time and chance -----------------------------------------------------------------------------------------
 
@@ -226,13 +226,13 @@ class Context:
         _check_handler("update", name, handler)
         if validate is not None:
             _check_handler("update", name, validate)
-        self._activation.mail.handlers[name] = Handler(handler, validate)
-        self._activation.poke()
+        self._activation.inbox.handlers[name] = Handler(handler, validate)
+        self._activation.notify()
 
     def on_query(self, name: str, handler: Callable[..., Any]) -> None:
         """Answer queries of a name from now on: a plain function that looks at this run's variables."""
         _check_handler("query", name, handler)
-        self._activation.mail.queries[name] = handler
+        self._activation.inbox.queries[name] = handler
 
     # --- several things at a time --------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Context:
             WithdrawnError: On entering: an operator took the run out of the line.
             LeaseLostError: At the next operation, or on leaving: it was released by force, or ``max_hold`` is over.
         """
-        lock = self._activation.host.space.mutex(key)
+        lock = self._activation.runtime.space.mutex(key)
         return ContextLock(
             self._activation, self._branch, lock_request(lock, "mutex", timeout=timeout, max_hold=max_hold, note=note)
         )
@@ -295,7 +295,7 @@ class Context:
         note: str = "",
     ) -> ContextLock:
         """Hold ``weight`` of the ``permits`` of a semaphore for the length of a block; see :meth:`mutex`."""
-        lock = self._activation.host.space.semaphore(key, permits=permits)
+        lock = self._activation.runtime.space.semaphore(key, permits=permits)
         request = lock_request(lock, "semaphore", timeout=timeout, max_hold=max_hold, note=note, weight=weight)
         return ContextLock(self._activation, self._branch, request)
 
@@ -311,7 +311,7 @@ class Context:
         note: str = "",
     ) -> ContextLock:
         """Hold a mode lock in ``mode`` for the length of a block; see :meth:`mutex` and ``space.mode_lock``."""
-        lock = self._activation.host.space.mode_lock(key, modes=modes, alone=alone)
+        lock = self._activation.runtime.space.mode_lock(key, modes=modes, alone=alone)
         known = checked_mode(lock, mode)
         request = lock_request(lock, "mode_lock", timeout=timeout, max_hold=max_hold, note=note, mode=known)
         return ContextLock(self._activation, self._branch, request)

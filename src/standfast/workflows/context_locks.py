@@ -1,6 +1,6 @@
 """Locks that a run holds, however long it sleeps: a place in the same lines that processes stand in.
 
-The place is anchored to the run, not to the process that drives it. It is taken and left in one commit with the mark
+The place is anchored to the run, not to the process that drives it. It is taken and left in one commit with the event
 that says so, so whoever has to clean up after a run finds in its history every line that it may stand in.
 """
 
@@ -33,13 +33,13 @@ from standfast.locks.lock_record import check_permits
 from standfast.locks.locks import LONGEST_NOTE, check_text, spec_of
 from standfast.scope import address_of
 from standfast.stores.protocol import Check
-from standfast.workflows.claims import look_at_line, marks_of
+from standfast.workflows.claims import events_of, reap_line
 from standfast.workflows.control import RunCancelled, Unload
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.journal import Held
-from standfast.workflows.records import HEADERS, Mark, RunKeys
+from standfast.workflows.records import HEADERS, HistoryEvent, RunKeys
 from standfast.workflows.replay import OVER, Wait, branch_of, is_within, raise_lost
-from standfast.workflows.steps import ask, go_on, ride
+from standfast.workflows.steps import ask, commit_with_journal, note_resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Change, Snapshot, Wake
     from standfast.workflows.activation import Activation
     from standfast.workflows.replay import Branch
-    from standfast.workflows.runtime import Host
-    from standfast.workflows.steps import Ride
+    from standfast.workflows.runtime import Runtime
+    from standfast.workflows.steps import JournalCommit
 
 
 # --- what a lock of a run leaves in its history, and how it is cleaned up from there -------------------------------
@@ -82,7 +82,7 @@ class LockRequest(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True, omit_defaults=True):
-    """What the first mark of a lock tells: enough to leave the line without the run's code."""
+    """What the first event of a lock tells: enough to leave the line without the run's code."""
 
     address: tuple[str, ...]
     kind: str
@@ -98,7 +98,7 @@ class Asked(Struct, frozen=True, omit_defaults=True):
 
 
 class Granting(Struct, frozen=True, omit_defaults=True):
-    """What the second mark of a lock tells: its grant."""
+    """What the second event of a lock tells: its grant."""
 
     fence: int
     slot: int
@@ -133,18 +133,18 @@ class RunHold:
         return f"<RunHold {self.key} with fence {self.fence}>"
 
 
-async def release_all(host: Host, run_id: str) -> int:
+async def release_all(runtime: Runtime, run_id: str) -> int:
     """Leave every line that a run may stand in by its own code, for one that ends without it; return how many.
 
     Call it when the run has ended, or can do nothing any more. Doing it twice is harmless.
     """
     asked: dict[str, Asked] = {}
-    for mark in await marks_of(host.space, RunKeys(host.space, run_id)):
-        if mark.kind == "lock":
-            asked[mark.id] = ASKED.decode(mark.value or b"{}")
-        elif mark.kind == "released":
-            asked.pop(mark.id, None)
-    entries = LineEntries(host.lines)
+    for event in await events_of(runtime.space, RunKeys(runtime.space, run_id)):
+        if event.kind == "lock":
+            asked[event.id] = ASKED.decode(event.value or b"{}")
+        elif event.kind == "released":
+            asked.pop(event.id, None)
+    entries = LineEntries(runtime.lines)
     for operation, each in asked.items():
         await entries.leave(each.address, each.spec, f"{run_id}:{operation}", owner=each.owner)
     return len(asked)
@@ -177,7 +177,7 @@ class Standing:
         self.request, self.branch, self.operation = request, branch, operation
         self.asked_at = Instant(0)
         self._activation = activation
-        self._entries: Final = LineEntries(activation.host.lines)
+        self._entries: Final = LineEntries(activation.runtime.lines)
         run = activation.keys.id
         # Branches that run side by side may wait for each other, so each is an owner of its own.
         self._owner: Final = f"{run}/{branch.path}" if branch.path else run
@@ -208,7 +208,7 @@ class Standing:
         return self._refusal(answered.answer) or await self._place(answered)
 
     async def _enter(self, *, is_new: bool) -> Answered:
-        async def send(sent: Ride) -> Answered:
+        async def send(sent: JournalCommit) -> Answered:
             def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
                 sent.check(seen)
                 sent.added = None
@@ -225,15 +225,17 @@ class Standing:
                 extra_changes=ExtraChanges(sent.keys, decide),
             )
 
-        answered = await ride(self._activation, self.branch, self.operation, send, line=self.request.address)
-        self._activation.host.saw(answered.sight.at)
+        answered = await commit_with_journal(
+            self._activation, self.branch, self.operation, send, line=self.request.address
+        )
+        self._activation.runtime.saw(answered.sight.at)
         return answered
 
-    def _asks(self, at: Instant) -> Mark:
+    def _asks(self, at: Instant) -> HistoryEvent:
         request, rules = self.request, self.request.spec.rules
         asked = Asked(request.address, request.spec.kind, request.name, self._owner, rules.permits, rules.alone)
         until = None if request.timeout is None else later(at, request.timeout)
-        return Mark("lock", self.operation, at, Raw(msgspec.json.encode(asked)), until=until)
+        return HistoryEvent("lock", self.operation, at, Raw(msgspec.json.encode(asked)), until=until)
 
     async def _place(self, answered: Answered) -> Place:
         return self._entries.turn(self.request.address, self.entry.id, answered) or await self.look()
@@ -270,15 +272,15 @@ class Standing:
 
     async def look_after(self) -> tuple[Place, Instant | None]:
         """Let those fall in front who are over; return the place, and when to look again."""
-        next_end = await look_at_line(self._activation.host, self.request.address)
+        next_end = await reap_line(self._activation.runtime, self.request.address)
         place = await self.look()
         if not isinstance(place, Waiting):
             return place, None
         if next_end is not None:
             return place, later(next_end, place.place * EACH_PLACE)
-        last = self._activation.host.lines.line(self.request.address).last
+        last = self._activation.runtime.lines.line(self.request.address).last
         is_far = last is not None and last.line.horizon is not None
-        return place, later(self._activation.host.now(), FAR_BACK + place.place * EACH_PLACE) if is_far else None
+        return place, later(self._activation.runtime.now(), FAR_BACK + place.place * EACH_PLACE) if is_far else None
 
     async def was_withdrawn(self) -> bool:
         """Tell whether an operator took it out of the line."""
@@ -300,8 +302,8 @@ class Standing:
                 is_above = _is_held_around(holder.entry, header.parent, path)
                 if is_above and not self.request.spec.rules.admit([holder], self.entry):
                     return header.parent
-            key = RunKeys(self._activation.host.space, header.parent).header
-            record = (await self._activation.host.space.read(key)).get(key)
+            key = RunKeys(self._activation.runtime.space, header.parent).header
+            record = (await self._activation.runtime.space.read(key)).get(key)
             if record is None:
                 return None
             header = HEADERS.decode(record.value)
@@ -312,30 +314,30 @@ class Standing:
         return tuple(holder.entry.owner for holder in self._last_holders())
 
     def _last_holders(self) -> tuple[Holder, ...]:
-        last = self._activation.host.lines.line(self.request.address).last
+        last = self._activation.runtime.lines.line(self.request.address).last
         return () if last is None else last.line.holders
 
     # --- getting out ---------------------------------------------------------------------------------------------
 
-    async def leave(self, problem: StandfastError | None = None, hold: RunHold | None = None) -> Mark:
-        """Leave the line and record it, with what is to be raised, if anything; return that mark.
+    async def leave(self, problem: StandfastError | None = None, hold: RunHold | None = None) -> HistoryEvent:
+        """Leave the line and record it, with what is to be raised, if anything; return that event.
 
         Args:
             problem: Why it leaves.
             hold: What it is taken to hold: if it does not, that is to be raised.
         """
-        marks: list[Mark] = []
+        events: list[HistoryEvent] = []
 
-        async def send(sent: Ride) -> Answered:
+        async def send(sent: JournalCommit) -> Answered:
             def decide(answer: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
                 sent.check(seen)
                 raised = problem
                 if hold is not None and isinstance(answer, Left) and not answer.was_holding:
                     reason = "it was released by force, or its max_hold is over"
                     raised = LeaseLostError(self.request.name, hold.fence, reason)
-                failure = None if raised is None else describe(raised, self._activation.host.known)
-                marks[:] = [Mark("released", self.operation, seen.at, failure=failure)]
-                return sent.changes(*marks), ()
+                failure = None if raised is None else describe(raised, self._activation.runtime.known)
+                events[:] = [HistoryEvent("released", self.operation, seen.at, failure=failure)]
+                return sent.changes(*events), ()
 
             return await self._entries.leave(
                 self.request.address,
@@ -347,9 +349,11 @@ class Standing:
             )
 
         line = self.request.address
-        answered = await ride(self._activation, self.branch, self.operation, send, line=line, leaving=True)
-        self._activation.host.saw(answered.sight.at)
-        return marks[0]
+        answered = await commit_with_journal(
+            self._activation, self.branch, self.operation, send, line=line, leaving=True
+        )
+        self._activation.runtime.saw(answered.sight.at)
+        return events[0]
 
 
 def _is_held_around(entry: Entry, run: str, path: str) -> bool:
@@ -386,15 +390,15 @@ class ContextLock:
             raise HoldMisuseError(request.name, "it was entered already; call ctx.mutex(...) anew for each block")
         branch = self._find_branch(f"ctx.{request.operation}")
         standing = self._standing = Standing(self._activation, branch, branch.next_id(request.operation), request)
-        mark = await self._turn(standing)
-        if mark is None:
+        event = await self._turn(standing)
+        if event is None:
             place, until = await self._enter(standing)
             return await self._or_leave(standing, until, place)
-        if mark.kind == "released":
-            raise self._failed(mark)
-        self._compare(mark)
-        standing.asked_at = mark.at
-        return await self._or_leave(standing, mark.until, None, is_replayed=True)
+        if event.kind == "released":
+            raise self._failed(event)
+        self._compare(event)
+        standing.asked_at = event.at
+        return await self._or_leave(standing, event.until, None, is_replayed=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
         await ask(self._activation, self._go_out(problem))
@@ -403,17 +407,17 @@ class ContextLock:
         standing, hold = self._standing, self._hold
         if isinstance(problem, Unload) or standing is None or hold is None:
             return
-        mark = await self._turn_undisturbed(standing)
-        if mark is None:
-            mark = await standing.leave(hold=hold if problem is None else None)
+        event = await self._turn_undisturbed(standing)
+        if event is None:
+            event = await standing.leave(hold=hold if problem is None else None)
             self._has_left(standing, hold)
-            self._tell_unlocked(standing, hold, mark.at)
-            go_on(self._activation, standing.operation)
+            self._tell_unlocked(standing, hold, event.at)
+            note_resumed(self._activation, standing.operation)
         else:
             self._has_left(standing, hold)
             await self._pass_by(standing)
-        if mark.failure is not None:
-            raise self._failed(mark)
+        if event.failure is not None:
+            raise self._failed(event)
 
     def _has_left(self, standing: Standing, hold: RunHold) -> None:
         """Rely on the lock no longer. That it is lost may be found while it is left: then that is no news any more."""
@@ -425,37 +429,39 @@ class ContextLock:
 
     # --- the history ---------------------------------------------------------------------------------------------
 
-    async def _turn(self, standing: Standing) -> Mark | None:
+    async def _turn(self, standing: Standing) -> HistoryEvent | None:
         return await self._activation.turn(standing.branch, LOCK, standing.operation)
 
-    async def _turn_undisturbed(self, standing: Standing) -> Mark | None:
+    async def _turn_undisturbed(self, standing: Standing) -> HistoryEvent | None:
         """As ``_turn``, for one who leaves."""
         return await self._activation.turn(standing.branch, LOCK, standing.operation, is_leaving=True)
 
     async def _pass_by(self, standing: Standing) -> None:
         if await self._turn_undisturbed(standing) is None:
-            go_on(self._activation, standing.operation)
+            note_resumed(self._activation, standing.operation)
 
-    def _compare(self, mark: Mark) -> None:
-        asked = ASKED.decode(mark.value or b"{}")
+    def _compare(self, event: HistoryEvent) -> None:
+        asked = ASKED.decode(event.value or b"{}")
         if asked.address != self._request.address:
             self._activation.differ(f"the lock {asked.name!r}", f"the lock {self._request.name!r}")
             raise Unload
 
-    def _failed(self, mark: Mark) -> Exception:
-        if mark.failure is None:
+    def _failed(self, event: HistoryEvent) -> Exception:
+        if event.failure is None:
             return LeaseLostError(self._request.name, 0, "no reason was recorded")
-        return restore(mark.failure, self._activation.host.known)
+        return restore(event.failure, self._activation.runtime.known)
 
     # --- getting in ----------------------------------------------------------------------------------------------
 
     async def _enter(self, standing: Standing) -> tuple[Place, Instant | None]:
         entered = await standing.enter()
         if isinstance(entered, StandfastError):
-            host = self._activation.host
-            mark = Mark("released", standing.operation, host.now(), failure=describe(entered, host.known))
-            self._activation.note(mark)
-            raise self._failed(mark)
+            runtime = self._activation.runtime
+            event = HistoryEvent(
+                "released", standing.operation, runtime.now(), failure=describe(entered, runtime.known)
+            )
+            self._activation.note(event)
+            raise self._failed(event)
         place, at = entered
         standing.asked_at = at
         return place, None if self._request.timeout is None else later(at, self._request.timeout)
@@ -468,7 +474,7 @@ class ContextLock:
         except (RunCancelled, LeaseLostError):
             if await self._turn_undisturbed(standing) is None:
                 self._tell_unlocked(standing, None, (await standing.leave()).at)
-                go_on(self._activation, standing.operation)
+                note_resumed(self._activation, standing.operation)
             else:
                 await self._pass_by(standing)
             raise
@@ -477,12 +483,12 @@ class ContextLock:
         self, standing: Standing, until: Instant | None, place: Place, *, is_replayed: bool
     ) -> RunHold:
         if is_replayed:
-            mark = await self._turn(standing)
-            if mark is not None and mark.kind == "held":
-                return self._take(standing, GRANTING.decode(mark.value or b""))
-            if mark is not None:
+            event = await self._turn(standing)
+            if event is not None and event.kind == "held":
+                return self._take(standing, GRANTING.decode(event.value or b""))
+            if event is not None:
                 await self._pass_by(standing)
-                raise self._failed(mark)
+                raise self._failed(event)
             place = await standing.look()
         if isinstance(place, Waiting) and (circle := await standing.circle()):
             await self._give_up(standing, WaitCycleError(self._request.name, standing.operation, circle))
@@ -493,17 +499,17 @@ class ContextLock:
         if standing.branch.lost is not None:
             raise_lost(self._activation, standing.branch, standing.operation)
         held = Granting(place.fence, place.slot, place.granted_at, place.ends_at)
-        now, packed = self._activation.host.now(), Raw(msgspec.json.encode(held))
-        self._activation.note(Mark("held", standing.operation, now, packed))
+        now, packed = self._activation.runtime.now(), Raw(msgspec.json.encode(held))
+        self._activation.note(HistoryEvent("held", standing.operation, now, packed))
         self._tell_locked(standing, held)
         return self._take(standing, held)
 
     def _tell_unlocked(self, standing: Standing, hold: RunHold | None, at: Instant) -> None:
-        host = self._activation.host
-        if host.hooks:
-            host.emit(
+        runtime = self._activation.runtime
+        if runtime.hooks:
+            runtime.emit(
                 RunUnlocked(
-                    at=host.clock.wall(),
+                    at=runtime.clock.wall(),
                     run=self._activation.keys.id,
                     step=standing.operation,
                     key=self._request.name,
@@ -513,12 +519,12 @@ class ContextLock:
             )
 
     def _tell_locked(self, standing: Standing, held: Granting) -> None:
-        host = self._activation.host
-        if host.hooks:
+        runtime = self._activation.runtime
+        if runtime.hooks:
             waited = max(0.0, seconds_between(standing.asked_at, held.granted_at))
-            host.emit(
+            runtime.emit(
                 RunLocked(
-                    at=host.clock.wall(),
+                    at=runtime.clock.wall(),
                     run=self._activation.keys.id,
                     step=standing.operation,
                     key=self._request.name,
@@ -529,7 +535,7 @@ class ContextLock:
 
     def _take(self, standing: Standing, held: Granting) -> RunHold:
         activation, request = self._activation, self._request
-        grant = LineKeys(activation.host.space, request.address).grant(held.slot)
+        grant = LineKeys(activation.runtime.space, request.address).grant(held.slot)
         if activation.journal is not None:
             path = standing.branch.path
             activation.journal.holds[grant] = Held(
@@ -549,19 +555,19 @@ class ContextLock:
         return entered
 
     async def _give_up(self, standing: Standing, problem: StandfastError) -> None:
-        mark = await standing.leave(problem)
-        self._tell_unlocked(standing, None, mark.at)
-        go_on(self._activation, standing.operation)
-        raise self._failed(mark)
+        event = await standing.leave(problem)
+        self._tell_unlocked(standing, None, event.at)
+        note_resumed(self._activation, standing.operation)
+        raise self._failed(event)
 
     async def _wait_a_while(self, standing: Standing, until: Instant | None) -> Place:
         """Wait until something may have changed; return the place then."""
         activation, request, branch = self._activation, self._request, standing.branch
-        as_of = activation.news.looks
+        as_of = activation.inbox_poll.polls
         place, look_at = await standing.look_after()
         if not isinstance(place, Waiting):
             return place
-        if until is not None and until <= activation.host.now():
+        if until is not None and until <= activation.runtime.now():
             await self._give_up(standing, HoldTimeoutError(request.name, request.timeout or 0.0, standing.holders()))
         wakes_at = min((each for each in (until, look_at) if each is not None), default=None)
         line = request.address if wakes_at is not None and wakes_at != until else ()

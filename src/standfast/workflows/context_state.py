@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from standfast.locks.state import AtomicState
     from standfast.workflows.activation import Activation
     from standfast.workflows.replay import Branch
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- rate limiters in a workflow: tokens are taken once, and waiting for them costs nothing ------------------------
@@ -294,11 +294,11 @@ class SessionState(Generic[T]):
         return WrongStateTypeError(self._key, operation, f"a {type(value).__name__}")
 
 
-async def clear_execution(host: Host, root: str) -> int:
+async def clear_execution(runtime: Runtime, root: str) -> int:
     """Remove every state of an execution, when its whole tree of runs is purged; return how many there were."""
-    return await host.space.state.clear_execution(root)
+    return await runtime.space.state.clear_execution(root)
 
 
-async def clear_run(host: Host, run_id: str) -> int:
+async def clear_run(runtime: Runtime, run_id: str) -> int:
     """Remove every state of a run, when it is purged; return how many there were."""
-    return await host.space.state.clear_run(run_id)
+    return await runtime.space.state.clear_run(run_id)

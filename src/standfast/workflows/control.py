@@ -12,13 +12,13 @@ from standfast.clock import later
 from standfast.errors import RunCancelledError, RunFailedError, RunTimedOutError
 from standfast.stores.protocol import Put
 from standfast.workflows.failures import add_trace, restore
-from standfast.workflows.records import HEADERS, LIVES, READY, Life, RunKeys
+from standfast.workflows.records import HEADERS, READY, RUN_STATES, RunKeys, RunState
 
 if TYPE_CHECKING:
     from standfast.stores.protocol import Change
     from standfast.workflows.activation import Activation
     from standfast.workflows.failures import Failure, KnownErrors
-    from standfast.workflows.records import Mark
+    from standfast.workflows.records import HistoryEvent
     from standfast.workflows.replay import Branch
 
 
@@ -35,15 +35,15 @@ class ContinueAsNew(BaseException):
 
 def next_id(run_id: str) -> str:
     """Return the id of the run that comes after one: ``order-7``, then ``order-7~2``."""
-    name, mark, number = run_id.rpartition("~")
-    return f"{name}~{int(number) + 1}" if mark and number.isascii() and number.isdigit() else f"{run_id}~2"
+    name, tilde, number = run_id.rpartition("~")
+    return f"{name}~{int(number) + 1}" if tilde and number.isascii() and number.isdigit() else f"{run_id}~2"
 
 
 def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None) -> tuple[Change, ...]:
     """Return the changes that create the next run of the chain. A cancellation that came too late is for that run."""
-    host, old = activation.host, activation.header
-    now = host.now()
-    keys = RunKeys(host.space, next_id(activation.keys.id))
+    runtime, old = activation.runtime, activation.header
+    now = runtime.now()
+    keys = RunKeys(runtime.space, next_id(activation.keys.id))
     deadline = None
     if activation.workflow.timeout is not None:
         deadline = later(now, activation.workflow.timeout)
@@ -53,12 +53,12 @@ def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None
         started_at=now,
         deadline=deadline,
         continued_from=activation.keys.id,
-        mail_from=activation.mail.left_in(),
+        mail_from=activation.inbox.left_in(),
         idempotency_key="",
         begins_at=None,
         lines=tuple([structs.replace(each, entry=each.entry or activation.keys.id) for each in old.lines]),
     )
-    life = Life(
+    state = RunState(
         "pending",
         old.workflow,
         old.version,
@@ -69,7 +69,7 @@ def continued(activation: Activation, goes_on: ContinueAsNew, cancel: str | None
     )
     return (
         Put(keys.header, HEADERS.encode(header)),
-        Put(keys.life, LIVES.encode(life)),
+        Put(keys.state, RUN_STATES.encode(state)),
         Put(keys.ready, READY),
     )
 
@@ -132,9 +132,9 @@ def data_of(cancel: RunCancelled) -> bytes:
     return msgspec.json.encode(_Data(cancel.reason, cancel.timed_out, cancel.of_run, cancel.group))
 
 
-def cancel_of(mark: Mark) -> RunCancelled:
-    """Return the cancellation that a mark tells of."""
-    data = _decoder.decode(mark.value or b"{}")
+def cancel_of(event: HistoryEvent) -> RunCancelled:
+    """Return the cancellation that an event tells of."""
+    data = _decoder.decode(event.value or b"{}")
     cancel = RunCancelled(data.reason, timed_out=data.timed_out)
     cancel.of_run, cancel.group = data.of_run, data.group
     return cancel
@@ -149,9 +149,9 @@ def told_again(branch: Branch, cancel: RunCancelled) -> RunCancelled:
     return cancel
 
 
-def is_of_run(mark: Mark) -> bool:
+def is_of_run(event: HistoryEvent) -> bool:
     """Tell whether the whole run was cancelled, not only a branch of it."""
-    return _decoder.decode(mark.value or b"{}").of_run
+    return _decoder.decode(event.value or b"{}").of_run
 
 
 # --- how a run that has no result tells so to whoever asks for it --------------------------------------------------

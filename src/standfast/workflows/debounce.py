@@ -36,12 +36,12 @@ from standfast.workflows.inbox import Sending, first_of
 from standfast.workflows.messages import checked_name
 from standfast.workflows.records import (
     COUNTERS,
-    LIVES,
     NO_DUE,
     READY,
+    RUN_STATES,
     Counter,
-    Life,
     RunKeys,
+    RunState,
     Standing,
     Start,
     commit_over,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Snapshot
     from standfast.workflows.client import Client
     from standfast.workflows.context import Context
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- events that are collected by a run before it begins -----------------------------------------------------------
@@ -135,23 +135,23 @@ class Collected(Struct, frozen=True):
 _turns: Final[WeakKeyDictionary[Any, WeakValueDictionary[RecordKey, asyncio.Lock]]] = WeakKeyDictionary()
 
 
-async def collect(host: Host, plan: Plan, key: str, packed: bytes, bringing: Bringing | None = None) -> Collected:
+async def collect(runtime: Runtime, plan: Plan, key: str, packed: bytes, bringing: Bringing | None = None) -> Collected:
     """Put an event where it belongs: with the run that collects those of its key, or with a new one.
 
     Raises:
         BringingRefusedError: A guard of what it brings along did not hold.
     """
-    place = host.space.key("collecting", plan.workflow.name, key)
-    turns = _turns.setdefault(host, WeakValueDictionary())
+    place = runtime.space.key("collecting", plan.workflow.name, key)
+    turns = _turns.setdefault(runtime, WeakValueDictionary())
     turn = turns.setdefault(place, asyncio.Lock())  # those in one process need not get into each other's way
     async with turn:
         for tried in range(TRIES):
-            seen = await host.space.read(place)
+            seen = await runtime.space.read(place)
             run_id = _run_in(seen, place)
-            keys = None if run_id is None else RunKeys(host.space, run_id)
-            done = None if keys is None else await _join(host, plan, place, keys, packed, bringing)
+            keys = None if run_id is None else RunKeys(runtime.space, run_id)
+            done = None if keys is None else await _join(runtime, plan, place, keys, packed, bringing)
             if done is None:
-                done = await _open(host, plan, key, seen, place, packed, bringing)
+                done = await _open(runtime, plan, key, seen, place, packed, bringing)
             if not isinstance(done, Conflict):
                 return done
             _check_bringing(done, bringing)
@@ -176,7 +176,7 @@ def _check_bringing(conflict: Conflict, bringing: Bringing | None) -> None:
 
 
 async def _open(
-    host: Host,
+    runtime: Runtime,
     plan: Plan,
     key: str,
     seen: Snapshot,
@@ -186,22 +186,22 @@ async def _open(
 ) -> Collected | Conflict:
     """Begin to collect, with a new run."""
     at, workflow = seen.at, plan.workflow
-    keys = RunKeys(host.space, new_id() if bringing is None else bringing.run_id)
-    life = Life("pending", workflow.name, workflow.version, at, waits_for="a worker")
+    keys = RunKeys(runtime.space, new_id() if bringing is None else bringing.run_id)
+    state = RunState("pending", workflow.name, workflow.version, at, waits_for="a worker")
     if plan.size != 1:
-        life = structs.replace(life, until=later(at, plan.window), waits_for="further events")
+        state = structs.replace(state, until=later(at, plan.window), waits_for="further events")
     asked = Start(workflow=workflow, packed=b"{}", run_id=keys.id, tags=(key,) if bringing is None else bringing.tags)
     lines = () if bringing is None else bringing.lines
-    life = structs.replace(life, collects=True) if lines and life.until is not None else life
-    changes = [*creation(host, asked, at, life, lines), *first_of(keys, Sending("signal", EVENT, packed), at)]
+    state = structs.replace(state, collects=True) if lines and state.until is not None else state
+    changes = [*creation(runtime, asked, at, state, lines), *first_of(keys, Sending("signal", EVENT, packed), at)]
     if bringing is not None:
         changes += (*bringing.opening(at), *bringing.always(keys.id, at))
-    if life.until is not None:
-        changes.append(_noted(place, Collecting(keys.id, at), seen.version(place), life.until))
-    answer = await host.space.commit(*changes)
+    if state.until is not None:
+        changes.append(_noted(place, Collecting(keys.id, at), seen.version(place), state.until))
+    answer = await runtime.space.commit(*changes)
     if isinstance(answer, Conflict):
         return answer
-    host.emit_moved(keys.id, life, 0, at)
+    runtime.emit_moved(keys.id, state, 0, at)
     return Collected(keys.id, is_new=True)
 
 
@@ -210,16 +210,16 @@ def _noted(place: RecordKey, collecting: Collecting, version: int, until: Instan
 
 
 async def _join(
-    host: Host, plan: Plan, place: RecordKey, keys: RunKeys, packed: bytes, bringing: Bringing | None
+    runtime: Runtime, plan: Plan, place: RecordKey, keys: RunKeys, packed: bytes, bringing: Bringing | None
 ) -> Collected | Conflict | None:
     """Join the run that collects; None: it does not any more."""
-    seen = await host.space.read(place, keys.life, keys.counter)
-    record, noted = seen.get(keys.life), seen.get(place)
-    life = None if record is None else LIVES.decode(record.value)
+    seen = await runtime.space.read(place, keys.state, keys.counter)
+    record, noted = seen.get(keys.state), seen.get(place)
+    state = None if record is None else RUN_STATES.decode(record.value)
     collecting = None if noted is None else COLLECTINGS.decode(noted.value)
     if collecting is None or collecting.run != keys.id:
         return Conflict(seen.at, {})
-    if life is None or not _collects(life):
+    if state is None or not _collects(state):
         return None
     counter = seen.get(keys.counter)
     number = 0 if counter is None else COUNTERS.decode(counter.value).next
@@ -228,27 +228,30 @@ async def _join(
         Put(keys.counter, COUNTERS.encode_own(Counter(number + 1)), seen.version(keys.counter)),
     ]
     is_full = plan.size is not None and number + 1 >= plan.size
-    until = None if is_full else _put_off(plan, collecting, life, seen.at)
-    changes += _moved(place, keys, collecting, seen, life, until, is_full=is_full)
+    until = None if is_full else _put_off(plan, collecting, state, seen.at)
+    changes += _moved(place, keys, collecting, seen, state, until, is_full=is_full)
     if bringing is not None:
         changes += bringing.always(keys.id, seen.at)
     over: dict[RecordKey, bytes | None] = {}
-    if until != life.until and life.until is not None:
-        over = {keys.timer(life.until): None, **({keys.ready: READY} if until is None else {keys.timer(until): NO_DUE})}
-    answer = await commit_over(host.space, changes, over)
+    if until != state.until and state.until is not None:
+        over = {
+            keys.timer(state.until): None,
+            **({keys.ready: READY} if until is None else {keys.timer(until): NO_DUE}),
+        }
+    answer = await commit_over(runtime.space, changes, over)
     return answer if isinstance(answer, Conflict) else Collected(keys.id, is_new=False)
 
 
-def _collects(life: Life) -> bool:
+def _collects(state: RunState) -> bool:
     """Tell whether nobody has taken a run up, nor is to do so now."""
-    is_waiting = life.until is not None or life.ticket is not None
-    return life.status == "pending" and not life.owner and not life.claims and is_waiting and life.cancel is None
+    is_waiting = state.until is not None or state.ticket is not None
+    return state.status == "pending" and not state.owner and not state.claims and is_waiting and state.cancel is None
 
 
-def _put_off(plan: Plan, collecting: Collecting, life: Life, at: Instant) -> Instant | None:
+def _put_off(plan: Plan, collecting: Collecting, state: RunState, at: Instant) -> Instant | None:
     """Return when a run begins that has got an event now."""
-    if not plan.slides or life.until is None:  # it stands in a line, and waits for its turn only
-        return life.until
+    if not plan.slides or state.until is None:  # it stands in a line, and waits for its turn only
+        return state.until
     latest = later(at, plan.window)
     return latest if plan.most is None else min(latest, later(collecting.since, plan.most))
 
@@ -258,20 +261,20 @@ def _moved(
     keys: RunKeys,
     collecting: Collecting,
     seen: Snapshot,
-    life: Life,
+    state: RunState,
     until: Instant | None,
     *,
     is_full: bool,
 ) -> list[Change]:
     """Return the changes that let a run begin at a time, or at once; none of them holds if somebody has taken it up."""
-    version, noted = seen.version(keys.life), seen.version(place)
-    if until == life.until:
-        return [Check(keys.life, version), Delete(place, noted) if is_full else Check(place, noted)]
+    version, noted = seen.version(keys.state), seen.version(place)
+    if until == state.until:
+        return [Check(keys.state, version), Delete(place, noted) if is_full else Check(place, noted)]
     if until is None:
-        begins = structs.replace(life, until=None, waits_for="a worker")
-        return [Put(keys.life, LIVES.encode_own(begins), version), Delete(place, noted)]
-    begins = structs.replace(life, until=until)
-    return [Put(keys.life, LIVES.encode_own(begins), version), _noted(place, collecting, noted, until)]
+        begins = structs.replace(state, until=None, waits_for="a worker")
+        return [Put(keys.state, RUN_STATES.encode_own(begins), version), Delete(place, noted)]
+    begins = structs.replace(state, until=until)
+    return [Put(keys.state, RUN_STATES.encode_own(begins), version), _noted(place, collecting, noted, until)]
 
 
 # --- ready-made ways to turn many events into few runs: the last of a burst, or all of them together ---------------
@@ -408,11 +411,11 @@ class Batched(Generic[T, R]):
 
 
 async def _send(engine: Client, plan: Plan, key: str, target: Workflow[..., Any], packed: bytes) -> Run[Any]:
-    host, workflow = engine.host, plan.workflow
-    check_registered(host, target, drives=engine.drives)
-    if engine.drives and (workflow.name, workflow.version) not in host.workflows:
-        raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in host.workflows})))
-    done = await collect(host, plan, checked_name("key", key), packed)
+    runtime, workflow = engine.runtime, plan.workflow
+    check_registered(runtime, target, drives=engine.drives)
+    if engine.drives and (workflow.name, workflow.version) not in runtime.workflows:
+        raise UnknownWorkflowError(workflow.name, tuple(sorted({name for name, _ in runtime.workflows})))
+    done = await collect(runtime, plan, checked_name("key", key), packed)
     return Run(engine, done.run_id, workflow, is_new=done.is_new)
 
 

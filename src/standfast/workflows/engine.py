@@ -34,7 +34,7 @@ from standfast.workflows.claims import recover
 from standfast.workflows.client import Client, Run
 from standfast.workflows.debounce import Batched, Debounced
 from standfast.workflows.definition import Step, Workflow, as_step, unbound
-from standfast.workflows.runtime import MOST, MOST_DEATHS, Host, Threads
+from standfast.workflows.runtime import MOST, MOST_DEATHS, Runtime, Threads
 from standfast.workflows.schedules.schedules import Schedules
 from standfast.workflows.schedules.ticker import Ticker
 from standfast.workflows.worker import GRACE, Worker
@@ -75,11 +75,11 @@ class Overseer(Client):
             max: How many.
             key: The key of a limit for each key; None: the limit of all runs together.
         """
-        await setting.set_limit(self.host, workflow, max, key)
+        await setting.set_limit(self.runtime, workflow, max, key)
 
     async def clear_limit(self, workflow: Workflow[..., Any], *, key: str | None = None) -> None:
         """Allow as many unfinished runs as the workflow's code says, from now on."""
-        await setting.clear_limit(self.host, workflow, key)
+        await setting.clear_limit(self.runtime, workflow, key)
 
     # --- making runs go on ---------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Overseer(Client):
         those who do not want to wait for that.
         """
         await self.get(run_id)
-        await recovering.look_at(self.host, self.worker, run_id)
+        await recovering.poll_run(self.runtime, self.worker, run_id)
         return await self.get(run_id)
 
     async def sweep(self, limit: int = 100) -> tuple[Looked, ...]:
@@ -105,7 +105,7 @@ class Overseer(Client):
         Returns:
             What became of each; see :class:`~standfast.workflows.claims.Looked`.
         """
-        return await recovering.sweep(self.host, self.worker, limit)
+        return await recovering.sweep(self.runtime, self.worker, limit)
 
     async def recover_all(self, *, unknown: Literal["leave", "raise"] = "leave") -> Recovered:
         """Look at every unfinished run, and take up those that can go on.
@@ -121,13 +121,13 @@ class Overseer(Client):
         """
         if unknown not in ("leave", "raise"):
             raise InvalidWorkflowError("recover_all", f"unknown is {unknown!r:.100}, neither 'leave' nor 'raise'")
-        recovered = await recovering.recover(self.host, insist=unknown == "raise")
+        recovered = await recovering.recover(self.runtime, insist=unknown == "raise")
         if self.worker is not None:
-            await self.worker.bury_the_dead()
+            await self.worker.reclaim_dead()
         left = set(recovered.left)
         for run_id in recovered.found:
             if run_id not in left:
-                await recovering.look_safely(self.host, self.worker, run_id)
+                await recovering.poll_run_safely(self.runtime, self.worker, run_id)
         return recovered
 
     # --- starting again ------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Overseer(Client):
             run_id: The run to take the input from.
             id: The new run's id; by default a new one.
         """
-        started = await administration.restart(self.host, run_id, id, drive=self.has_room)
+        started = await administration.restart(self.runtime, run_id, id, drive=self.has_room)
         return Run(self, started.run_id, None, is_new=started.is_new)
 
     async def fork(self, run_id: str, step: str, *, id: str | None = None) -> Run[Any]:  # noqa: A002 -- the word that users know
@@ -155,7 +155,7 @@ class Overseer(Client):
             step: The id of the step in its history: ``charge``, ``charge#2``, ``g1.0/charge``.
             id: The new run's id; by default a new one.
         """
-        started = await administration.fork(self.host, run_id, step, id)
+        started = await administration.fork(self.runtime, run_id, step, id)
         return Run(self, started.run_id, None, is_new=True)
 
     async def retry(self, run_id: str, *, step: str | None = None) -> RunInfo:
@@ -171,7 +171,7 @@ class Overseer(Client):
             run_id: The run.
             step: Go on from this step, in place of the one that failed.
         """
-        await administration.retry(self.host, run_id, step)
+        await administration.retry(self.runtime, run_id, step)
         return await self.get(run_id)
 
     # --- deleting ------------------------------------------------------------------------------------------------
@@ -216,14 +216,14 @@ class Overseer(Client):
                 "purge", "give the id of a run, or say which runs: before, older_than, status, workflow"
             )
         if run_id is not None:
-            return await retention.purge(self.host, run_id, force=force)
-        return await retention.purge_all(self.host, chosen)
+            return await retention.purge(self.runtime, run_id, force=force)
+        return await retention.purge_all(self.runtime, chosen)
 
     def _instant(self, before: datetime | None, older_than: Duration | None) -> Instant | None:
         if before is not None and older_than is not None:
             raise InvalidWorkflowError("purge", "give before or older_than, not both")
         if older_than is not None:
-            return later(self.host.now(), -seconds(older_than, what="older_than"))
+            return later(self.runtime.now(), -seconds(older_than, what="older_than"))
         if before is None:
             return None
         if not isinstance(before, datetime) or before.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a type checker
@@ -242,7 +242,7 @@ class Overseer(Client):
         Returns:
             How many records there were besides those of runs.
         """
-        return await retention.erase(self.host, tenant)
+        return await retention.erase(self.runtime, tenant)
 
 
 # --- the engine: starts runs, talks to them, and drives them -------------------------------------------------------
@@ -329,7 +329,7 @@ class Engine(Overseer):
         self._drives, self._recovers = drive, recover
         self._linger: Final = seconds(linger, what="linger")
         self._options: Final = (max_loaded, threads, quarantine_after)
-        self._host: Host | None = None
+        self._runtime: Runtime | None = None
         self._worker: Worker | None = None
         self._ticker: Ticker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -352,7 +352,7 @@ class Engine(Overseer):
             drive: Whether to drive runs, whatever the engine was made with.
             hooks: Told what happens to runs, besides the engine's own.
         """
-        if self._host is not None:
+        if self._runtime is not None:
             raise InvalidWorkflowError("the engine", "it is open already")
         self._drives = self._drives if drive is None else drive
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
@@ -367,23 +367,23 @@ class Engine(Overseer):
     async def _begin(self, hooks: Hooks) -> None:
         assert self._space is not None  # noqa: S101 -- it was given, or opened
         max_loaded, threads, deaths = self._options
-        host = Host(self._space, lines_of(self._space), hooks, Threads(threads), self._errors, most_deaths=deaths)
-        self._host = host
-        host.workflows.update(self._workflows)
-        host.steps.update(self._steps)
-        host.saw((await self._space.read(self._space.key("worker"))).at)
+        runtime = Runtime(self._space, lines_of(self._space), hooks, Threads(threads), self._errors, most_deaths=deaths)
+        self._runtime = runtime
+        runtime.workflows.update(self._workflows)
+        runtime.steps.update(self._steps)
+        runtime.saw((await self._space.read(self._space.key("worker"))).at)
         if self._recovers:
-            await recover(host, insist=True)
+            await recover(runtime, insist=True)
         await self.schedules.declare(self._declared)
         if self._before is not None:
             await self._before(self)
         if self._drives:
-            worker = self._worker = Worker(host, linger=self._linger, most_loaded=max_loaded)
-            ticker = self._ticker = Ticker(host, lambda: worker.is_stopping)
+            worker = self._worker = Worker(runtime, linger=self._linger, most_loaded=max_loaded)
+            ticker = self._ticker = Ticker(runtime, lambda: worker.is_stopping)
             worker.on_schedule = ticker.on_timer
             await ticker.come_back()
             await declare(self._space, self._workflows.values())
-            await host.attend()
+            await runtime.ensure_presence()
             await worker.start()
 
     async def aclose(self, *, grace: Duration = GRACE) -> None:
@@ -391,21 +391,21 @@ class Engine(Overseer):
 
         It can be opened again.
         """
-        (host, self._host), (worker, self._worker) = (self._host, None), (self._worker, None)
-        if worker is not None and host is not None:
+        (runtime, self._runtime), (worker, self._worker) = (self._runtime, None), (self._worker, None)
+        if worker is not None and runtime is not None:
             await worker.stop(seconds(grace, what="grace"))
-            await host.retire()
-        if host is not None:
-            host.threads.close()
+            await runtime.retire()
+        if runtime is not None:
+            runtime.threads.close()
         if self._opening is not None and self._space is not None:
             space, self._space = self._space, None
             await space.aclose()
 
     @property
-    def host(self) -> Host:
+    def runtime(self) -> Runtime:
         """What runs need of the engine; refused while it is not open, in another event loop, and after a fork."""
-        host = self._host
-        if host is None:
+        runtime = self._runtime
+        if runtime is None:
             raise EngineNotOpenError
         if self._process != os.getpid():
             raise ForkedError(
@@ -413,7 +413,7 @@ class Engine(Overseer):
             )
         if self._loop is not asyncio.get_running_loop():
             raise WrongLoopError("the engine", "belongs to another event loop")
-        return host
+        return runtime
 
     @property
     def drives(self) -> bool:
@@ -438,9 +438,9 @@ class Engine(Overseer):
     def register(self, *workflows: Runnable) -> None:
         """Add workflows. Runs and schedules that were left alone because their code was not here go on soon."""
         self._workflows.update(_by_version([*self._workflows.values(), *workflows]))
-        if self._host is not None:
-            self._host.workflows.update(self._workflows)
-            self._host.look_at_all()
+        if self._runtime is not None:
+            self._runtime.workflows.update(self._workflows)
+            self._runtime.forget_left()
         if self._worker is not None and self._ticker is not None:
             self._worker.begin(self._ticker.come_back())
             self._worker.begin(declare(self.space, self._workflows.values()))
@@ -448,7 +448,7 @@ class Engine(Overseer):
 
 def is_open(engine: Engine) -> bool:
     """Tell whether an engine was opened, and not closed since."""
-    return engine._host is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+    return engine._runtime is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
 
 
 async def open_with(engine: Engine, before: Callable[[Engine], Awaitable[None]]) -> None:
@@ -462,7 +462,7 @@ async def open_with(engine: Engine, before: Callable[[Engine], Awaitable[None]])
 
 def withdraw(engine: Engine, *workflows: Workflow[..., Any]) -> None:
     """Let an engine take up no more runs of some workflows. Others may do so; what it drives now goes on."""
-    known = [engine._workflows] if engine._host is None else [engine._workflows, engine._host.workflows]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
+    known = [engine._workflows] if engine._runtime is None else [engine._workflows, engine._runtime.workflows]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- of this module
     for each in workflows:
         for some in known:
             some.pop((each.name, each.version), None)

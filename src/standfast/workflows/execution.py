@@ -22,13 +22,13 @@ from standfast.events import RunConflicts
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.activation import Activation
 from standfast.workflows.admission import leave_lines
-from standfast.workflows.claims import due_of, marks_of
+from standfast.workflows.claims import due_of, events_of
 from standfast.workflows.context import Context
 from standfast.workflows.control import ContinueAsNew, RunCancelled, continued
 from standfast.workflows.failures import Failure, describe, is_logged, log_failure, name_of
 from standfast.workflows.journal import insist
 from standfast.workflows.messages import end_by_force, find
-from standfast.workflows.records import DUES, HEADERS, LIVES, READY, RunKeys, commit_over
+from standfast.workflows.records import DUES, HEADERS, READY, RUN_STATES, RunKeys, commit_over
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit
     from standfast.workflows.journal import Claim
-    from standfast.workflows.records import Life, Status
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.records import RunState, Status
+    from standfast.workflows.runtime import Runtime
 
 
 # --- driving a claimed run: until it has ended, waits for long, or is handed back ----------------------------------
@@ -48,13 +48,13 @@ _UNEXPECTED: Final = frozenset({"failed", "timed_out"})
 _log: Final = logging.getLogger("standfast.workflows")
 
 
-async def drive(activation: Activation) -> None:
+async def execute(activation: Activation) -> None:
     """Run a run's code until it has ended or is unloaded, and write that down."""
-    host = activation.host
+    runtime = activation.runtime
     activation.context = Context(activation)
     try:
-        if activation.life.cancel is not None and activation.life.claims <= 1 and activation.replay.is_over:
-            await _end(activation, "cancelled", None, RunCancelled(activation.life.cancel))
+        if activation.state.cancel is not None and activation.state.claims <= 1 and activation.replay.is_over:
+            await _end(activation, "cancelled", None, RunCancelled(activation.state.cancel))
             return
         how, value = await activation.run_code()
         if how == "returned":
@@ -63,17 +63,17 @@ async def drive(activation: Activation) -> None:
             await _raised(activation, value)
         elif activation.mismatch is not None:
             await release(activation, "a worker whose code fits its history")
-            host.leave_mismatched(activation.keys.id)
+            runtime.leave_mismatched(activation.keys.id)
         if activation.is_stuck and activation.claim is not None:
             await _quarantine(activation, activation.claim)
     except DecodeError as problem:
         activation.differ("its input", str(problem))
         await release(activation, "a worker whose code takes its input")
-        host.leave_mismatched(activation.keys.id)
+        runtime.leave_mismatched(activation.keys.id)
     except StandfastError:
         activation.abandon()  # the store failed: the run is taken up again from its records
     finally:
-        host.gone(activation)
+        runtime.gone(activation)
         if not activation.over.done():
             activation.over.set_result(activation.ended)
 
@@ -105,29 +105,29 @@ async def _end(
     continues: ContinueAsNew | None = None,
 ) -> None:
     """Write how the run ended: everything that was left to write, its result, and what it held, in one commit."""
-    host, life = activation.host, activation.life
-    await activation.news.stop()
-    known = host.known_with(activation.workflow.raises)
+    runtime, state = activation.runtime, activation.state
+    await activation.inbox_poll.stop()
+    known = runtime.known_with(activation.workflow.raises)
     ended = structs.replace(
-        life,
+        state,
         status=status,
         owner="",
-        changed_at=host.now(),
+        changed_at=runtime.now(),
         until=None,
         waits_for="",
         result=UNSET if result is None else Raw(result),
         failure=None if problem is None else describe(problem, known),
-        cancel=_reason(life, problem),
+        cancel=_reason(state, problem),
         continues=continues is not None,
     )
     over: dict[RecordKey, bytes | None] = {}
     if activation.header.parent:
-        over[RunKeys(host.space, activation.header.parent).ready] = READY
-    answer = await _commit_life(activation, ended, over, continues)
+        over[RunKeys(runtime.space, activation.header.parent).ready] = READY
+    answer = await _commit_state(activation, ended, over, continues)
     activation.unload()
     if not isinstance(answer, Conflict):
         activation.ended = ended
-        host.emit_moved(activation.keys.id, ended, activation.fence, life.changed_at, activation.header.lines)
+        runtime.emit_moved(activation.keys.id, ended, activation.fence, state.changed_at, activation.header.lines)
         if status in _UNEXPECTED and ended.failure is not None and not is_logged(problem):
             _log_end(activation, ended.failure, timed_out=status == "timed_out")
 
@@ -140,23 +140,28 @@ def _log_end(activation: Activation, failure: Failure, *, timed_out: bool) -> No
     log_failure(_log, f"the {activation.workflow.runs_are} {run!r} of {name}", failure, run=run, workflow=name)
 
 
-def _reason(life: Life, problem: BaseException | None) -> str | None:
-    return problem.reason if isinstance(problem, RunCancelled) else life.cancel
+def _reason(state: RunState, problem: BaseException | None) -> str | None:
+    return problem.reason if isinstance(problem, RunCancelled) else state.cancel
 
 
 async def suspend(activation: Activation) -> None:
     """Write that a run waits, and take it out of memory."""
-    host, life = activation.host, activation.life
-    if not activation.is_idle or activation.news.is_looking or activation.news.is_waiting or activation.is_unloading:
+    runtime, state = activation.runtime, activation.state
+    if (
+        not activation.is_idle
+        or activation.inbox_poll.is_polling
+        or activation.inbox_poll.is_waiting
+        or activation.is_unloading
+    ):
         return
     until, about = activation.due_at(), ", ".join(wait.what for wait in activation.waits)
     waiting = structs.replace(
-        life,
+        state,
         status="suspended",
         owner="",
         until=until,
         waits_for=about,
-        changed_at=host.now(),
+        changed_at=runtime.now(),
         position=_position(activation),
     )
     activation.is_unloading = True  # from here on nothing wakes it but a new claim
@@ -165,74 +170,79 @@ async def suspend(activation: Activation) -> None:
         over[activation.keys.timer(until)] = DUES.encode(due_of(activation, until))
     activation.is_handed_back = True
     try:
-        await _commit_life(activation, waiting, over)
+        await _commit_state(activation, waiting, over)
     except StoreError:
         activation.abandon()
         raise
     finally:
         activation.unload()
-    host.emit_moved(activation.keys.id, waiting, 0, life.changed_at, activation.header.lines)
+    runtime.emit_moved(activation.keys.id, waiting, 0, state.changed_at, activation.header.lines)
 
 
 async def release(activation: Activation, about: str) -> None:
     """Hand a run back: somebody else may drive it."""
-    life = activation.life
+    state = activation.state
     freed = structs.replace(
-        life,
+        state,
         status="running",
         owner="",
         waits_for=about,
-        changed_at=activation.host.now(),
+        changed_at=activation.runtime.now(),
         position=_position(activation),
     )
     activation.is_unloading = activation.is_handed_back = True
     try:
-        answer = await _commit_life(activation, freed, {activation.keys.ready: READY})
+        answer = await _commit_state(activation, freed, {activation.keys.ready: READY})
     except StandfastError:
         return  # its worker's presence ends soon, and then it is found
     finally:
         activation.unload()
     if not isinstance(answer, Conflict):
-        activation.host.emit_moved(activation.keys.id, freed, 0, life.changed_at, activation.header.lines)
+        activation.runtime.emit_moved(activation.keys.id, freed, 0, state.changed_at, activation.header.lines)
 
 
-async def _commit_life(
+async def _commit_state(
     activation: Activation,
-    life: Life,
+    state: RunState,
     over: Mapping[RecordKey, bytes | None],
     continues: ContinueAsNew | None = None,
 ) -> object:
     """Write a run's next state together with everything that is not written yet, and give up the owner's grant."""
-    claim, space, keys = activation.claim, activation.host.space, activation.keys
+    claim, space, keys = activation.claim, activation.runtime.space, activation.keys
     if activation.journal is not None:
         await activation.journal.settled()  # else it would be written a second time, and that is refused
-    if claim is None or activation.is_deposed:
-        return Conflict(activation.host.now(), {})
+    if claim is None or activation.is_evicted:
+        return Conflict(activation.runtime.now(), {})
     journal = activation.journal
     if journal is not None:
         await journal.prepare()
     last = () if journal is None else journal.rest()
-    if life.has_ended and activation.header.lines and not life.continues:
-        return await insist(activation, lambda: leave_lines(activation, life, last, over))
-    version: int | None = claim.life_version
+    if state.has_ended and activation.header.lines and not state.continues:
+        return await insist(activation, lambda: leave_lines(activation, state, last, over))
+    version: int | None = claim.state_version
     for _ in range(TRIES):
-        extra = () if continues is None else continued(activation, continues, life.cancel)
-        changes = (Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(life), version or 0), *last, *extra)
+        extra = () if continues is None else continued(activation, continues, state.cancel)
+        changes = (
+            Delete(claim.key, claim.fence),
+            Put(keys.state, RUN_STATES.encode_own(state), version or 0),
+            *last,
+            *extra,
+        )
         answer = await insist(activation, partial(_commit, space, changes, over))
         if not isinstance(answer, Conflict):
-            activation.host.saw(answer.at)
+            activation.runtime.saw(answer.at)
             return answer
-        if claim.key in answer.current or keys.life not in answer.current:
+        if claim.key in answer.current or keys.state not in answer.current:
             activation.drop(answer)
             return answer
-        record = answer.current[keys.life]
+        record = answer.current[keys.state]
         if record is None:
-            activation.depose()
+            activation.evict()
             return answer
         version = record.version
-        life = structs.replace(life, cancel=life.cancel or LIVES.decode(record.value).cancel)
+        state = structs.replace(state, cancel=state.cancel or RUN_STATES.decode(record.value).cancel)
     activation.abandon()
-    return Conflict(activation.host.now(), {})
+    return Conflict(activation.runtime.now(), {})
 
 
 async def _commit(
@@ -243,21 +253,23 @@ async def _commit(
 
 async def _quarantine(activation: Activation, claim: Claim) -> None:
     """Leave a run to an operator whose records are refused again and again; one that is to be cancelled ends."""
-    host, keys = activation.host, activation.keys
-    run = await find(host.space, keys.id)
-    if run.life.cancel is not None:
-        await end_by_force(host, run.id, run.life.cancel)
+    runtime, keys = activation.runtime, activation.keys
+    run = await find(runtime.space, keys.id)
+    if run.state.cancel is not None:
+        await end_by_force(runtime, run.id, run.state.cancel)
         return
     about = "an operator, to retry or cancel it: its records were refused several times in a row"
-    parked = structs.replace(run.life, status="quarantined", owner="", changed_at=host.now(), waits_for=about)
-    changes = (Delete(claim.key, claim.fence), Put(keys.life, LIVES.encode_own(parked), run.life_version))
+    parked = structs.replace(run.state, status="quarantined", owner="", changed_at=runtime.now(), waits_for=about)
+    changes = (Delete(claim.key, claim.fence), Put(keys.state, RUN_STATES.encode_own(parked), run.state_version))
     listed = dict.fromkeys(keys.quarantined(run.header.tags), READY)
-    if isinstance(await commit_over(host.space, changes, listed), Conflict):
+    if isinstance(await commit_over(runtime.space, changes, listed), Conflict):
         return  # it was cancelled, or another worker drives it: it is looked at again
     position = _position(activation)
     todo = f"standfast runs show {keys.id}, then standfast runs retry or standfast runs cancel"
-    host.emit(RunConflicts(at=host.clock.wall(), run=keys.id, workflow=run.life.workflow, position=position, todo=todo))
-    host.emit_moved(keys.id, parked, 0, run.life.changed_at, run.header.lines)
+    runtime.emit(
+        RunConflicts(at=runtime.clock.wall(), run=keys.id, workflow=run.state.workflow, position=position, todo=todo)
+    )
+    runtime.emit_moved(keys.id, parked, 0, run.state.changed_at, run.header.lines)
 
 
 def _position(activation: Activation) -> int:
@@ -266,30 +278,30 @@ def _position(activation: Activation) -> int:
 
 def is_resting(activation: Activation, linger: float) -> bool:
     """Tell whether a run has waited long enough to be unloaded, and is not about to go on."""
-    host = activation.host
-    since = host.idle.get(activation)
-    if since is None or seconds_between(since, host.clock.elapsed()) < linger:
+    runtime = activation.runtime
+    since = runtime.idle.get(activation)
+    if since is None or seconds_between(since, runtime.clock.elapsed()) < linger:
         return False
     due = activation.due_at()
-    return due is None or seconds_between(host.now(), due) > linger
+    return due is None or seconds_between(runtime.now(), due) > linger
 
 
 # --- A copy of a run to look at: its history is replayed, and nothing is done or recorded --------------------------
 
 
-async def copy_of(host: Host, run_id: str) -> Activation:
+async def copy_of(runtime: Runtime, run_id: str) -> Activation:
     """Replay a run's history as far as it goes; raise if its code does not fit it."""
-    keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.header, keys.life)
-    header, life = seen.get(keys.header), seen.get(keys.life)
-    if header is None or life is None:
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.header, keys.state)
+    header, state = seen.get(keys.header), seen.get(keys.state)
+    if header is None or state is None:
         raise RunNotFoundError(run_id)
-    lived = LIVES.decode(life.value)
-    workflow = host.workflows.get((lived.workflow, lived.version))
+    lived = RUN_STATES.decode(state.value)
+    workflow = runtime.workflows.get((lived.workflow, lived.version))
     if workflow is None:
-        raise UnknownWorkflowError(lived.workflow, tuple(sorted({name for name, _ in host.workflows})))
-    marks = await marks_of(host.space, keys)
-    copy = Activation(host, keys, workflow, HEADERS.decode(header.value), lived, None, marks)
+        raise UnknownWorkflowError(lived.workflow, tuple(sorted({name for name, _ in runtime.workflows})))
+    events = await events_of(runtime.space, keys)
+    copy = Activation(runtime, keys, workflow, HEADERS.decode(header.value), lived, None, events)
     copy.context = Context(copy)
     await copy.run_code()
     if copy.mismatch is not None:

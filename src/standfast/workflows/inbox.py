@@ -18,7 +18,17 @@ from standfast.keys import RecordKey
 from standfast.stores.protocol import Check, Conflict, Delete, Put
 from standfast.workflows.control import RunCancelled, Unload, next_id
 from standfast.workflows.failures import Failure, describe, log_failure
-from standfast.workflows.records import COUNTERS, ITEMS, LIVES, READY, Counter, Item, Life, Mark, RunKeys
+from standfast.workflows.records import (
+    COUNTERS,
+    ITEMS,
+    READY,
+    RUN_STATES,
+    Counter,
+    HistoryEvent,
+    InboxItem,
+    RunKeys,
+    RunState,
+)
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
     from standfast.workflows.activation import Activation
     from standfast.workflows.journal import Claim
     from standfast.workflows.replay import Wait
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- A loaded run's inbox: signals that wait to be taken, and updates that wait to be answered ---------------------
@@ -62,7 +72,7 @@ class Handler(Struct, frozen=True):
     validate: Callable[..., Any] | None
 
 
-class Letter(Struct, frozen=True):
+class LoadedItem(Struct, frozen=True):
     """An item of the inbox that is in memory.
 
     Attributes:
@@ -75,16 +85,16 @@ class Letter(Struct, frozen=True):
     place: tuple[int, int]
     key: RecordKey
     version: int
-    item: Item
+    item: InboxItem
 
 
 @final
-class Mail:
+class Inbox:
     """The inbox of one activation."""
 
     def __init__(self, activation: Activation) -> None:
         self._activation: Final = activation
-        self._letters: list[Letter] = []
+        self._items: list[LoadedItem] = []
         self._next: Final[dict[int, int]] = {}
         self._fetched = False
         self.handlers: Final[dict[str, Handler]] = {}
@@ -96,18 +106,18 @@ class Mail:
         inherited = activation.header.mail_from
         if not self._fetched:
             for age, run_id in enumerate(inherited):
-                await self._fetch(age, RunKeys(activation.host.space, run_id))
+                await self._fetch(age, RunKeys(activation.runtime.space, run_id))
         await self._fetch(len(inherited), activation.keys)
         self._fetched = True
 
     async def _fetch(self, age: int, keys: RunKeys) -> None:
         start, end = keys.item(self._next.get(age, 0)), keys.inbox()[1]
         while True:
-            page = await self._activation.host.space.scan(start, end, limit=PAGE)
+            page = await self._activation.runtime.space.scan(start, end, limit=PAGE)
             for key, record in page.records.items():
                 number = int(key.parts[-1])
                 if number >= self._next.get(age, 0):
-                    self._letters.append(Letter((age, number), key, record.version, ITEMS.decode(record.value)))
+                    self._items.append(LoadedItem((age, number), key, record.version, ITEMS.decode(record.value)))
                     self._next[age] = number + 1
             if page.more is None:
                 return
@@ -116,59 +126,61 @@ class Mail:
     def left_in(self) -> tuple[str, ...]:
         """Return the runs in whose inboxes something may be left for the run as which this one goes on."""
         inherited = self._activation.header.mail_from
-        ages = {letter.place[0] for letter in self._letters} if self._fetched else range(len(inherited))
+        ages = {loaded.place[0] for loaded in self._items} if self._fetched else range(len(inherited))
         return (*(run_id for age, run_id in enumerate(inherited) if age in ages), self._activation.keys.id)
 
     async def write_if_much(self) -> None:
         """Write down what was taken and answered when there is nearly as much of it as a commit takes."""
         journal = self._activation.journal
-        if journal is not None and journal.is_heavy(self._activation.host.space.at_most(100) * MOST_UNWRITTEN // 100):
+        if journal is not None and journal.is_heavy(
+            self._activation.runtime.space.at_most(100) * MOST_UNWRITTEN // 100
+        ):
             await self._activation.flush()
 
     # --- signals -------------------------------------------------------------------------------------------------
 
-    async def find(self, name: str) -> Letter | None:
+    async def find(self, name: str) -> LoadedItem | None:
         """Return the oldest signal of a name that nobody has taken."""
         if not self._fetched:
             await self.fetch()
         return self._first(name)
 
-    def _first(self, name: str) -> Letter | None:
-        return next((each for each in self._letters if each.item.kind == "signal" and each.item.name == name), None)
+    def _first(self, name: str) -> LoadedItem | None:
+        return next((each for each in self._items if each.item.kind == "signal" and each.item.name == name), None)
 
-    async def look_for(self, name: str, wait: Wait) -> None:
+    async def poll_signal(self, name: str, wait: Wait) -> None:
         """End a wait if its signal is there. It is taken out here, so that two who wait do not get the same."""
-        letter = self._first(name)
-        if letter is not None and not wait.future.done():
-            self._letters.remove(letter)
-            wait.settle(letter)
+        loaded = self._first(name)
+        if loaded is not None and not wait.future.done():
+            self._items.remove(loaded)
+            wait.settle(loaded)
 
-    def take(self, letter: Letter) -> Delete:
+    def take(self, loaded: LoadedItem) -> Delete:
         """Take a letter out; return the change that does so in the store."""
-        if letter in self._letters:
-            self._letters.remove(letter)
-        return Delete(letter.key, letter.version)
+        if loaded in self._items:
+            self._items.remove(loaded)
+        return Delete(loaded.key, loaded.version)
 
-    def give_back(self, letter: Letter) -> None:
+    def give_back(self, loaded: LoadedItem) -> None:
         """Put a letter back that was found for somebody who no longer wants it."""
-        self._letters.append(letter)
-        self._letters.sort(key=lambda each: each.place)
+        self._items.append(loaded)
+        self._items.sort(key=lambda each: each.place)
 
     # --- updates -------------------------------------------------------------------------------------------------
 
-    def replay_update(self, mark: Mark) -> None:
+    def replay_update(self, event: HistoryEvent) -> None:
         """Do again what an update did to the run's variables."""
-        handler = self.handlers.get(mark.id.removeprefix("@"))
+        handler = self.handlers.get(event.id.removeprefix("@"))
         if handler is None:
-            self._activation.differ(f"update {mark.id!r}", "no handler for it")
+            self._activation.differ(f"update {event.id!r}", "no handler for it")
             return
         with contextlib.suppress(Exception):  # the caller was told when it happened
-            handler.answer(*PLAIN.unpack(mark.value or b"[]"))
+            handler.answer(*PLAIN.unpack(event.value or b"[]"))
 
     @property
     def has_updates(self) -> bool:
         """Whether updates have come that nobody has answered."""
-        return any(each.item.kind == "update" for each in self._letters)
+        return any(each.item.kind == "update" for each in self._items)
 
     @property
     def _is_open(self) -> bool:
@@ -177,30 +189,30 @@ class Mail:
 
     async def answer_updates(self) -> None:
         """Answer the updates that have come, as far as there are handlers for them."""
-        for letter in [each for each in self._letters if each.item.kind == "update"]:
-            handler = self.handlers.get(letter.item.name)
+        for loaded in [each for each in self._items if each.item.kind == "update"]:
+            handler = self.handlers.get(loaded.item.name)
             if handler is not None and self._is_open:
-                self._answer(letter, handler)
+                self._answer(loaded, handler)
                 await self.write_if_much()
         journal = self._activation.journal
         if journal is not None and journal.is_dirty:
             await self._activation.flush()
 
-    def _answer(self, letter: Letter, handler: Handler) -> None:
-        activation, item = self._activation, letter.item
+    def _answer(self, loaded: LoadedItem, handler: Handler) -> None:
+        activation, item = self._activation, loaded.item
         answer, accepted = _called(handler, PLAIN.unpack(item.value or b"[]"), activation)
         if answer.failure is not None:
             run, name = activation.keys.id, item.name
             log_failure(_log, f"the update {name!r} of the run {run!r}", answer.failure, run=run, update=name)
-        now = activation.host.now()
+        now = activation.runtime.now()
         until = None if item.is_named else later(now, ANSWER_KEPT)
         put = Put(activation.keys.answer(item.id), ANSWERS.encode(answer), expires_at=until)
-        changes = (self.take(letter), put)
+        changes = (self.take(loaded), put)
         if accepted:
-            activation.note(Mark("update", f"@{item.name}", now, item.value), *changes)
+            activation.note(HistoryEvent("update", f"@{item.name}", now, item.value), *changes)
             activation.check_predicates()
         else:
-            activation.put_alongside(*changes)
+            activation.add_changes(*changes)
 
 
 def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer, bool]:  # noqa: ANN401 -- a list of JSON values
@@ -212,7 +224,7 @@ def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer
     try:
         return Answer("accepted", Raw(PLAIN.pack(handler.answer(*args)))), True
     except Exception as problem:  # noqa: BLE001 -- it is the caller's answer
-        known = activation.host.known_with(activation.workflow.raises)
+        known = activation.runtime.known_with(activation.workflow.raises)
         return Answer("failed", failure=describe(problem, known)), True
 
 
@@ -220,78 +232,80 @@ def _called(handler: Handler, args: Any, activation: Activation) -> tuple[Answer
 
 
 @final
-class News:
+class InboxPoll:
     """Looks for news whenever somebody says that there is some, one look at a time.
 
     Attributes:
         is_waiting: There is news that nobody has looked at.
-        looks: How often somebody has looked: those who waited by then were told, and no others.
+        polls: How often somebody has looked: those who waited by then were told, and no others.
     """
 
-    __slots__ = ("_activation", "_looking", "is_waiting", "looks")
+    __slots__ = ("_activation", "_polling", "is_waiting", "polls")
 
     def __init__(self, activation: Activation) -> None:
         self._activation: Final = activation
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self.is_waiting = False
-        self.looks = 0
+        self.polls = 0
 
     @property
-    def is_looking(self) -> bool:
+    def is_polling(self) -> bool:
         """Whether somebody is looking at the moment."""
-        return self._looking is not None
+        return self._polling is not None
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Say that there is news."""
         activation = self._activation
         self.is_waiting = True
-        if self._looking is None and not activation.is_unloading and activation.claim is not None:
-            task = asyncio.get_running_loop().create_task(self._look())
-            self._looking = None if task.done() else task  # an eager task may be over by now
+        if self._polling is None and not activation.is_unloading and activation.claim is not None:
+            task = asyncio.get_running_loop().create_task(self._poll())
+            self._polling = None if task.done() else task  # an eager task may be over by now
 
     async def stop(self) -> None:
         """Wait until nobody is looking."""
-        while self._looking is not None:
-            await asyncio.wait({self._looking})
+        while self._polling is not None:
+            await asyncio.wait({self._polling})
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             while self.is_waiting and not self._activation.is_unloading:
                 self.is_waiting = False
-                await self._look_once()
+                await self._poll_once()
         except Unload:
             return
         except StandfastError:
-            self.is_waiting = True  # the next round of the worker looks again
+            self.is_waiting = True  # the next round of the worker polls again
         finally:
-            self._looking = None
+            self._polling = None
             self._activation.note_idleness()
 
-    async def _look_once(self) -> None:
+    async def _poll_once(self) -> None:
         activation = self._activation
-        space, keys = activation.host.space, activation.keys
-        seen = await space.read(keys.ready, keys.life)
-        activation.host.saw(seen.at)
-        await activation.mail.fetch()
-        if (record := seen.get(keys.life)) is not None and (reason := LIVES.decode(record.value).cancel) is not None:
+        space, keys = activation.runtime.space, activation.keys
+        seen = await space.read(keys.ready, keys.state)
+        activation.runtime.saw(seen.at)
+        await activation.inbox.fetch()
+        if (record := seen.get(keys.state)) is not None and (
+            reason := RUN_STATES.decode(record.value).cancel
+        ) is not None:
             activation.cancel(RunCancelled(reason))
         for wait in activation.waits:
-            if wait.look is not None and not wait.future.done():
-                await wait.look(wait)
-        self.looks += 1
+            if wait.poll is not None and not wait.future.done():
+                await wait.poll(wait)
+        self.polls += 1
         if activation.replay.is_over:
-            await activation.mail.answer_updates()
+            await activation.inbox.answer_updates()
         if (version := seen.version(keys.ready)) and activation.claim is not None:
-            await self._heard(version, activation.claim)
+            await self._clear_flag(version, activation.claim)
 
-    async def _heard(self, version: int, claim: Claim) -> None:
+    async def _clear_flag(self, version: int, claim: Claim) -> None:
         """Take the flag away, if it was for this worker: if another one is to take the run up, it is for that one."""
         activation = self._activation
         ready = activation.keys.ready
-        answer = await activation.host.space.commit(Check(claim.key, claim.fence), Delete(ready, version))
+        answer = await activation.runtime.space.commit(Check(claim.key, claim.fence), Delete(ready, version))
         if isinstance(answer, Conflict):
             if claim.key in answer.current:
-                activation.depose()
+                activation.evict()
             if answer.current.get(ready) is not None:
                 self.is_waiting = True
 
@@ -326,7 +340,7 @@ class Sending(Struct, frozen=True):
 
     def changes(self, keys: RunKeys, number: int, at: Instant) -> tuple[Change, ...]:
         """Return the changes that put it into the inbox under a number."""
-        item = Item(self.kind, self.name, at, self.id, Raw(self.packed), self.is_named)
+        item = InboxItem(self.kind, self.name, at, self.id, Raw(self.packed), self.is_named)
         put = Put(keys.item(number), ITEMS.encode_own(item))
         marker = self.marker(keys)
         return (put,) if marker is None else (put, Put(marker, READY))
@@ -355,11 +369,11 @@ class _Waiting(Struct, frozen=True, eq=False):
 
 
 @final
-class Posts:
+class InboxWriter:
     """What this process is about to put into inboxes."""
 
-    def __init__(self, host: Host) -> None:
-        self._host: Final = host
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime: Final = runtime
         self._queues: Final[dict[str, list[_Waiting]]] = {}
 
     async def send(self, run_id: str, sending: Sending) -> Sent:
@@ -376,7 +390,7 @@ class Posts:
     async def _serve(self, run_id: str) -> None:
         queue = self._queues[run_id]
         try:
-            most = min(MOST_TOGETHER, (self._host.space.at_most(100) - 3) // 2)
+            most = min(MOST_TOGETHER, (self._runtime.space.at_most(100) - 3) // 2)
             while some := _cut(queue, most):
                 await self._settle(run_id, some)
         finally:
@@ -386,7 +400,7 @@ class Posts:
 
     async def _settle(self, run_id: str, some: list[_Waiting]) -> None:
         try:
-            answers = await _put(self._host, run_id, [each.sending for each in some])
+            answers = await _put(self._runtime, run_id, [each.sending for each in some])
         except Exception as problem:  # noqa: BLE001 -- it is the answer of each of them
             answers = [problem] * len(some)
         except BaseException:
@@ -424,24 +438,24 @@ def _look(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _put(host: Host, run_id: str, some: Sequence[Sending]) -> list[Sent | Exception]:
+async def _put(runtime: Runtime, run_id: str, some: Sequence[Sending]) -> list[Sent | Exception]:
     """Put things into one inbox, in one commit."""
-    keys = RunKeys(host.space, run_id)
+    keys = RunKeys(runtime.space, run_id)
     markers = {marker for each in some if (marker := each.marker(keys)) is not None}
-    watched = (keys.life, keys.counter, keys.ready, *markers)
-    seen = await host.space.read(*watched)
+    watched = (keys.state, keys.counter, keys.ready, *markers)
+    seen = await runtime.space.read(*watched)
     records: dict[RecordKey, Record | None] = {key: seen.get(key) for key in watched}
     at = seen.at
     for tried in range(TRIES):
         fresh = _fresh(keys, some, records)
         if not fresh:
             return [Sent(run_id, is_new=False)] * len(some)
-        life = _life(keys, records)
-        if life.continues:
-            return await _hand_over(host, next_id(run_id), some, fresh)
-        if life.has_ended:
-            return _answers(run_id, some, fresh, WorkflowTerminalError(run_id, life.status))
-        answer = await host.space.commit(*_changes(keys, fresh, records, at))
+        state = _state(keys, records)
+        if state.continues:
+            return await _hand_over(runtime, next_id(run_id), some, fresh)
+        if state.has_ended:
+            return _answers(run_id, some, fresh, WorkflowTerminalError(run_id, state.status))
+        answer = await runtime.space.commit(*_changes(keys, fresh, records, at))
         if not isinstance(answer, Conflict):
             return _answers(run_id, some, fresh, Sent(run_id, is_new=True))
         records.update({key: record for key, record in answer.current.items() if key in records})
@@ -473,11 +487,11 @@ def _fresh(keys: RunKeys, some: Sequence[Sending], records: dict[RecordKey, Reco
     return fresh
 
 
-def _life(keys: RunKeys, records: dict[RecordKey, Record | None]) -> Life:
-    record = records[keys.life]
+def _state(keys: RunKeys, records: dict[RecordKey, Record | None]) -> RunState:
+    record = records[keys.state]
     if record is None:
         raise RunNotFoundError(keys.id)
-    return LIVES.decode(record.value)
+    return RUN_STATES.decode(record.value)
 
 
 def _changes(
@@ -486,7 +500,7 @@ def _changes(
     counter = records[keys.counter]
     number = 0 if counter is None else COUNTERS.decode(counter.value).next
     changes: list[Change] = [
-        Check(keys.life, _version(records[keys.life])),
+        Check(keys.state, _version(records[keys.state])),
         Put(keys.counter, COUNTERS.encode_own(Counter(number + len(fresh))), _version(counter)),
         Put(keys.ready, READY, _version(records[keys.ready])),
     ]
@@ -501,8 +515,8 @@ def _version(record: Record | None) -> int:
 
 
 async def _hand_over(
-    host: Host, run_id: str, some: Sequence[Sending], fresh: Sequence[Sending]
+    runtime: Runtime, run_id: str, some: Sequence[Sending], fresh: Sequence[Sending]
 ) -> list[Sent | Exception]:
     """Send to the run as which this one went on what it has not seen itself."""
-    sent = dict(zip(map(id, fresh), await _put(host, run_id, fresh), strict=True))
+    sent = dict(zip(map(id, fresh), await _put(runtime, run_id, fresh), strict=True))
     return [sent.get(id(each), Sent(run_id, is_new=False)) for each in some]

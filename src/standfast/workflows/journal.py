@@ -1,4 +1,4 @@
-"""A loaded run's history as it grows: marks that are noted, and then written together.
+"""A loaded run's history as it grows: events that are noted, and then written together.
 
 They are written before the next effect begins, before the run is unloaded, and in the commit that ends it; so a step
 costs one commit, and reading the time none. Every write is guarded by the owner's grant: whoever was taken for dead,
@@ -18,7 +18,7 @@ from standfast.keys import RecordKey
 from standfast.locks.line import Entry
 from standfast.stores.group_commit import verdict_of
 from standfast.stores.protocol import Change, Check, Commit, Conflict, Put
-from standfast.workflows.records import CHUNKS, Mark, packed_chunk
+from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import chunks_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from standfast.workflows.activation import Activation
     from standfast.workflows.records import RunKeys
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- writing although the store fails for a while, so that what steps did is not lost and done again ---------------
@@ -42,19 +42,19 @@ async def insist(activation: Activation, write: Callable[[], Awaitable[T]]) -> T
 
     ``write`` must be refused if it was written before, as everything is that adds to a history.
     """
-    host, claim = activation.host, activation.claim
-    gives_up_at = later(host.clock.elapsed(), host.space.lease)
+    runtime, claim = activation.runtime, activation.claim
+    gives_up_at = later(runtime.clock.elapsed(), runtime.space.lease)
     while True:
         try:
             return await write()
         except (OutcomeUnknownError, StoreBusyError, StoreUnavailableError):
-            may_go_on = claim is not None and host.may_act(claim.presence) and host.clock.elapsed() < gives_up_at
+            may_go_on = claim is not None and runtime.may_act(claim.presence) and runtime.clock.elapsed() < gives_up_at
             if activation.is_unloading or not may_go_on:
                 raise
         await asyncio.sleep(AGAIN_AFTER)
 
 
-# --- A loaded run's history as it grows: marks that are noted, and then written together ---------------------------
+# --- A loaded run's history as it grows: events that are noted, and then written together ---------------------------
 
 
 class Claim(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Claim(Struct, frozen=True):
     key: RecordKey
     fence: int
     presence: str
-    life_version: int
+    state_version: int
     is_first: bool = False
 
 
@@ -91,11 +91,11 @@ class Held(Struct, frozen=True):
 
 
 class Taken(Struct, frozen=True):
-    """What was taken out of a journal to be written: marks from a position of the history on, and other changes."""
+    """What was taken out of a journal to be written: events from a position of the history on, and other changes."""
 
     position: int
-    marks: list[Mark]
-    alongside: dict[RecordKey, Change]
+    events: list[HistoryEvent]
+    extra_changes: dict[RecordKey, Change]
 
 
 @final
@@ -106,11 +106,11 @@ class Journal:
         holds: The grants of locks that the run holds. A commit is refused if one of them is gone.
     """
 
-    def __init__(self, host: Host, keys: RunKeys, claim: Claim, written: int) -> None:
-        self._host, self._keys, self._claim = host, keys, claim
+    def __init__(self, runtime: Runtime, keys: RunKeys, claim: Claim, written: int) -> None:
+        self._runtime, self._keys, self._claim = runtime, keys, claim
         self._written = written
-        self._pending: list[Mark] = []
-        self._alongside: dict[RecordKey, Change] = {}
+        self._pending: list[HistoryEvent] = []
+        self._extra_changes: dict[RecordKey, Change] = {}
         self._is_flushing = False
         self._flushed: asyncio.Future[None] | None = None
         self._own: Final = Check(claim.key, claim.fence)
@@ -120,58 +120,58 @@ class Journal:
 
     @property
     def position(self) -> int:
-        """How many marks the history has, those that are not written included."""
+        """How many events the history has, those that are not written included."""
         return self._written + len(self._pending)
 
     @property
     def written(self) -> int:
-        """How many marks of the history are known to be written."""
+        """How many events of the history are known to be written."""
         return self._written
 
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to write."""
-        return bool(self._pending or self._alongside or self._progress is not None)
+        return bool(self._pending or self._extra_changes or self._progress is not None)
 
     def is_heavy(self, most: int) -> bool:
         """Tell whether there is too much to write to take it along in a commit that does more."""
-        return len(self._alongside) > most or _size(self._pending) >= CHUNKS.max_bytes // 4
+        return len(self._extra_changes) > most or _size(self._pending) >= CHUNKS.max_bytes // 4
 
     @property
     def is_flushing(self) -> bool:
         """Whether something is being written."""
         return self._is_flushing
 
-    def note(self, mark: Mark, *alongside: Change) -> None:
-        """Add a mark, and changes that belong into the commit that writes it."""
-        self._pending.append(mark)
-        for change in alongside:
-            self._alongside[change.key] = change
+    def note(self, event: HistoryEvent, *extra_changes: Change) -> None:
+        """Add an event, and changes that belong into the commit that writes it."""
+        self._pending.append(event)
+        for change in extra_changes:
+            self._extra_changes[change.key] = change
 
     def add(self, *changes: Change) -> None:
         """Add changes to the next commit."""
         for change in changes:
-            self._alongside[change.key] = change
+            self._extra_changes[change.key] = change
 
     async def flush(self) -> Conflict | None:
         """Write everything that was noted so far; return what was in the way. If there is none, look at the holds."""
         if not self._is_flushing and not self.is_dirty:
             return await self._look_at_holds() if self.holds else None
-        if not self._is_flushing and not self.holds and not self._alongside and self._progress is None:
-            return await self._flush_marks()
+        if not self._is_flushing and not self.holds and not self._extra_changes and self._progress is None:
+            return await self._flush_events()
         taken = await self.begin()
         answer: Commit | Conflict | None = None
         try:
-            if not taken.marks and not taken.alongside:
+            if not taken.events and not taken.extra_changes:
                 return await self._look_at_holds(is_alone=True)
-            changes = (*self.guards(), *self._chunks(taken.marks), *taken.alongside.values())
+            changes = (*self.guards(), *self._chunks(taken.events), *taken.extra_changes.values())
             before = self.ends_at()
             answer = await (
-                self._host.space.commit(*changes)
+                self._runtime.space.commit(*changes)
                 if before is None
-                else self._host.space.commit(*changes, before=before)
+                else self._runtime.space.commit(*changes, before=before)
             )
-            self._host.saw(answer.at)
+            self._runtime.saw(answer.at)
             return answer if isinstance(answer, Conflict) else None
         except asyncio.CancelledError as cancelled:
             verdict = verdict_of(cancelled)
@@ -180,14 +180,14 @@ class Journal:
         finally:
             self.end(taken, 0 if isinstance(answer, Commit) else None, getattr(answer, "versions", {}))
 
-    async def _flush_marks(self) -> Conflict | None:
-        """Write marks and nothing else: what almost every step comes to."""
-        marks, self._pending = self._pending, []
+    async def _flush_events(self) -> Conflict | None:
+        """Write events and nothing else: what almost every step comes to."""
+        events, self._pending = self._pending, []
         self._is_flushing, is_written = True, False
         try:
             # Not through the space: these are keys of its own making.
-            answer = await self._host.space.store.commit(self._own, *self._chunks(marks))
-            self._host.saw(answer.at)
+            answer = await self._runtime.space.store.commit(self._own, *self._chunks(events))
+            self._runtime.saw(answer.at)
             is_written = type(answer) is Commit
             return None if is_written else cast("Conflict", answer)
         except asyncio.CancelledError as cancelled:
@@ -195,9 +195,9 @@ class Journal:
             raise
         finally:
             if is_written:
-                self._written += len(marks)
+                self._written += len(events)
             else:
-                self._pending = marks + self._pending
+                self._pending = events + self._pending
             self._stop_flushing()
 
     async def begin(self) -> Taken:
@@ -211,16 +211,16 @@ class Journal:
                 self._stop_flushing()
                 raise
         taken = Taken(self._written, self._pending, self._with_progress())
-        self._pending, self._alongside = [], {}
+        self._pending, self._extra_changes = [], {}
         return taken
 
     def end(self, taken: Taken, added: int | None, versions: Mapping[RecordKey, int]) -> None:
-        """Say what became of what was taken: written, together with so many marks more; None: it was not."""
+        """Say what became of what was taken: written, together with so many events more; None: it was not."""
         if added is None:
-            self._pending, self._alongside = taken.marks + self._pending, taken.alongside | self._alongside
+            self._pending, self._extra_changes = taken.events + self._pending, taken.extra_changes | self._extra_changes
         else:
-            self._written += len(taken.marks) + added
-            if self._keys.progress in taken.alongside:
+            self._written += len(taken.events) + added
+            if self._keys.progress in taken.extra_changes:
                 self._progress_version = versions.get(self._keys.progress)
         self._stop_flushing()
 
@@ -236,8 +236,8 @@ class Journal:
         Other branches take and leave locks meanwhile, unless the caller is the only one who writes.
         """
         while looked_at := dict(self.holds):
-            seen = await self._host.space.read(*looked_at)
-            self._host.saw(seen.at)
+            seen = await self._runtime.space.read(*looked_at)
+            self._runtime.saw(seen.at)
             gone = {key: seen.get(key) for key, held in looked_at.items() if seen.version(key) != held.fence}
             if is_alone or not gone or not self._may_be_left(looked_at, gone):
                 ends_at = self.ends_at()
@@ -257,22 +257,22 @@ class Journal:
 
     def set_progress(self, packed: bytes) -> None:
         """Write this about the run's progress with the next commit; of several, the last."""
-        self._alongside.pop(self._keys.progress, None)
+        self._extra_changes.pop(self._keys.progress, None)
         self._progress = packed
 
     async def prepare(self) -> None:
         """Find out what is needed to write what was noted."""
         if self._progress is not None and self._progress_version is None:
-            seen = await self._host.space.read(self._keys.progress)
+            seen = await self._runtime.space.read(self._keys.progress)
             self._progress_version = seen.version(self._keys.progress)
 
     def _with_progress(self) -> dict[RecordKey, Change]:
         key, packed = self._keys.progress, self._progress
         if packed is None or self._progress_version is None:
-            return self._alongside
+            return self._extra_changes
         self._progress = None
-        self._alongside[key] = Put(key, packed, self._progress_version)
-        return self._alongside
+        self._extra_changes[key] = Put(key, packed, self._progress_version)
+        return self._extra_changes
 
     # --- commits -------------------------------------------------------------------------------------------------
 
@@ -293,18 +293,18 @@ class Journal:
         """Take out everything that is not written yet, for a commit that does more than that and is the last one."""
         changes = (*self._chunks(self._pending), *self._with_progress().values())
         self._written += len(self._pending)
-        self._pending, self._alongside = [], {}
+        self._pending, self._extra_changes = [], {}
         return changes
 
-    def _chunks(self, marks: list[Mark]) -> tuple[Change, ...]:
-        if not marks:
+    def _chunks(self, events: list[HistoryEvent]) -> tuple[Change, ...]:
+        if not events:
             return ()
-        if len(marks) == 1:
-            return (Put(self._keys.chunk(self._written), packed_chunk(marks)),)
+        if len(events) == 1:
+            return (Put(self._keys.chunk(self._written), packed_chunk(events)),)
         return tuple(
-            Put(self._keys.chunk(self._written + position), packed_chunk(some)) for position, some in chunks_of(marks)
+            Put(self._keys.chunk(self._written + position), packed_chunk(some)) for position, some in chunks_of(events)
         )
 
 
-def _size(marks: list[Mark]) -> int:
-    return sum(len(mark.value) for mark in marks if isinstance(mark.value, Raw))
+def _size(events: list[HistoryEvent]) -> int:
+    return sum(len(event.value) for event in events if isinstance(event.value, Raw))

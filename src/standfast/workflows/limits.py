@@ -13,14 +13,14 @@ from standfast.locks.line import MOST_HOLDERS, Entry, OfRun, Rules, Waiting
 from standfast.locks.line_records import LineKeys, LockSpec, Resize
 from standfast.workflows.catalog import RemoteWorkflow
 from standfast.workflows.control import next_id
-from standfast.workflows.messages import cancel, life_in
-from standfast.workflows.records import HEADERS, LIVES, RunKeys, Standing, Status
+from standfast.workflows.messages import cancel, state_in
+from standfast.workflows.records import HEADERS, RUN_STATES, RunKeys, Standing, Status
 
 if TYPE_CHECKING:
     from standfast.workflows.admission import InLine
     from standfast.workflows.definition import Limit, Workflow
-    from standfast.workflows.records import Header, Life
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.records import Header, RunState
+    from standfast.workflows.runtime import Runtime
     from standfast.workflows.start import Startable
 
 
@@ -94,31 +94,31 @@ def entry_of(run_id: str, standing: Standing) -> Entry:
 # --- making room: the oldest unfinished runs of a line are cancelled, so that a new one has its turn ---------------
 
 
-async def make_room(host: Host, run_id: str, standing: Standing, ticket: int) -> None:
+async def make_room(runtime: Runtime, run_id: str, standing: Standing, ticket: int) -> None:
     """Cancel as many runs in front of one that waits as need to go for its turn to come. Doing it again is harmless."""
-    line = (await host.lines.line(standing.address).driver.look()).line
+    line = (await runtime.lines.line(standing.address).driver.look()).line
     in_front = [holder.entry.id for holder in line.holders]
     in_front += [waiter.entry.id for waiter in line.waiters if waiter.ticket < ticket]
     own = entry_id_of(run_id, standing)
-    staying = [last for each in in_front if each != own and (last := await _last_of(host, each)) is not None]
+    staying = [last for each in in_front if each != own and (last := await _last_of(runtime, each)) is not None]
     too_many = len(staying) + 1 - (line.rules.permits or standing.permits)
     for each in staying[: max(0, too_many)]:
         try:
-            await cancel(host, each, f"the run {run_id!r} takes its place")
+            await cancel(runtime, each, f"the run {run_id!r} takes its place")
         except RunNotFoundError:
             continue
 
 
-async def _last_of(host: Host, run_id: str) -> str | None:
+async def _last_of(runtime: Runtime, run_id: str) -> str | None:
     """Return the run that stands in a line under that id, which may have gone on as a new one; None: it is leaving."""
     while True:
-        key = RunKeys(host.space, run_id).life
-        record = (await host.space.read(key)).get(key)
-        life = None if record is None else LIVES.decode(record.value)
-        if life is None or not life.continues:
+        key = RunKeys(runtime.space, run_id).state
+        record = (await runtime.space.read(key)).get(key)
+        state = None if record is None else RUN_STATES.decode(record.value)
+        if state is None or not state.continues:
             break
         run_id = next_id(run_id)
-    return None if life is None or life.has_ended or life.cancel is not None else run_id
+    return None if state is None or state.has_ended or state.cancel is not None else run_id
 
 
 # --- limits at run time: what an operator sets, and who stands where -----------------------------------------------
@@ -135,34 +135,34 @@ def limit_of(workflow: Workflow[..., Any], key: str | None) -> Limit:
     return found
 
 
-async def set_limit(host: Host, workflow: Workflow[..., Any], permits: int, key: str | None) -> None:
+async def set_limit(runtime: Runtime, workflow: Workflow[..., Any], permits: int, key: str | None) -> None:
     """Let a line have so many permits, whatever code says, until :func:`clear_limit`."""
     if type(permits) is not int or not 1 <= permits <= MOST_HOLDERS:
         raise InvalidWorkflowError("max", f"it is {permits!r:.40}; it must be a whole number from 1 to {MOST_HOLDERS}")
-    await _resize(host, workflow, key, Resize(permits, pinned=True))
+    await _resize(runtime, workflow, key, Resize(permits, pinned=True))
 
 
-async def clear_limit(host: Host, workflow: Workflow[..., Any], key: str | None) -> None:
+async def clear_limit(runtime: Runtime, workflow: Workflow[..., Any], key: str | None) -> None:
     """Let a line have as many permits as code says."""
-    await _resize(host, workflow, key, Resize(limit_of(workflow, key).max, pinned=False))
+    await _resize(runtime, workflow, key, Resize(limit_of(workflow, key).max, pinned=False))
 
 
-async def _resize(host: Host, workflow: Workflow[..., Any], key: str | None, resize: Resize) -> None:
+async def _resize(runtime: Runtime, workflow: Workflow[..., Any], key: str | None, resize: Resize) -> None:
     standing = standing_in(workflow.name, limit_of(workflow, key), key)
-    await host.lines.line(standing.address).driver.do(resize, spec_of(standing))
+    await runtime.lines.line(standing.address).driver.do(resize, spec_of(standing))
 
 
-async def place_of(host: Host, run_id: str) -> int | None:
+async def place_of(runtime: Runtime, run_id: str) -> int | None:
     """Count the runs that have their turn before one that waits in a line; None: it does not wait for its turn."""
-    keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.life, keys.header)
-    life, header = life_in(seen, keys), seen.get(keys.header)
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.state, keys.header)
+    state, header = state_in(seen, keys), seen.get(keys.header)
     lines = () if header is None else HEADERS.decode(header.value).lines
-    if life.has_ended or life.admitted >= len(lines):
+    if state.has_ended or state.admitted >= len(lines):
         return None
-    standing = lines[life.admitted]
+    standing = lines[state.admitted]
     entry_id = entry_id_of(run_id, standing)
-    found = await LineEntries(host.lines).look(standing.address, entry_id, ticket=life.ticket)
+    found = await LineEntries(runtime.lines).look(standing.address, entry_id, ticket=state.ticket)
     return found.place if isinstance(found, Waiting) else None
 
 
@@ -183,10 +183,10 @@ def waits_until(header: Header, since: Instant) -> Instant | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def waiting_life(life: Life, place: InLine, at: Instant, until: Instant | None) -> Life:
-    """Return the life of a run that waits in a line from now on."""
+def waiting_state(state: RunState, place: InLine, at: Instant, until: Instant | None) -> RunState:
+    """Return the state of a run that waits in a line from now on."""
     return structs.replace(
-        life,
+        state,
         changed_at=at,
         until=until,
         waits_for=f"its turn among the runs of {place.standing.label!r:.100}",
@@ -196,9 +196,9 @@ def waiting_life(life: Life, place: InLine, at: Instant, until: Instant | None) 
     )
 
 
-def admitted_life(life: Life, lines: int) -> Life:
-    """Return the life of a run that holds a place in each of its lines."""
-    return structs.replace(life, admitted=lines, ticket=None)
+def admitted_state(state: RunState, lines: int) -> RunState:
+    """Return the state of a run that holds a place in each of its lines."""
+    return structs.replace(state, admitted=lines, ticket=None)
 
 
 class Ending(Struct, frozen=True):
@@ -209,22 +209,22 @@ class Ending(Struct, frozen=True):
     only_waiting: bool
 
 
-def why_over(header: Header, life: Life, now: Instant) -> Ending | None:
+def why_over(header: Header, state: RunState, now: Instant) -> Ending | None:
     """Tell why a run that waits in a line is to wait no longer; None: it is."""
-    if life.cancel is not None:
-        return Ending("cancelled", life.cancel, only_waiting=False)
-    if life.until is None or life.until > now or life.collects:
+    if state.cancel is not None:
+        return Ending("cancelled", state.cancel, only_waiting=False)
+    if state.until is None or state.until > now or state.collects:
         return None
     if header.deadline is not None and header.deadline <= now:
         return Ending("timed_out", "its time was over before its turn came", only_waiting=True)
-    return Ending("cancelled", _late_reason(header, header.lines[life.admitted]), only_waiting=True)
+    return Ending("cancelled", _late_reason(header, header.lines[state.admitted]), only_waiting=True)
 
 
-def missed(header: Header, life: Life) -> Standing | None:
+def missed(header: Header, state: RunState) -> Standing | None:
     """Return the line in which the turn of a run that has ended did not come in time; None: it has ended otherwise."""
-    if life.claims or life.cancel is None:
+    if state.claims or state.cancel is None:
         return None
-    return next((each for each in header.lines if life.cancel == _late_reason(header, each)), None)
+    return next((each for each in header.lines if state.cancel == _late_reason(header, each)), None)
 
 
 def _late_reason(header: Header, line: Standing) -> str:
@@ -232,12 +232,12 @@ def _late_reason(header: Header, line: Standing) -> str:
     return f"its turn among the runs of {line.label!r:.100} did not come within {ttl_of(header) or 0:g} s"
 
 
-async def count_waiting(host: Host, address: tuple[str, ...], most: int) -> int:
+async def count_waiting(runtime: Runtime, address: tuple[str, ...], most: int) -> int:
     """Count those who wait in a line, up to a number."""
-    start, end = LineKeys(host.space, address).tickets_from(0)
+    start, end = LineKeys(runtime.space, address).tickets_from(0)
     found = 0
     while found < most:
-        page = await host.space.scan(start, end, limit=min(PAGE, most - found))
+        page = await runtime.space.scan(start, end, limit=min(PAGE, most - found))
         found += len(page.records)
         if page.more is None:
             break

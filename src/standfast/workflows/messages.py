@@ -18,7 +18,7 @@ from standfast.ids import new_id
 from standfast.stores.protocol import Commit, Conflict, Delete, Put
 from standfast.workflows.control import next_id
 from standfast.workflows.inbox import ANSWERS, Answer, Sending, Sent
-from standfast.workflows.records import HEADERS, LIVES, READY, Header, Life, RunKeys, commit_over
+from standfast.workflows.records import HEADERS, READY, RUN_STATES, Header, RunKeys, RunState, commit_over
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from standfast.keys import RecordKey
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Snapshot, Watch
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- ending runs whatever their code does, and finding what they have started --------------------------------------
@@ -42,22 +42,22 @@ class Found(Struct, frozen=True):
 
     id: str
     header: Header
-    life: Life
-    life_version: int
+    state: RunState
+    state_version: int
 
 
 def found_in(seen: Snapshot, keys: RunKeys) -> Found:
     """Return the run that a snapshot of its header and its life shows; refuse if there is none."""
-    header, life = seen.get(keys.header), seen.get(keys.life)
-    if header is None or life is None:
+    header, state = seen.get(keys.header), seen.get(keys.state)
+    if header is None or state is None:
         raise RunNotFoundError(keys.id)
-    return Found(keys.id, HEADERS.decode(header.value), LIVES.decode(life.value), life.version)
+    return Found(keys.id, HEADERS.decode(header.value), RUN_STATES.decode(state.value), state.version)
 
 
 async def find(scope: Scope, run_id: str) -> Found:
     """Read a run's header and life."""
     keys = RunKeys(scope, run_id)
-    return found_in(await scope.read(keys.header, keys.life), keys)
+    return found_in(await scope.read(keys.header, keys.state), keys)
 
 
 async def descendants(scope: Scope, run: Found) -> list[Found]:
@@ -70,51 +70,53 @@ async def descendants(scope: Scope, run: Found) -> list[Found]:
         page = await scope.scan(start, end, limit=scope.at_most(DESCENDANTS))
         names = [key.parts[-1] for key in page.records]
         headers = await scope.read(*(scope.key("run", name) for name in names)) if names else page
-        for name, life in zip(names, page.records.values(), strict=True):
+        for name, state in zip(names, page.records.values(), strict=True):
             record = headers.get(scope.key("run", name))
             if record is not None and (header := HEADERS.decode(record.value)).root == root:
-                found.append(Found(name, header, LIVES.decode(life.value), life.version))
+                found.append(Found(name, header, RUN_STATES.decode(state.value), state.version))
         if page.more is None:
             return found
         start = page.more
 
 
-async def end_by_force(host: Host, run_id: str, reason: str, *, only: Callable[[Life], bool] | None = None) -> Life:
+async def end_by_force(
+    runtime: Runtime, run_id: str, reason: str, *, only: Callable[[RunState], bool] | None = None
+) -> RunState:
     """End a run as cancelled, whatever its code does, and everything that it has started.
 
     Whoever drives it loses the right to: the fence of the run's owner is gone in the same commit.
 
     Args:
-        host: The engine.
+        runtime: The engine.
         run_id: The run.
         reason: Why, in words.
         only: Tells by a run's life whether it is meant; if not it is left as it is.
     """
-    run = await find(host.space, run_id)
-    if only is not None and not only(run.life):
-        return run.life
-    ended = run.life if run.life.has_ended else await _end(host, run, reason, only)
+    run = await find(runtime.space, run_id)
+    if only is not None and not only(run.state):
+        return run.state
+    ended = run.state if run.state.has_ended else await _end(runtime, run, reason, only)
     if not ended.has_ended:
         return ended
-    await let_go(host, run)
-    for child in await descendants(host.space, run):
-        if not child.life.has_ended:
-            await end_by_force(host, child.id, f"its parent was cancelled: {reason}")
+    await let_go(runtime, run)
+    for child in await descendants(runtime.space, run):
+        if not child.state.has_ended:
+            await end_by_force(runtime, child.id, f"its parent was cancelled: {reason}")
     return ended
 
 
-async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool] | None) -> Life:
-    space, keys = host.space, RunKeys(host.space, run.id)
+async def _end(runtime: Runtime, run: Found, reason: str, only: Callable[[RunState], bool] | None) -> RunState:
+    space, keys = runtime.space, RunKeys(runtime.space, run.id)
     for _ in range(TRIES):
-        life = run.life
-        if life.has_ended or (only is not None and not only(life)):
-            return life
-        beside = [keys.own(life.owner)] if life.owner else []
-        beside += [keys.timer(life.until)] if life.until is not None else []
-        seen = await space.read(keys.life, *beside)
-        host.saw(seen.at)
+        state = run.state
+        if state.has_ended or (only is not None and not only(state)):
+            return state
+        beside = [keys.own(state.owner)] if state.owner else []
+        beside += [keys.timer(state.until)] if state.until is not None else []
+        seen = await space.read(keys.state, *beside)
+        runtime.saw(seen.at)
         ended = structs.replace(
-            life,
+            state,
             status="cancelled",
             owner="",
             changed_at=seen.at,
@@ -125,12 +127,12 @@ async def _end(host: Host, run: Found, reason: str, only: Callable[[Life], bool]
             ticket=None,
             leaving=True,
         )
-        changes: list[Change] = [Put(keys.life, LIVES.encode_own(ended), run.life_version)]
+        changes: list[Change] = [Put(keys.state, RUN_STATES.encode_own(ended), run.state_version)]
         changes += [Delete(key, version) for key in beside if (version := seen.version(key))]
         answer = await commit_over(space, changes, _tell(space, run))
         if not isinstance(answer, Conflict):
-            _depose(host, run.id)
-            host.emit_moved(run.id, ended, 0, life.changed_at, run.header.lines)
+            _evict(runtime, run.id)
+            runtime.emit_moved(run.id, ended, 0, state.changed_at, run.header.lines)
             return ended
         run = await find(space, run.id)
     raise StoreBusyError(f"the run {run.id}", f"its life changed {TRIES} times while it was to be ended")
@@ -147,43 +149,43 @@ def _tell(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
 def no_longer_listed(scope: Scope, run: Found) -> dict[RecordKey, bytes | None]:
     """Return what is deleted when a run is quarantined no longer."""
     return (
-        dict.fromkeys(RunKeys(scope, run.id).quarantined(run.header.tags)) if run.life.status == "quarantined" else {}
+        dict.fromkeys(RunKeys(scope, run.id).quarantined(run.header.tags)) if run.state.status == "quarantined" else {}
     )
 
 
-def _depose(host: Host, run_id: str) -> None:
-    loaded = host.loaded.get(run_id)
+def _evict(runtime: Runtime, run_id: str) -> None:
+    loaded = runtime.loaded.get(run_id)
     if loaded is not None and loaded.claim is not None:
-        loaded.depose()
+        loaded.evict()
 
 
-async def let_go(host: Host, run: Found) -> None:
+async def let_go(runtime: Runtime, run: Found) -> None:
     """Release everything that an ended run may still hold: places in lines, and locks. Doing it twice is harmless."""
     from standfast.workflows.admission import leave_all  # noqa: PLC0415 -- starts need this to cancel
     from standfast.workflows.context_locks import release_all  # noqa: PLC0415 -- it needs claims, which need this
 
-    await release_all(host, run.id)
-    await leave_all(host, run.id, run.header)
-    await _has_left(host, run.id)
+    await release_all(runtime, run.id)
+    await leave_all(runtime, run.id, run.header)
+    await _has_left(runtime, run.id)
 
 
-async def clear_states(host: Host, run: Found) -> None:
+async def clear_states(runtime: Runtime, run: Found) -> None:
     """Delete the states that only a run, or the runs that it has started, could see."""
     from standfast.workflows.context_state import clear_execution, clear_run  # noqa: PLC0415 -- contexts need children, which need this
 
-    await clear_run(host, run.id)
+    await clear_run(runtime, run.id)
     if not run.header.root:
-        await clear_execution(host, run.id)
+        await clear_execution(runtime, run.id)
 
 
-async def _has_left(host: Host, run_id: str) -> None:
-    keys = RunKeys(host.space, run_id)
+async def _has_left(runtime: Runtime, run_id: str) -> None:
+    keys = RunKeys(runtime.space, run_id)
     for _ in range(TRIES):
-        run = await find(host.space, run_id)
-        if not run.life.leaving:
+        run = await find(runtime.space, run_id)
+        if not run.state.leaving:
             return
-        left = LIVES.encode_own(structs.replace(run.life, leaving=False))
-        if not isinstance(await host.space.commit(Put(keys.life, left, run.life_version)), Conflict):
+        left = RUN_STATES.encode_own(structs.replace(run.state, leaving=False))
+        if not isinstance(await runtime.space.commit(Put(keys.state, left, run.state_version)), Conflict):
             return
 
 
@@ -226,9 +228,9 @@ def signal_of(name: str, value: object, signal_id: str | None) -> Sending:
     return Sending("signal", checked_name("signal", name), packed, checked_id("signal id", signal_id), is_named=True)
 
 
-async def signal(host: Host, run_id: str, sending: Sending) -> Sent:
+async def signal(runtime: Runtime, run_id: str, sending: Sending) -> Sent:
     """Put a signal into a run's inbox."""
-    return await host.posts.send(run_id, sending)
+    return await runtime.inboxes.send(run_id, sending)
 
 
 # --- updates ------------------------------------------------------------------------------------------------------
@@ -242,108 +244,108 @@ def update_of(name: str, args: tuple[Any, ...], update_id: str | None) -> Sendin
     return Sending("update", checked_name("update", name), packed, checked_id("update id", update_id), is_named=True)
 
 
-async def ask(host: Host, run_id: str, update: Sending, timeout: float) -> Answer:
+async def ask(runtime: Runtime, run_id: str, update: Sending, timeout: float) -> Answer:
     """Send an update and wait for the answer; raise if the run ends without one, or the time is over first."""
     try:
         async with asyncio.timeout(timeout):
-            return await _ask(host, run_id, update)
+            return await _ask(runtime, run_id, update)
     except TimeoutError:
-        loaded = host.loaded.get(run_id)
-        known = () if loaded is None or not loaded.replay.is_over else tuple(sorted(loaded.mail.handlers))
+        loaded = runtime.loaded.get(run_id)
+        known = () if loaded is None or not loaded.replay.is_over else tuple(sorted(loaded.inbox.handlers))
         raise UpdateTimeoutError(run_id, update.name, timeout, known) from None
 
 
-async def _ask(host: Host, run_id: str, update: Sending) -> Answer:
+async def _ask(runtime: Runtime, run_id: str, update: Sending) -> Answer:
     if update.is_named:
         while True:  # an answer that was given before holds, whatever has become of the run since
-            keys = RunKeys(host.space, run_id)
-            seen = await host.space.read(keys.answer(update.id), keys.life)
+            keys = RunKeys(runtime.space, run_id)
+            seen = await runtime.space.read(keys.answer(update.id), keys.state)
             if (record := seen.get(keys.answer(update.id))) is not None:
                 return ANSWERS.decode(record.value)
-            if not life_in(seen, keys).continues:
+            if not state_in(seen, keys).continues:
                 break
             run_id = next_id(run_id)
-    run_id = (await host.posts.send(run_id, update)).run_id
+    run_id = (await runtime.inboxes.send(run_id, update)).run_id
     while True:
-        keys = RunKeys(host.space, run_id)
-        async with host.space.watch(keys.answer(update.id), keys.life) as watch:
-            answer = await _answer(host, keys, update, watch)
+        keys = RunKeys(runtime.space, run_id)
+        async with runtime.space.watch(keys.answer(update.id), keys.state) as watch:
+            answer = await _answer(runtime, keys, update, watch)
         if answer is not None:
             return answer
         run_id = next_id(run_id)
 
 
-async def _answer(host: Host, keys: RunKeys, update: Sending, watch: Watch) -> Answer | None:
+async def _answer(runtime: Runtime, keys: RunKeys, update: Sending, watch: Watch) -> Answer | None:
     """Wait for the answer; None if the run goes on as another one, which has the update then."""
     key = keys.answer(update.id)
     while True:
-        seen = await host.space.read(key, keys.life)
+        seen = await runtime.space.read(key, keys.state)
         if (record := seen.get(key)) is not None:
             return ANSWERS.decode(record.value)
-        life = life_in(seen, keys)
-        if life.continues:
+        state = state_in(seen, keys)
+        if state.continues:
             return None
-        if life.has_ended:
-            raise WorkflowTerminalError(keys.id, life.status)
+        if state.has_ended:
+            raise WorkflowTerminalError(keys.id, state.status)
         await watch.wait(LOOK_EVERY)
 
 
 # --- lives --------------------------------------------------------------------------------------------------------
 
 
-def life_in(seen: Snapshot, keys: RunKeys) -> Life:
+def state_in(seen: Snapshot, keys: RunKeys) -> RunState:
     """Return the life that a snapshot shows; refuse if there is no such run."""
-    record = seen.get(keys.life)
+    record = seen.get(keys.state)
     if record is None:
         raise RunNotFoundError(keys.id)
-    return LIVES.decode(record.value)
+    return RUN_STATES.decode(record.value)
 
 
-async def change_life(
-    host: Host,
+async def change_state(
+    runtime: Runtime,
     run_id: str,
-    change: Callable[[Life, Instant], Life | None],
+    change: Callable[[RunState, Instant], RunState | None],
     *,
     over: dict[RecordKey, bytes | None] | None = None,
-) -> Life:
+) -> RunState:
     """Change a run's life by a pure function that returns the new one, or None to leave it; return how it is then."""
-    keys = RunKeys(host.space, run_id)
-    seen = await host.space.read(keys.life)
-    record = seen.get(keys.life)
+    keys = RunKeys(runtime.space, run_id)
+    seen = await runtime.space.read(keys.state)
+    record = seen.get(keys.state)
     for _ in range(TRIES):
         if record is None:
             raise RunNotFoundError(run_id)
-        life = LIVES.decode(record.value)
-        changed = change(life, seen.at)
+        state = RUN_STATES.decode(record.value)
+        changed = change(state, seen.at)
         if changed is None:
-            return life
-        put = Put(keys.life, LIVES.encode_own(changed), record.version)
-        answer = await commit_over(host.space, (put,), over if over is not None else {keys.ready: READY})
+            return state
+        put = Put(keys.state, RUN_STATES.encode_own(changed), record.version)
+        answer = await commit_over(runtime.space, (put,), over if over is not None else {keys.ready: READY})
         if isinstance(answer, Commit):
             return changed
-        record = answer.current.get(keys.life)
+        record = answer.current.get(keys.state)
     raise StoreBusyError(f"the run {run_id}", f"its life changed {TRIES} times while it was written")
 
 
-async def cancel(host: Host, run_id: str, reason: str) -> Life:
+async def cancel(runtime: Runtime, run_id: str, reason: str) -> RunState:
     """Ask a run to stop. One that has ended is left as it is; one that nobody has begun ends at once."""
 
-    def change(life: Life, _at: Instant) -> Life | None:
-        if life.has_ended or life.cancel is not None or is_untouched(life):
+    def change(state: RunState, _at: Instant) -> RunState | None:
+        if state.has_ended or state.cancel is not None or is_untouched(state):
             return None
-        return structs.replace(life, cancel=reason)
+        return structs.replace(state, cancel=reason)
 
     while True:
-        life = await change_life(host, run_id, change)
-        if is_untouched(life):  # by now it may not be, and then it is told like any other
-            life = await end_by_force(host, run_id, reason, only=is_untouched)
-            if not life.has_ended:
+        state = await change_state(runtime, run_id, change)
+        if is_untouched(state):  # by now it may not be, and then it is told like any other
+            state = await end_by_force(runtime, run_id, reason, only=is_untouched)
+            if not state.has_ended:
                 continue
-        if not life.continues:
-            return life
+        if not state.continues:
+            return state
         run_id = next_id(run_id)
 
 
-def is_untouched(life: Life) -> bool:
+def is_untouched(state: RunState) -> bool:
     """Tell whether no code of a run was ever begun; or has killed so many workers that none begins it again."""
-    return not life.has_ended and not life.owner and (life.claims == 0 or life.status == "quarantined")
+    return not state.has_ended and not state.owner and (state.claims == 0 or state.status == "quarantined")

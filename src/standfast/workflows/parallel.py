@@ -15,7 +15,7 @@ from standfast.errors import InvalidWorkflowError, RunNotFoundError, StandfastEr
 from standfast.workflows.control import RunCancelled, Unload, raise_ending, stop_of
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.messages import cancel
-from standfast.workflows.records import HEADERS, LIVES, Life, Mark, RunKeys, Start
+from standfast.workflows.records import HEADERS, RUN_STATES, HistoryEvent, RunKeys, RunState, Start
 from standfast.workflows.replay import CURRENT, Branch, Wait
 from standfast.workflows.start import LONGEST_ID, check_child, start
 from standfast.workflows.steps import ask
@@ -44,12 +44,12 @@ async def child(
     operation = branch.next_id(workflow.name)
     child_id = id_of(activation.keys.id, operation)
     packed = workflow.signature.pack(args, kwargs)
-    mark = await activation.turn(branch, CHILD, operation)
-    if mark is None:
-        mark = await _start(activation, branch, operation, workflow, child_id, packed)
-    if mark.kind == "child" and mark.failure is None:
-        mark = await _end_of(activation, branch, operation, child_id)
-    return _outcome(activation, workflow, child_id, mark)
+    event = await activation.turn(branch, CHILD, operation)
+    if event is None:
+        event = await _start(activation, branch, operation, workflow, child_id, packed)
+    if event.kind == "child" and event.failure is None:
+        event = await _end_of(activation, branch, operation, child_id)
+    return _outcome(activation, workflow, child_id, event)
 
 
 def id_of(parent: str, operation: str) -> str:
@@ -62,38 +62,38 @@ def id_of(parent: str, operation: str) -> str:
 
 async def _start(
     activation: Activation, branch: Branch, operation: str, workflow: Workflow[..., Any], child_id: str, packed: bytes
-) -> Mark:
+) -> HistoryEvent:
     if activation.header.depth + 1 >= DEEPEST:
         raise InvalidWorkflowError(
             workflow.name, f"runs are nested at most {DEEPEST} deep; start it on its own instead"
         )
     await activation.flush(branch, operation)
     await activation.check_may_act()
-    now = activation.host.now()
+    now = activation.runtime.now()
     try:
-        await ask(activation, check_child(activation.host, workflow, activation.keys.id))
-        # By an id of its own: should this process die before the mark is written, the next one starts nothing new.
-        started = start(activation.host, _start_of(activation, operation, workflow, child_id, packed))
+        await ask(activation, check_child(activation.runtime, workflow, activation.keys.id))
+        # By an id of its own: should this process die before the event is written, the next one starts nothing new.
+        started = start(activation.runtime, _start_of(activation, operation, workflow, child_id, packed))
         if not (await ask(activation, started)).is_new:
             await ask(activation, _check_own(activation, operation, child_id))
     except StandfastError as refused:
-        mark = Mark("child", operation, now, failure=describe(refused, activation.host.known))
+        event = HistoryEvent("child", operation, now, failure=describe(refused, activation.runtime.known))
     else:
-        mark = Mark("child", operation, now, msgspec.Raw(msgspec.json.encode(child_id)))
-    activation.note(mark)
-    return mark
+        event = HistoryEvent("child", operation, now, msgspec.Raw(msgspec.json.encode(child_id)))
+    activation.note(event)
+    return event
 
 
 async def _check_own(activation: Activation, operation: str, child_id: str) -> None:
     """Refuse a run that somebody else has started with the child's id: this one would not be told of its end."""
-    keys = RunKeys(activation.host.space, child_id)
-    seen = await activation.host.space.read(keys.header, keys.life)
-    header, life = seen.get(keys.header), seen.get(keys.life)
-    if header is None or life is None:
+    keys = RunKeys(activation.runtime.space, child_id)
+    seen = await activation.runtime.space.read(keys.header, keys.state)
+    header, state = seen.get(keys.header), seen.get(keys.state)
+    if header is None or state is None:
         return  # purged at this very moment
     found = HEADERS.decode(header.value)
     if (found.parent, found.parent_step) != (activation.keys.id, operation):
-        raise WorkflowAlreadyExistsError(child_id, LIVES.decode(life.value).status, "parent")
+        raise WorkflowAlreadyExistsError(child_id, RUN_STATES.decode(state.value).status, "parent")
 
 
 def _start_of(
@@ -109,14 +109,14 @@ def _start_of(
         root=header.root or activation.keys.id,
         depth=header.depth + 1,
         incarnation=header.incarnation,
-        drive=activation.host.has_room() and (workflow.name, workflow.version) in activation.host.workflows,
+        drive=activation.runtime.has_room() and (workflow.name, workflow.version) in activation.runtime.workflows,
     )
 
 
-async def _end_of(activation: Activation, branch: Branch, operation: str, child_id: str) -> Mark:
+async def _end_of(activation: Activation, branch: Branch, operation: str, child_id: str) -> HistoryEvent:
     try:
-        mark = await activation.turn(branch, CHILD, operation)
-        return mark or await _wait_for(activation, branch, operation, child_id)
+        event = await activation.turn(branch, CHILD, operation)
+        return event or await _wait_for(activation, branch, operation, child_id)
     except RunCancelled as cancelled:
         await _cancel(activation, branch, operation, child_id, cancelled)
         raise
@@ -126,58 +126,62 @@ async def _cancel(
     activation: Activation, branch: Branch, operation: str, child_id: str, cancelled: RunCancelled
 ) -> None:
     """Cancel the child and wait for its end, so that nothing of it goes on when its parent cleans up."""
-    mark = await activation.turn(branch, CHILD, operation, is_leaving=True)
-    if mark is None:
+    event = await activation.turn(branch, CHILD, operation, is_leaving=True)
+    if event is None:
         await activation.flush()
-        told = cancel(activation.host, child_id, f"its parent was cancelled: {cancelled.reason}")
+        told = cancel(activation.runtime, child_id, f"its parent was cancelled: {cancelled.reason}")
         with suppress(RunNotFoundError):  # it was purged
             await ask(activation, told)
         await _wait_for(activation, branch, operation, child_id)
 
 
-async def _wait_for(activation: Activation, branch: Branch, operation: str, child_id: str) -> Mark:
-    keys = RunKeys(activation.host.space, child_id)
+async def _wait_for(activation: Activation, branch: Branch, operation: str, child_id: str) -> HistoryEvent:
+    keys = RunKeys(activation.runtime.space, child_id)
 
-    async def ended() -> Life | None:
-        return ending_in(await activation.host.space.read(keys.life), keys)
+    async def ended() -> RunState | None:
+        return ending_in(await activation.runtime.space.read(keys.state), keys)
 
     async def look(wait: Wait) -> None:
-        if (life := await ended()) is not None:
-            wait.settle(life)
+        if (state := await ended()) is not None:
+            wait.settle(state)
 
-    as_of = activation.news.looks
-    life: object = await ask(activation, ended())
-    if life is None:
+    as_of = activation.inbox_poll.polls
+    state: object = await ask(activation, ended())
+    if state is None:
         wait = Wait(f"the child {child_id}", None, look, as_of=as_of)
-        life = await activation.wait(branch, wait)
+        state = await activation.wait(branch, wait)
         if branch.cancel is not None:
             activation.raise_cancel(branch, operation)
-        if not isinstance(life, Life):
+        if not isinstance(state, RunState):
             raise Unload
-    assert isinstance(life, Life)  # noqa: S101 -- for the type checker
-    failure, code = life.failure, activation.host.workflows.get((life.workflow, life.version))
-    stopped = stop_of(child_id, life.status, life.cancel, None if code is None else code.timeout)
+    assert isinstance(state, RunState)  # noqa: S101 -- for the type checker
+    failure, code = state.failure, activation.runtime.workflows.get((state.workflow, state.version))
+    stopped = stop_of(child_id, state.status, state.cancel, None if code is None else code.timeout)
     if stopped is not None:
-        failure = describe(stopped, activation.host.known)
-    mark = Mark("child_done", operation, activation.host.now(), life.result, failure)
-    activation.note(mark)
-    return mark
+        failure = describe(stopped, activation.runtime.known)
+    event = HistoryEvent("child_done", operation, activation.runtime.now(), state.result, failure)
+    activation.note(event)
+    return event
 
 
-def ending_in(seen: Snapshot, keys: RunKeys) -> Life | None:
+def ending_in(seen: Snapshot, keys: RunKeys) -> RunState | None:
     """Return how a child has ended; None: it has not. One that is gone was started, so an operator has deleted it."""
-    record = seen.get(keys.life)
-    life = Life("cancelled", "", "", seen.at, cancel="it was purged") if record is None else LIVES.decode(record.value)
-    return life if life.has_ended else None
+    record = seen.get(keys.state)
+    state = (
+        RunState("cancelled", "", "", seen.at, cancel="it was purged")
+        if record is None
+        else RUN_STATES.decode(record.value)
+    )
+    return state if state.has_ended else None
 
 
-def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the child returned
-    if mark.failure is None:
-        return workflow.signature.result.unpack(mark.value or b"null")
-    known = activation.host.known_with(workflow.raises)
-    if mark.kind == "child":
-        raise restore(mark.failure, known)
-    raise_ending(child_id, "failed", mark.failure, known)
+def _outcome(activation: Activation, workflow: Workflow[..., Any], child_id: str, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the child returned
+    if event.failure is None:
+        return workflow.signature.result.unpack(event.value or b"null")
+    known = activation.runtime.known_with(workflow.raises)
+    if event.kind == "child":
+        raise restore(event.failure, known)
+    raise_ending(child_id, "failed", event.failure, known)
     raise Unload
 
 
@@ -304,7 +308,7 @@ class Group:
             self._all_ended.set_result(None)
             self._activation.ending += 1
         else:
-            self._activation.someone_ended()
+            self._activation.branch_ended()
 
     def has_lost(self, member: Member) -> bool:
         """Tell whether another branch ended before this one, which was told so, in whatever order they are replayed."""

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from standfast.clock import MICROSECONDS, Instant
 from standfast.errors import RunNotFoundError, StandfastError
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.failures import Failure
-from standfast.workflows.records import HEADERS, LIVES, Header, Life, Mark, RunKeys, Status
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, HistoryEvent, RunKeys, RunState, Status
 from standfast.workflows.values import PLAIN
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class Endings:
     def __init__(self, scope: Scope, loaded: Container[str] = ()) -> None:
         self._scope, self._loaded = scope, loaded
         self._watched = 0
-        self._waiting: Final[dict[str, list[asyncio.Future[Life]]]] = {}
+        self._waiting: Final[dict[str, list[asyncio.Future[RunState]]]] = {}
         self._listening: asyncio.Task[None] | None = None
 
-    async def of(self, run_id: str) -> Life:
+    async def of(self, run_id: str) -> RunState:
         """Return how a run has ended, once it has.
 
         Raises:
@@ -57,20 +57,20 @@ class Endings:
             return await self._watch(run_id)
         return await self._listen(run_id)
 
-    async def _watch(self, run_id: str) -> Life:
+    async def _watch(self, run_id: str) -> RunState:
         self._watched += 1
         try:
-            async with self._scope.watch(RunKeys(self._scope, run_id).life) as watch:
-                while (life := (await self._read([run_id]))[run_id]) is None or not life.has_ended:
-                    if life is None:
+            async with self._scope.watch(RunKeys(self._scope, run_id).state) as watch:
+                while (state := (await self._read([run_id]))[run_id]) is None or not state.has_ended:
+                    if state is None:
                         raise RunNotFoundError(run_id)
                     await watch.wait(LOOK_EVERY)
-                return life
+                return state
         finally:
             self._watched -= 1
 
-    async def _listen(self, run_id: str) -> Life:
-        future: asyncio.Future[Life] = asyncio.get_running_loop().create_future()
+    async def _listen(self, run_id: str) -> RunState:
+        future: asyncio.Future[RunState] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, []).append(future)
         if self._listening is None or self._listening.done():
             self._listening = asyncio.get_running_loop().create_task(self._hear())
@@ -80,7 +80,7 @@ class Endings:
         finally:
             self._forget(run_id, future)
 
-    def _forget(self, run_id: str, future: asyncio.Future[Life]) -> None:
+    def _forget(self, run_id: str, future: asyncio.Future[RunState]) -> None:
         waiting = self._waiting.get(run_id, [])
         if future in waiting:
             waiting.remove(future)
@@ -90,11 +90,11 @@ class Endings:
             self._listening.cancel()
             self._listening = None
 
-    def tell(self, run_id: str, life: Life) -> None:
+    def tell(self, run_id: str, state: RunState) -> None:
         """Say that a run has ended here."""
         for future in self._waiting.pop(run_id, ()):
             if not future.done():
-                future.set_result(life)
+                future.set_result(state)
 
     async def _hear(self) -> None:
         root, time, due = self._scope.key("life"), asyncio.get_running_loop().time, float("-inf")
@@ -114,11 +114,11 @@ class Endings:
         return run_id in self._waiting and run_id not in self._loaded
 
     async def _look_at(self, run_ids: list[str]) -> None:
-        for run_id, life in (await self._read(run_ids)).items():
-            if life is None:
+        for run_id, state in (await self._read(run_ids)).items():
+            if state is None:
                 self._fail(RunNotFoundError(run_id), [run_id])
-            elif life.has_ended:
-                self.tell(run_id, life)
+            elif state.has_ended:
+                self.tell(run_id, state)
 
     def _fail(self, problem: StandfastError, run_ids: Iterable[str] | None = None) -> None:
         for run_id in list(self._waiting if run_ids is None else run_ids):
@@ -126,15 +126,15 @@ class Endings:
                 if not future.done():
                     future.set_exception(problem)
 
-    async def _read(self, run_ids: list[str]) -> dict[str, Life | None]:
-        found: dict[str, Life | None] = {}
+    async def _read(self, run_ids: list[str]) -> dict[str, RunState | None]:
+        found: dict[str, RunState | None] = {}
         page = self._scope.at_most(PAGE)
         for first in range(0, len(run_ids), page):
-            keys = {run_id: RunKeys(self._scope, run_id).life for run_id in run_ids[first : first + page]}
+            keys = {run_id: RunKeys(self._scope, run_id).state for run_id in run_ids[first : first + page]}
             seen = await self._scope.read(*keys.values())
             for run_id, key in keys.items():
                 record = seen.get(key)
-                found[run_id] = None if record is None else LIVES.decode(record.value)
+                found[run_id] = None if record is None else RUN_STATES.decode(record.value)
         return found
 
 
@@ -221,30 +221,30 @@ class Page(Struct, frozen=True):
     next: str | None
 
 
-def info_of(run_id: str, header: Header, life: Life, progress: bytes | None = None) -> RunInfo:
+def info_of(run_id: str, header: Header, state: RunState, progress: bytes | None = None) -> RunInfo:
     """Return what two records say about a run."""
     return RunInfo(
         run_id,
         header.workflow,
         header.version,
-        life.status,
+        state.status,
         header.started_at,
-        life.changed_at,
+        state.changed_at,
         PLAIN.unpack(header.input),
-        life.owner,
-        life.waits_for,
-        None if life.lease_awaited else life.until,  # that is when it is looked at again
-        PLAIN.unpack(life.result) if life.result else None,
-        life.failure,
-        life.cancel,
+        state.owner,
+        state.waits_for,
+        None if state.lease_awaited else state.until,  # that is when it is looked at again
+        PLAIN.unpack(state.result) if state.result else None,
+        state.failure,
+        state.cancel,
         header.parent,
         None if progress is None else PLAIN.unpack(progress),
-        life.claims,
-        life.deaths,
+        state.claims,
+        state.deaths,
         header.tags,
         tuple(line.label for line in header.lines),
         header.root,
-        life.continues,
+        state.continues,
         header.continued_from,
         header.forked_from,
         header.idempotency_key,
@@ -257,12 +257,15 @@ def info_of(run_id: str, header: Header, life: Life, progress: bytes | None = No
 async def read_info(scope: Scope, run_id: str) -> RunInfo:
     """Read how a run is."""
     keys = RunKeys(scope, run_id)
-    seen = await scope.read(keys.header, keys.life, keys.progress)
-    header, life, progress = seen.get(keys.header), seen.get(keys.life), seen.get(keys.progress)
-    if header is None or life is None:
+    seen = await scope.read(keys.header, keys.state, keys.progress)
+    header, state, progress = seen.get(keys.header), seen.get(keys.state), seen.get(keys.progress)
+    if header is None or state is None:
         raise RunNotFoundError(run_id)
     return info_of(
-        run_id, HEADERS.decode(header.value), LIVES.decode(life.value), None if progress is None else progress.value
+        run_id,
+        HEADERS.decode(header.value),
+        RUN_STATES.decode(state.value),
+        None if progress is None else progress.value,
     )
 
 
@@ -285,20 +288,20 @@ async def list_runs(
     found: list[RunInfo] = []
     while True:
         page = await scope.scan(start, end, limit=scope.at_most(PAGE), reverse=newest_first)
-        lives = {key.parts[-1]: LIVES.decode(record.value) for key, record in page.records.items()}
+        states = {key.parts[-1]: RUN_STATES.decode(record.value) for key, record in page.records.items()}
         chosen = {
-            run_id: life
-            for run_id, life in lives.items()
-            if (workflow is None or life.workflow == workflow) and (status is None or life.status in status)
+            run_id: state
+            for run_id, state in states.items()
+            if (workflow is None or state.workflow == workflow) and (status is None or state.status in status)
         }
         headers = await scope.read(*(scope.key("run", run_id) for run_id in chosen)) if chosen else None
-        for run_id, life in chosen.items():
+        for run_id, state in chosen.items():
             record = None if headers is None else headers.get(scope.key("run", run_id))
             if record is None:
                 continue
             header = HEADERS.decode(record.value)
             if (parent is None or header.parent == parent) and (tag is None or tag in header.tags):
-                found.append(info_of(run_id, header, life))
+                found.append(info_of(run_id, header, state))
                 if len(found) == limit:
                     return Page(tuple(found), run_id)
         if page.more is None:
@@ -320,10 +323,10 @@ class HistoryEntry(Struct, frozen=True):
 
 async def read_history(scope: Scope, run_id: str, *, first: int = 0) -> tuple[HistoryEntry, ...]:
     """Read everything that a run has recorded; or only what came after the first so many, when they were all."""
-    marks = await marks_of(scope, RunKeys(scope, run_id), first=first)
-    return tuple(_entry(number, mark) for number, mark in enumerate(marks, first))
+    events = await events_of(scope, RunKeys(scope, run_id), first=first)
+    return tuple(_entry(number, event) for number, event in enumerate(events, first))
 
 
-def _entry(number: int, mark: Mark) -> HistoryEntry:
-    value = PLAIN.unpack(mark.value) if mark.value else None
-    return HistoryEntry(number, mark.kind, mark.id, mark.at, value, mark.failure, mark.until)
+def _entry(number: int, event: HistoryEvent) -> HistoryEntry:
+    value = PLAIN.unpack(event.value) if event.value else None
+    return HistoryEntry(number, event.kind, event.id, event.at, value, event.failure, event.until)

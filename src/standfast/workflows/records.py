@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from standfast.scope import Scope
     from standfast.stores.protocol import Change, Commit, Record, Snapshot
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- commits of which some changes hold whatever the record is at the moment ---------------------------------------
@@ -148,7 +148,7 @@ class Header(Struct, frozen=True, omit_defaults=True):
         return not self.workflow
 
 
-class Life(Struct, frozen=True, omit_defaults=True):
+class RunState(Struct, frozen=True, omit_defaults=True):
     """How a run is.
 
     Attributes:
@@ -159,7 +159,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
         owner: The presence that drives it; empty: nobody.
         claims: How often it was taken up.
         deaths: How many workers died with it in a row, without its history getting any longer.
-        position: How many marks its history had when it was last taken up.
+        position: How many events its history had when it was last taken up.
         until: When it is to be looked at again at the latest: the name of its record in the timer index.
         waits_for: What it waits for, in words.
         admitted: In how many of its lines it holds a place, from the first on.
@@ -203,7 +203,7 @@ class Life(Struct, frozen=True, omit_defaults=True):
         return self.status in ENDED
 
 
-class Mark(Struct, frozen=True, omit_defaults=True):
+class HistoryEvent(Struct, frozen=True, omit_defaults=True):
     """One entry of a run's history: how an operation of its context went.
 
     Attributes:
@@ -225,10 +225,10 @@ class Mark(Struct, frozen=True, omit_defaults=True):
     until: Instant | None = None
 
 
-class Chunk(Struct, frozen=True):
-    """The marks that one commit added to a history."""
+class Chunk(Struct, frozen=True, rename={"events": "marks"}):
+    """The events that one commit added to a history."""
 
-    marks: tuple[Mark, ...]
+    events: tuple[HistoryEvent, ...]
 
 
 class Ownership(Struct, frozen=True):
@@ -238,7 +238,7 @@ class Ownership(Struct, frozen=True):
     claimed_at: Instant
 
 
-class Item(Struct, frozen=True, omit_defaults=True):
+class InboxItem(Struct, frozen=True, omit_defaults=True):
     """Something in a run's inbox: a signal, or an update that wants an answer.
 
     Attributes:
@@ -295,10 +295,10 @@ class Ready(Struct, frozen=True):
 
 
 HEADERS: Final[Codec[Header]] = Codec(Header, what="the header of a run")
-LIVES: Final[Codec[Life]] = Codec(Life, what="the life of a run")
+RUN_STATES: Final[Codec[RunState]] = Codec(RunState, what="the life of a run")
 CHUNKS: Final[Codec[Chunk]] = Codec(Chunk, what="a part of a history")
 OWNERSHIPS: Final[Codec[Ownership]] = Codec(Ownership, what="the ownership of a run")
-ITEMS: Final[Codec[Item]] = Codec(Item, what="an item of an inbox")
+ITEMS: Final[Codec[InboxItem]] = Codec(InboxItem, what="an item of an inbox")
 COUNTERS: Final[Codec[Counter]] = Codec(Counter, what="the counter of an inbox")
 ONCES: Final[Codec[Once]] = Codec(Once, what="an idempotency key")
 WORKERS: Final[Codec[WorkerRecord]] = Codec(WorkerRecord, what="a worker")
@@ -345,11 +345,11 @@ def _without_colons(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")
 
 
-def packed_chunk(marks: Sequence[Mark]) -> bytes:
-    """Encode a part of a history. One without marks is refused: it would lie where the next part has to be."""
-    if not marks:
+def packed_chunk(events: Sequence[HistoryEvent]) -> bytes:
+    """Encode a part of a history. One without events is refused: it would lie where the next part has to be."""
+    if not events:
         raise EncodeError("a part of a history has at least one mark; this is a defect of Standfast, please report it")
-    return CHUNKS.encode_own(Chunk(tuple(marks)))
+    return CHUNKS.encode_own(Chunk(tuple(events)))
 
 
 @lru_cache(maxsize=1_000)
@@ -361,14 +361,14 @@ def _place(namespace: str, tenant: str, kind: str) -> bytes:
 class RunKeys:
     """Where the records of one run lie. A run names a dozen of them, so each is put together from encoded pieces."""
 
-    __slots__ = ("_encoded", "_scope", "header", "id", "life")
+    __slots__ = ("_encoded", "_scope", "header", "id", "state")
 
     def __init__(self, scope: Scope, run_id: str) -> None:
         self.id: Final = run_id
         self._scope: Final = scope
         self._encoded: Final = encode_parts((run_id,))
         self.header: Final = self._at("run")
-        self.life: Final = self._at("life")
+        self.state: Final = self._at("life")
 
     def _at(self, kind: str, rest: bytes = b"") -> RecordKey:
         place = _place(self._scope.namespace, self._scope.tenant, kind)
@@ -395,7 +395,7 @@ class RunKeys:
         return RecordKey.from_encoded(place + encode_parts((presence,)) + self._encoded)
 
     def chunk(self, position: int) -> RecordKey:
-        """Return the key of the chunk whose first mark has that position."""
+        """Return the key of the chunk whose first event has that position."""
         return self._at("step", b"%08d\x00\x01" % position)
 
     def history(self) -> tuple[RecordKey, RecordKey]:
@@ -465,7 +465,7 @@ class Start(Struct, frozen=True, kw_only=True):
     schedule: str = ""
     nominal_at: Instant | None = None
     tags: tuple[str, ...] = ()
-    alongside: tuple[Any, ...] = ()
+    extra_changes: tuple[Any, ...] = ()
     forked_from: str = ""
     chosen: bool = False
     incarnation: int = 1
@@ -505,31 +505,37 @@ def header_of(asked: Start, now: Instant, lines: tuple[Standing, ...] = ()) -> H
     )
 
 
-def first_life(asked: Start, now: Instant, presence: str) -> Life:
-    """Return the life of a run that is started now, by a worker that drives it or for whoever comes."""
+def first_state(asked: Start, now: Instant, presence: str) -> RunState:
+    """Return the state of a run that is started now, by a worker that drives it or for whoever comes."""
     name, version = asked.workflow.name, asked.workflow.version
     if presence:
-        return Life("running", name, version, now, owner=presence, claims=1)
+        return RunState("running", name, version, now, owner=presence, claims=1)
     if asked.delay:
-        return Life("pending", name, version, now, until=later(now, asked.delay), waits_for="the time of its start")
-    return Life("pending", name, version, now, waits_for="a worker")
+        return RunState("pending", name, version, now, until=later(now, asked.delay), waits_for="the time of its start")
+    return RunState("pending", name, version, now, waits_for="a worker")
 
 
 def creation(
-    host: Host, asked: Start, now: Instant, life: Life, lines: tuple[Standing, ...] = (), *, ready: bool = True
+    runtime: Runtime,
+    asked: Start,
+    now: Instant,
+    state: RunState,
+    lines: tuple[Standing, ...] = (),
+    *,
+    ready: bool = True,
 ) -> list[Change]:
     """Return the changes that create a run. They are refused if it, or its idempotency key, exists."""
-    keys = RunKeys(host.space, asked.run_id)
+    keys = RunKeys(runtime.space, asked.run_id)
     changes: list[Change] = [
         Put(keys.header, HEADERS.encode_own(header_of(asked, now, lines)), asked.over),
-        Put(keys.life, LIVES.encode_own(life)),
+        Put(keys.state, RUN_STATES.encode_own(state)),
     ]
-    if life.until is not None:
-        changes.append(Put(keys.timer(life.until), NO_DUE))
-    elif not life.owner and ready:
+    if state.until is not None:
+        changes.append(Put(keys.timer(state.until), NO_DUE))
+    elif not state.owner and ready:
         changes.append(Put(keys.ready, READY))
     if asked.idempotency_key:
-        once = host.space.key("once", asked.idempotency_key)
+        once = runtime.space.key("once", asked.idempotency_key)
         changes.append(Put(once, ONCES.encode_own(Once(asked.run_id))))
     return changes
 
@@ -547,9 +553,9 @@ def after_gone(asked: Start, record: Record | None) -> Start | None:
     return structs.replace(asked, incarnation=header.incarnation + 1, over=record.version)
 
 
-async def found(host: Host, asked: Start, conflict: Conflict) -> Started:
+async def found(runtime: Runtime, asked: Start, conflict: Conflict) -> Started:
     """Find the run that a start has met: the same one, or another with its name."""
-    once_key = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+    once_key = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
     record = None if once_key is None else conflict.current.get(once_key)
     run_id = asked.run_id
     if record is not None:
@@ -557,37 +563,37 @@ async def found(host: Host, asked: Start, conflict: Conflict) -> Started:
         if once.purged:
             raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
         run_id = once.run
-    await check_same(host, asked, run_id)
+    await check_same(runtime, asked, run_id)
     return Started(run_id, is_new=False)
 
 
-async def find_there(host: Host, asked: Start, conflict: Conflict) -> Started | None:
+async def find_there(runtime: Runtime, asked: Start, conflict: Conflict) -> Started | None:
     """Find the run that a start has met; None if it was purged at this very moment, so that the start is tried again.
 
     Of a start that brings changes along, those may have been refused: it is for whoever made them to try again.
     """
     try:
-        return await found(host, asked, conflict)
+        return await found(runtime, asked, conflict)
     except RunNotFoundError:
-        if asked.alongside:
+        if asked.extra_changes:
             raise
         return None
 
 
-async def check_same(host: Host, asked: Start, run_id: str) -> None:
+async def check_same(runtime: Runtime, asked: Start, run_id: str) -> None:
     """Refuse a start that has the name of another run."""
-    keys = RunKeys(host.space, run_id)
-    compare(asked, keys, await host.space.read(keys.header, keys.life))
+    keys = RunKeys(runtime.space, run_id)
+    compare(asked, keys, await runtime.space.read(keys.header, keys.state))
 
 
 def compare(asked: Start, keys: RunKeys, seen: Snapshot) -> None:
     """Refuse a start that has the name of another run, as a snapshot of it shows; refuse it too if there is none."""
-    header, life = seen.get(keys.header), seen.get(keys.life)
-    if header is None or life is None:
+    header, state = seen.get(keys.header), seen.get(keys.state)
+    if header is None or state is None:
         raise RunNotFoundError(keys.id)
     difference = _difference(asked, header)
     if difference:
-        raise WorkflowAlreadyExistsError(keys.id, LIVES.decode(life.value).status, difference)
+        raise WorkflowAlreadyExistsError(keys.id, RUN_STATES.decode(state.value).status, difference)
 
 
 def _difference(asked: Start, record: Record) -> str:

@@ -1,7 +1,7 @@
-"""Replay: a run's recorded marks, handed to the code that asks for them, in the order in which they were made.
+"""Replay: a run's recorded events, handed to the code that asks for them, in the order in which they were made.
 
-Marks of all branches share one order. A mark is taken when its branch resumes with it, and the next one only after
-that; so what the code does between its operations is interleaved just as it was when the marks were made, and plain
+Events of all branches share one order. An event is taken when its branch resumes with it, and the next one only after
+that; so what the code does between its operations is interleaved just as it was when the events were made, and plain
 variables that branches share have the same values again. No I/O and no clock.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from standfast.errors import DuplicateStepIdError, InvalidWorkflowError, LeaseLostError
 from standfast.workflows.control import Unload, cancel_of, is_of_run, told_again
 from standfast.workflows.failures import describe, restore
-from standfast.workflows.records import Mark
+from standfast.workflows.records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from standfast.workflows.control import RunCancelled
     from standfast.workflows.failures import Failure
     from standfast.workflows.journal import Held
-    from standfast.workflows.records import Life
+    from standfast.workflows.records import RunState
 
 
 # --- locks that a run has lost: those who rely on them are told at their next operation, and that is recorded there
@@ -65,16 +65,16 @@ def raise_lost(activation: Activation, branch: Branch, operation_id: str) -> NoR
     lost, branch.lost = branch.lost, None
     if lost is None or activation.is_unloading:
         raise Unload
-    failure = describe(lost, activation.host.known)
-    activation.note(Mark("lost", operation_id, activation.host.now(), failure=failure))
+    failure = describe(lost, activation.runtime.known)
+    activation.note(HistoryEvent("lost", operation_id, activation.runtime.now(), failure=failure))
     raise lost
 
 
-def lost_again(activation: Activation, mark: Mark) -> Exception:
+def lost_again(activation: Activation, event: HistoryEvent) -> Exception:
     """Return what was raised, and rely on that lock no longer."""
-    if mark.failure is None:
+    if event.failure is None:
         return LeaseLostError("a lock", 0, "no reason was recorded")
-    lost = restore(mark.failure, activation.host.known)
+    lost = restore(event.failure, activation.runtime.known)
     if isinstance(lost, LeaseLostError) and activation.journal is not None:
         holds = activation.journal.holds
         for key in [key for key, held in holds.items() if (held.name, held.fence) == (lost.key, lost.fence)]:
@@ -94,7 +94,7 @@ class Wait:
     Attributes:
         what: In words, for people.
         until: When it is over at the latest; then its result is :data:`OVER`.
-        look: Finds out whether it has come true, and then sets its result; called when there is news for the run.
+        poll: Finds out whether it has come true, and then sets its result; called when there is news for the run.
         predicate: Tells whether it has come true; asked after each update.
         line: The address of the line to look after meanwhile, if it waits in one.
         as_of: How often news had been looked for when the store was asked whether there is anything to wait for. None:
@@ -102,19 +102,19 @@ class Wait:
         future: Its result.
     """
 
-    __slots__ = ("as_of", "future", "line", "look", "predicate", "until", "what")
+    __slots__ = ("as_of", "future", "line", "poll", "predicate", "until", "what")
 
     def __init__(
         self,
         what: str,
         until: Instant | None = None,
-        look: Callable[[Wait], Awaitable[None]] | None = None,
+        poll: Callable[[Wait], Awaitable[None]] | None = None,
         *,
         predicate: Callable[[], object] | None = None,
         line: tuple[str, ...] = (),
         as_of: int | None = None,
     ) -> None:
-        self.what, self.until, self.look, self.predicate, self.line = what, until, look, predicate, line
+        self.what, self.until, self.poll, self.predicate, self.line = what, until, poll, predicate, line
         self.as_of = as_of
         self.future: Final[asyncio.Future[Any]] = asyncio.get_running_loop().create_future()
 
@@ -231,13 +231,13 @@ CURRENT: Final[ContextVar[Branch | None]] = ContextVar("standfast_branch", defau
 """The branch whose code is running."""
 
 
-# --- replay: a run's recorded marks, handed to the code that asks for them, in the order in which they were made ---
+# --- replay: a run's recorded events, handed to the code that asks for them, in the order in which they were made ---
 
-BY_THE_WAY: Final = frozenset({"update"})
-"""Marks that no operation asks for: what came from outside."""
+FROM_OUTSIDE: Final = frozenset({"update"})
+"""Events that no operation asks for: what came from outside."""
 
 ANYWHERE: Final = "lost"
-"""The kind of mark that any operation may have: that it raised the loss of a lock instead."""
+"""The kind of event that any operation may have: that it raised the loss of a lock instead."""
 
 
 class Mismatch(Struct, frozen=True):
@@ -261,73 +261,73 @@ LIVE: Final = Live()
 
 @final
 class Replay:
-    """The marks of a history, and how far they were replayed."""
+    """The events of a history, and how far they were replayed."""
 
-    __slots__ = ("_by_branch", "_marks", "_position")
+    __slots__ = ("_by_branch", "_events", "_position")
 
-    def __init__(self, marks: Iterable[Mark]) -> None:
-        self._marks: Final = tuple(marks)
+    def __init__(self, events: Iterable[HistoryEvent]) -> None:
+        self._events: Final = tuple(events)
         self._position = 0
         self._by_branch: Final[dict[str, deque[int]]] = {}
-        for position, mark in enumerate(self._marks):
-            if mark.kind not in BY_THE_WAY:
-                self._by_branch.setdefault(branch_of(mark.id), deque()).append(position)
+        for position, event in enumerate(self._events):
+            if event.kind not in FROM_OUTSIDE:
+                self._by_branch.setdefault(branch_of(event.id), deque()).append(position)
 
     @property
     def is_over(self) -> bool:
         """Whether everything recorded was replayed."""
-        return self._position == len(self._marks)
+        return self._position == len(self._events)
 
     @property
-    def by_the_way(self) -> Mark | None:
-        """The mark whose turn it is, if it is one that no operation asks for; see :meth:`pass_by`."""
-        if self._position < len(self._marks) and self._marks[self._position].kind in BY_THE_WAY:
-            return self._marks[self._position]
+    def from_outside(self) -> HistoryEvent | None:
+        """The event whose turn it is, if it is one that no operation asks for; see :meth:`pass_by`."""
+        if self._position < len(self._events) and self._events[self._position].kind in FROM_OUTSIDE:
+            return self._events[self._position]
         return None
 
     def pass_by(self) -> None:
-        """Go past the mark that no operation asks for."""
+        """Go past the event that no operation asks for."""
         self._position += 1
 
-    def ask(self, branch: str, kinds: Collection[str], operation_id: str) -> Mark | Later | Live | Mismatch:
-        """Ask for the next mark of a branch. A mark that is returned was taken.
+    def ask(self, branch: str, kinds: Collection[str], operation_id: str) -> HistoryEvent | Later | Live | Mismatch:
+        """Ask for the next event of a branch. An event that is returned was taken.
 
         Args:
             branch: The path of the branch that asks.
-            kinds: The kinds of marks that the operation makes.
+            kinds: The kinds of events that the operation makes.
             operation_id: Its id, with the path.
         """
         waiting = self._by_branch.get(branch)
         if not waiting:
-            return LIVE if self._position == len(self._marks) else LATER
-        mark = self._marks[waiting[0]]
-        if mark.id != operation_id or (mark.kind not in kinds and mark.kind != ANYWHERE):
-            return Mismatch(show(mark.kind, mark.id), show(next(iter(kinds)), operation_id))
+            return LIVE if self._position == len(self._events) else LATER
+        event = self._events[waiting[0]]
+        if event.id != operation_id or (event.kind not in kinds and event.kind != ANYWHERE):
+            return Mismatch(show(event.kind, event.id), show(next(iter(kinds)), operation_id))
         if waiting[0] != self._position:
             return LATER
         waiting.popleft()
         self._position += 1
-        return mark
+        return event
 
     def has(self, operation_id: str) -> bool:
         """Tell whether an operation is the next one that is recorded in its branch."""
         waiting = self._by_branch.get(branch_of(operation_id))
-        return waiting is not None and bool(waiting) and self._marks[waiting[0]].id == operation_id
+        return waiting is not None and bool(waiting) and self._events[waiting[0]].id == operation_id
 
     def is_live(self, branch: str) -> bool:
         """Tell whether everything that a branch has recorded was replayed."""
         return not self._by_branch.get(branch)
 
     def left_over(self) -> str:
-        """Say which mark comes next, for an error."""
-        return show(self._marks[self._position].kind, self._marks[self._position].id) if not self.is_over else ""
+        """Say which event comes next, for an error."""
+        return show(self._events[self._position].kind, self._events[self._position].id) if not self.is_over else ""
 
     @property
     def next_branch(self) -> str | None:
         """The branch whose turn it is; None if it is nobody's."""
-        if self.is_over or self._marks[self._position].kind in BY_THE_WAY:
+        if self.is_over or self._events[self._position].kind in FROM_OUTSIDE:
             return None
-        return branch_of(self._marks[self._position].id)
+        return branch_of(self._events[self._position].id)
 
 
 def branch_of(operation_id: str) -> str:
@@ -340,62 +340,62 @@ def show(kind: str, operation_id: str) -> str:
     return f"{kind} {operation_id!r}"
 
 
-# --- where a history may be cut, so that a run can go on from there. Pure functions of marks -----------------------
+# --- where a history may be cut, so that a run can go on from there. Pure functions of events -----------------------
 
-MOST_MARKS: Final = 200
+MOST_EVENTS: Final = 200
 MOST_BYTES: Final = 80_000
 
 OPEN: Final = {"child": ("child_done",), "lock": ("held", "released"), "began": ("step", "transaction")}
-"""Marks of operations that have begun, and those by which they are seen to be done."""
+"""Events of operations that have begun, and those by which they are seen to be done."""
 
 
-def cut_at(run_id: str, marks: Sequence[Mark], step: str, *, fork: bool = True) -> list[Mark]:
+def cut_at(run_id: str, events: Sequence[HistoryEvent], step: str, *, fork: bool = True) -> list[HistoryEvent]:
     """Return what was recorded before a step. Refused if there is no such step, or a lock was held there.
 
     Everything that was recorded after it goes too, in other branches as well: what remains is how the history was at
     that moment, so that a run can go on from it as after a crash.
     """
-    place = next((number for number, mark in enumerate(marks) if mark.id == step and mark.kind != "update"), None)
+    place = next((number for number, event in enumerate(events) if event.id == step and event.kind != "update"), None)
     if place is None:
-        known = ", ".join(dict.fromkeys(mark.id for mark in marks if mark.kind == "step")) or "none"
+        known = ", ".join(dict.fromkeys(event.id for event in events if event.kind == "step")) or "none"
         raise InvalidWorkflowError(
             f"step {step!r:.200} of the run {run_id!r}", f"it is not recorded; there are {known:.500}"
         )
-    kept = list(marks[:place])
-    _check_locks(f"step {step!r:.200} of the run {run_id!r}", marks, kept)
+    kept = list(events[:place])
+    _check_locks(f"step {step!r:.200} of the run {run_id!r}", events, kept)
     return _without_open(kept, tuple(OPEN) if fork else ("lock",))
 
 
-def cut_for_retry(run_id: str, life: Life, marks: Sequence[Mark]) -> list[Mark]:
+def cut_for_retry(run_id: str, state: RunState, events: Sequence[HistoryEvent]) -> list[HistoryEvent]:
     """Return what a run that has ended goes on from: what was recorded before that which ended it.
 
     Of the operation that failed nothing is kept, so that it has all its attempts again; a child's start is kept, and so
     is what branches beside it went on to do until they were told to stop. Refused if a lock was held there.
     """
-    place = _cause(life, marks)
-    if place == len(marks):
-        _check_locks(f"the run {run_id!r}", marks, marks)
-        return _without_open(list(marks), ("lock",))
-    cause = marks[place]
-    before, beside = marks[:place], list(_beside(branch_of(cause.id), marks[place + 1 :]))
-    # With the marks of the operation itself: if it is the end of a lock, what was done inside goes with the lock.
-    _check_locks(f"step {cause.id!r:.200} of the run {run_id!r}", marks, (*before, *beside))
-    kept = [mark for mark in before if mark.id != cause.id or mark.kind == "child"]
+    place = _cause(state, events)
+    if place == len(events):
+        _check_locks(f"the run {run_id!r}", events, events)
+        return _without_open(list(events), ("lock",))
+    cause = events[place]
+    before, beside = events[:place], list(_beside(branch_of(cause.id), events[place + 1 :]))
+    # With the events of the operation itself: if it is the end of a lock, what was done inside goes with the lock.
+    _check_locks(f"step {cause.id!r:.200} of the run {run_id!r}", events, (*before, *beside))
+    kept = [event for event in before if event.id != cause.id or event.kind == "child"]
     return _without_open([*kept, *beside], ("lock",))
 
 
-def _beside(path: str, later: Sequence[Mark]) -> Iterator[Mark]:
+def _beside(path: str, later: Sequence[HistoryEvent]) -> Iterator[HistoryEvent]:
     """Return what was done later in spite of what happened in a branch: in those beside it, and by updates."""
     stopped: set[str] = set()
-    for mark in later:
-        branch = branch_of(mark.id)
-        if mark.kind == "update":
-            yield mark
+    for event in later:
+        branch = branch_of(event.id)
+        if event.kind == "update":
+            yield event
         elif _is_beside(path, branch) and branch not in stopped:
-            if mark.kind == "cancelled":
+            if event.kind == "cancelled":
                 stopped.add(branch)
             else:
-                yield mark
+                yield event
 
 
 def _is_beside(path: str, other: str) -> bool:
@@ -407,15 +407,15 @@ def _is_beside(path: str, other: str) -> bool:
     return False  # the branch itself, one around it, or one within it
 
 
-def _cause(life: Life, marks: Sequence[Mark]) -> int:
-    """Return the place of the mark that ended a run; the end of the history if its code just raised."""
-    if life.status in ("cancelled", "timed_out"):
-        told = (number for number, mark in enumerate(marks) if mark.kind == "cancelled" and is_of_run(mark))
-        return next(told, len(marks))
-    for number in range(len(marks) - 1, -1, -1):
-        if _is_same(marks[number].failure, life.failure):
+def _cause(state: RunState, events: Sequence[HistoryEvent]) -> int:
+    """Return the place of the event that ended a run; the end of the history if its code just raised."""
+    if state.status in ("cancelled", "timed_out"):
+        told = (number for number, event in enumerate(events) if event.kind == "cancelled" and is_of_run(event))
+        return next(told, len(events))
+    for number in range(len(events) - 1, -1, -1):
+        if _is_same(events[number].failure, state.failure):
             return number
-    return len(marks) - 1 if marks and marks[-1].failure is not None else len(marks)
+    return len(events) - 1 if events and events[-1].failure is not None else len(events)
 
 
 def _is_same(recorded: Failure | None, ended: Failure | None) -> bool:
@@ -424,70 +424,70 @@ def _is_same(recorded: Failure | None, ended: Failure | None) -> bool:
     return (recorded.type, recorded.message) == (ended.type, ended.message)
 
 
-def _check_locks(what: str, marks: Sequence[Mark], kept: Sequence[Mark]) -> None:
+def _check_locks(what: str, events: Sequence[HistoryEvent], kept: Sequence[HistoryEvent]) -> None:
     """Refuse a cut inside of a lock: it was given back since, and others may have it."""
     if held := _held(kept):
-        problem = f"{', '.join(held)} was held there and is not any more; go on from {_outside(marks, held)!r}"
+        problem = f"{', '.join(held)} was held there and is not any more; go on from {_outside(events, held)!r}"
         raise InvalidWorkflowError(what, problem)
 
 
-def _held(marks: Sequence[Mark]) -> dict[str, None]:
+def _held(events: Sequence[HistoryEvent]) -> dict[str, None]:
     """Return the locks that are held at the end of a history, in the order in which they were granted."""
     held: dict[str, None] = {}
-    for mark in marks:
-        if mark.kind == "held":
-            held[mark.id] = None
-        elif mark.kind == "released":
-            held.pop(mark.id, None)
+    for event in events:
+        if event.kind == "held":
+            held[event.id] = None
+        elif event.kind == "released":
+            held.pop(event.id, None)
     return held
 
 
-def _outside(marks: Sequence[Mark], held: Collection[str]) -> str:
+def _outside(events: Sequence[HistoryEvent], held: Collection[str]) -> str:
     """Return where a history can be cut instead: at the operation that took these locks, or one held around them."""
     while True:
-        place = next(number for number, mark in enumerate(marks) if mark.id in held)
-        held = _held(marks[:place])
+        place = next(number for number, event in enumerate(events) if event.id in held)
+        held = _held(events[:place])
         if not held:
-            return marks[place].id
+            return events[place].id
 
 
-def open_children(marks: Sequence[Mark]) -> list[str]:
+def open_children(events: Sequence[HistoryEvent]) -> list[str]:
     """Return the ids of the children that were started and whose end is not recorded."""
-    children = {mark.id: mark for mark in marks if mark.kind == "child" and mark.failure is None}
-    for mark in marks:
-        if mark.kind == "child_done":
-            children.pop(mark.id, None)
-    return [msgspec.json.decode(mark.value, type=str) for mark in children.values() if isinstance(mark.value, Raw)]
+    children = {event.id: event for event in events if event.kind == "child" and event.failure is None}
+    for event in events:
+        if event.kind == "child_done":
+            children.pop(event.id, None)
+    return [msgspec.json.decode(event.value, type=str) for event in children.values() if isinstance(event.value, Raw)]
 
 
-def _without_open(marks: list[Mark], kinds: Collection[str]) -> list[Mark]:
-    """Leave out what had begun and was not done, where nothing of it is left. Each mark is the last of its branch."""
-    done = {(mark.kind, mark.id) for mark in marks}
+def _without_open(events: list[HistoryEvent], kinds: Collection[str]) -> list[HistoryEvent]:
+    """Leave out what had begun and was not done, where nothing of it is left. Each event is the last of its branch."""
+    done = {(event.kind, event.id) for event in events}
     return [
-        mark
-        for mark in marks
-        if mark.kind not in kinds
-        or mark.failure is not None
-        or any((kind, mark.id) in done for kind in OPEN[mark.kind])
+        event
+        for event in events
+        if event.kind not in kinds
+        or event.failure is not None
+        or any((kind, event.id) in done for kind in OPEN[event.kind])
     ]
 
 
-def chunks_of(marks: Sequence[Mark]) -> Iterator[tuple[int, list[Mark]]]:
-    """Divide a history into chunks that can be stored; each with the position of its first mark."""
-    some: list[Mark] = []
+def chunks_of(events: Sequence[HistoryEvent]) -> Iterator[tuple[int, list[HistoryEvent]]]:
+    """Divide a history into chunks that can be stored; each with the position of its first event."""
+    some: list[HistoryEvent] = []
     position = size = 0
-    for mark in marks:
-        weight = len(mark.value) if isinstance(mark.value, Raw) else 0
-        if some and (len(some) == MOST_MARKS or size + weight > MOST_BYTES):
+    for event in events:
+        weight = len(event.value) if isinstance(event.value, Raw) else 0
+        if some and (len(some) == MOST_EVENTS or size + weight > MOST_BYTES):
             yield position, some
             position, size, some = position + len(some), 0, []
-        some.append(mark)
+        some.append(event)
         size += weight
     if some:
         yield position, some
 
 
-# --- turns: each branch of a run gets its recorded marks in the order in which they were made ----------------------
+# --- turns: each branch of a run gets its recorded events in the order in which they were made ----------------------
 
 
 @final
@@ -502,8 +502,8 @@ class Turns:
 
     async def take(
         self, branch: Branch, kinds: Collection[str], operation_id: str, *, is_leaving: bool = False
-    ) -> Mark | None:
-        """Return the mark of an operation when it is its turn to be replayed; None if it is to be done now.
+    ) -> HistoryEvent | None:
+        """Return the event of an operation when it is its turn to be replayed; None if it is to be done now.
 
         A branch that is leaving something does so whatever it is to be told; it is told at its next operation.
         """
@@ -512,11 +512,11 @@ class Turns:
             if activation.is_unloading:
                 raise Unload
             if activation.ending and not activation.replay.is_over:
-                await asyncio.sleep(0)  # what the mark before led to comes before this one, as it did when it was made
+                await asyncio.sleep(0)  # what the event before led to comes before this one, as it did when it was made
                 continue
             found = activation.replay.ask(branch.path, kinds, operation_id)
-            if type(found) is Mark:
-                self.go_on()
+            if type(found) is HistoryEvent:
+                self.note_resumed()
                 return self._taken(branch, found)
             if found is LIVE:
                 if activation.is_stopping or activation.claim is None:
@@ -529,13 +529,13 @@ class Turns:
                 raise Unload
             await self._wait(branch, operation_id)
 
-    def _taken(self, branch: Branch, mark: Mark) -> Mark:
-        """Return a mark, or raise what it says that was raised there."""
-        if mark.kind == "cancelled":
-            raise told_again(branch, cancel_of(mark))
-        if mark.kind == ANYWHERE:
-            raise lost_again(self._activation, mark)
-        return mark
+    def _taken(self, branch: Branch, event: HistoryEvent) -> HistoryEvent:
+        """Return an event, or raise what it says that was raised there."""
+        if event.kind == "cancelled":
+            raise told_again(branch, cancel_of(event))
+        if event.kind == ANYWHERE:
+            raise lost_again(self._activation, event)
+        return event
 
     def _tell(self, branch: Branch, operation_id: str) -> None:
         """Raise what a branch is to be told where it begins an operation."""
@@ -548,7 +548,7 @@ class Turns:
         activation, loop = self._activation, asyncio.get_running_loop()
         future = self._waiting[branch.path] = loop.create_future()
         try:
-            if activation.replay.by_the_way is not None:
+            if activation.replay.from_outside is not None:
                 loop.call_soon(self.pass_by)
             if self._is_stalled():
                 activation.differ(activation.replay.left_over(), f"nothing there, but {operation_id!r}")
@@ -558,38 +558,38 @@ class Turns:
             self._waiting.pop(branch.path, None)
 
     def _is_stalled(self) -> bool:
-        """Tell whether nobody is left who could take the mark whose turn it is."""
+        """Tell whether nobody is left who could take the event whose turn it is."""
         replay, waiting = self._activation.replay, self._waiting
-        if replay.is_over or replay.by_the_way is not None or replay.next_branch in waiting:
+        if replay.is_over or replay.from_outside is not None or replay.next_branch in waiting:
             return False
         return all(branch.path in waiting for branch in self._activation.branches if not branch.children)
 
-    def someone_ended(self) -> None:
+    def branch_ended(self) -> None:
         """A branch has ended: those that are left may all be waiting now."""
         if self._waiting and self._is_stalled():
             self._activation.differ(self._activation.replay.left_over(), "nothing there: the branch has ended")
 
-    def go_on(self) -> None:
-        """A mark was taken: let whoever is next have its turn, once the code that took this one waits again."""
+    def note_resumed(self) -> None:
+        """An event was taken: let whoever is next have its turn, once the code that took this one waits again."""
         replay = self._activation.replay
-        if replay.by_the_way is not None:
+        if replay.from_outside is not None:
             asyncio.get_running_loop().call_soon(self.pass_by)
         elif replay.is_over:
             for future in self._waiting.values():
                 _release(future)
-            if self._activation.mail.has_updates:
-                self._activation.poke()
+            if self._activation.inbox.has_updates:
+                self._activation.notify()
         elif (next_one := self._waiting.get(replay.next_branch or "")) is not None:
             _release(next_one)
 
     def pass_by(self) -> None:
         """Do again what came from outside at this place of the history."""
         activation = self._activation
-        mark = activation.replay.by_the_way
-        if mark is not None and not activation.is_unloading:
-            activation.mail.replay_update(mark)
+        event = activation.replay.from_outside
+        if event is not None and not activation.is_unloading:
+            activation.inbox.replay_update(event)
             activation.replay.pass_by()
-            self.go_on()
+            self.note_resumed()
             activation.check_predicates()
 
     def unload(self) -> None:

@@ -17,7 +17,7 @@ from standfast.events import RunLeftAlone, RunMoved
 from standfast.stores.protocol import Check, Commit, Delete
 from standfast.threads import Lane
 from standfast.workflows.failures import KnownErrors
-from standfast.workflows.inbox import Posts
+from standfast.workflows.inbox import InboxWriter
 from standfast.workflows.queries import Endings
 from standfast.workflows.records import WORKERS, WorkerRecord, commit_over
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from standfast.space import Space
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step, Workflow
-    from standfast.workflows.records import Life, Standing
+    from standfast.workflows.records import RunState, Standing
     from standfast.workflows.steps import CurrentStep
 
 
@@ -156,7 +156,7 @@ TRY_AGAIN_AFTER: Final = 60.0
 """Seconds after which a worker tries a run again whose code did not fit."""
 
 
-class Attendance(Struct, frozen=True):
+class WorkerPresence(Struct, frozen=True):
     """This engine as a worker: the name of its presence, and the guard of everything that it claims."""
 
     presence: str
@@ -164,7 +164,7 @@ class Attendance(Struct, frozen=True):
 
 
 @final
-class Host:
+class Runtime:
     """The services of one engine.
 
     Attributes:
@@ -172,7 +172,7 @@ class Host:
         worker: Under which presence this engine claims runs; None while it has none.
         loaded: The runs that are in memory.
         dropped: Those that are not in memory, or not any more, because it was not known what is written.
-        dirty: Those that have marks which are not written yet.
+        dirty: Those that have events which are not written yet.
         idle: Those in which every branch waits, and since when by the process's own clock.
         posts: What is about to be put into inboxes.
         endings: Who waits for the end of a run.
@@ -199,15 +199,15 @@ class Host:
         self.known: Final = self.known_with(())
         self.workflows: Final[dict[tuple[str, str], Workflow[..., Any]]] = {}
         self.steps: Final[dict[str, Step[..., Any]]] = {}
-        self.worker: Attendance | None = None
+        self.worker: WorkerPresence | None = None
         self._presence: Presence | None = None
-        self._attending = asyncio.Lock()
+        self._presence_lock = asyncio.Lock()
         self.doors: Final[WeakValueDictionary[tuple[str, ...], asyncio.Lock]] = WeakValueDictionary()
         self.loaded: Final[dict[str, Activation]] = {}
         self.dropped: Final[set[str]] = set()
         self.dirty: Final[set[Activation]] = set()
         self.idle: Final[dict[Activation, Instant]] = {}
-        self.posts: Final = Posts(self)
+        self.inboxes: Final = InboxWriter(self)
         self.endings: Final = Endings(space, self.loaded)
         self._told: Final[set[tuple[str, str, str]]] = set()
         self._left: Final[dict[str, Instant]] = {}
@@ -216,10 +216,10 @@ class Host:
         self.suspects: Final = Suspects(most_deaths)
         self._offset = 0
         self._alarms: Final[list[tuple[Instant, int, Activation]]] = []
-        self._rung = 0
-        self.poke: Callable[[], None] = _nothing
-        self.take: Callable[[Activation], None] = _nothing_with
-        self.look_again: Callable[[str], None] = _nothing_with
+        self._alarm_count = 0
+        self.notify: Callable[[], None] = _nothing
+        self.execute: Callable[[Activation], None] = _nothing_with
+        self.poll_again: Callable[[str], None] = _nothing_with
         self.has_room: Callable[[], bool] = bool
         self.on_attempt: Callable[[CurrentStep], None] | None = None
 
@@ -242,10 +242,10 @@ class Host:
 
     def alarm(self, at: Instant, activation: Activation) -> None:
         """Ring a run at an instant."""
-        self._rung += 1
-        heapq.heappush(self._alarms, (at, self._rung, activation))
+        self._alarm_count += 1
+        heapq.heappush(self._alarms, (at, self._alarm_count, activation))
         if self._alarms[0][0] == at:
-            self.poke()
+            self.notify()
 
     def next_alarm(self) -> Instant | None:
         """Return when the next run is to be rung."""
@@ -253,20 +253,20 @@ class Host:
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None
 
-    def ring(self) -> None:
+    def fire_alarms(self) -> None:
         """Ring those whose time has come."""
         now = self.now()
         while self._alarms and self._alarms[0][0] <= now:
             _, _, activation = heapq.heappop(self._alarms)
-            activation.ring(now)
+            activation.expire_waits(now)
 
     # --- being a worker ------------------------------------------------------------------------------------------
 
-    async def attend(self) -> Attendance:
+    async def ensure_presence(self) -> WorkerPresence:
         """Return this engine's worker; make one if there is none that can be relied on."""
         if self.worker is not None and self.may_act():
             return self.worker
-        async with self._attending:
+        async with self._presence_lock:
             if self.worker is None or not self.may_act():
                 self.lost_presence()
                 presence = self._presence = await self.lines.heartbeat.join(self.space.lease)
@@ -274,7 +274,7 @@ class Host:
                 answer = await commit_over(self.space, (), {key: WORKERS.encode(WorkerRecord(self.clock.wall()))})
                 self.saw(answer.at)
                 if isinstance(answer, Commit) and self._presence is presence:
-                    self.worker = Attendance(presence.name, Check(key, answer.versions[key]))
+                    self.worker = WorkerPresence(presence.name, Check(key, answer.versions[key]))
             if self.worker is None:
                 raise StoreBusyError("a worker", "its record could not be written")
             return self.worker
@@ -308,7 +308,7 @@ class Host:
         self.worker = self._presence = None
         for activation in tuple(self.loaded.values()):
             if activation.claim is not None and not activation.is_unloading:
-                activation.depose()
+                activation.evict()
 
     # --- telling -------------------------------------------------------------------------------------------------
 
@@ -317,42 +317,44 @@ class Host:
         if self.hooks:
             self.hooks.emit(event)
 
-    def emit_moved(self, run_id: str, life: Life, fence: int, since: Instant, lines: Iterable[Standing] = ()) -> None:
+    def emit_moved(
+        self, run_id: str, state: RunState, fence: int, since: Instant, lines: Iterable[Standing] = ()
+    ) -> None:
         """Tell that a run is in another state now."""
         if self.hooks:
-            about = life.waits_for or (life.failure.type if life.failure is not None else life.cancel or "")
+            about = state.waits_for or (state.failure.type if state.failure is not None else state.cancel or "")
             self.hooks.emit(
                 RunMoved(
                     at=self.clock.wall(),
                     run=run_id,
-                    workflow=life.workflow,
-                    status=life.status,
+                    workflow=state.workflow,
+                    status=state.status,
                     fence=fence,
-                    waited=max(0.0, seconds_between(since, life.changed_at)),
+                    waited=max(0.0, seconds_between(since, state.changed_at)),
                     about=about,
                     key=", ".join(each.label for each in lines),
                 )
             )
 
-    def leave_alone(self, run_id: str, life: Life) -> None:
+    def leave_alone(self, run_id: str, state: RunState) -> None:
         """Tell, once, that the code of a run is not here, and do not look at it for a while."""
         self._left[run_id] = self.clock.elapsed()
-        if (run_id, life.workflow, life.version) not in self._told:
-            self._told.add((run_id, life.workflow, life.version))
-            self.emit(RunLeftAlone(at=self.clock.wall(), run=run_id, workflow=life.workflow, version=life.version))
+        if (run_id, state.workflow, state.version) not in self._told:
+            self._told.add((run_id, state.workflow, state.version))
+            self.emit(RunLeftAlone(at=self.clock.wall(), run=run_id, workflow=state.workflow, version=state.version))
 
-    def has_code_of(self, run_id: str, life: Life) -> bool:
+    def has_code_of(self, run_id: str, state: RunState) -> bool:
         """Tell whether the code of a run is here; if not, leave it alone for a while."""
-        if (life.workflow, life.version) in self.workflows:
+        if (state.workflow, state.version) in self.workflows:
             return True
-        self.leave_alone(run_id, life)
+        self.leave_alone(run_id, state)
         return False
 
     def is_left_alone(self, run_id: str) -> bool:
         """Tell whether the code of a run was not here, or did not fit, not long ago."""
         return _is_recent(self._left, run_id, self.clock.elapsed()) or self.is_mismatched(run_id)
 
-    def look_at_all(self) -> None:
+    def forget_left(self) -> None:
         """Leave nothing alone any longer: there is more code here now."""
         self._left.clear()
 
@@ -392,17 +394,17 @@ class Host:
         self.idle.pop(activation, None)
         if activation.ended is not None:
             self.endings.tell(run_id, activation.ended)
-        if activation.is_deposed and activation.ended is None:
+        if activation.is_evicted and activation.ended is None:
             self.dropped.add(run_id)
-        if activation.news.is_waiting or (activation.is_deposed and activation.ended is None):
-            self.look_again(run_id)
-        self.absolve(run_id)
-        self.poke()
+        if activation.inbox_poll.is_waiting or (activation.is_evicted and activation.ended is None):
+            self.poll_again(run_id)
+        self.clear_suspect(run_id)
+        self.notify()
 
-    def absolve(self, run_id: str) -> None:
+    def clear_suspect(self, run_id: str) -> None:
         """A run is not driven here: if it was a suspect, another one may be."""
         for other in self.suspects.gone(run_id):
-            self.look_again(other)
+            self.poll_again(other)
 
 
 def _is_recent(since: dict[str, Instant], run_id: str, now: Instant) -> bool:

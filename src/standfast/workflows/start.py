@@ -32,10 +32,10 @@ from standfast.workflows.inbox import first_of
 from standfast.workflows.journal import Claim
 from standfast.workflows.limits import standings_of, waits_until
 from standfast.workflows.records import (
-    LIVES,
     ONCES,
     OWNERSHIPS,
     READY,
+    RUN_STATES,
     Ownership,
     RunKeys,
     Start,
@@ -44,7 +44,7 @@ from standfast.workflows.records import (
     compare,
     creation,
     find_there,
-    first_life,
+    first_state,
     header_of,
 )
 from standfast.workflows.retention import make_room
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from standfast.stores.user_transactions import Talk, UserTransactions
     from standfast.workflows.inbox import Sending
     from standfast.workflows.records import Standing
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- starting runs: the run is durable before its first step, and a start that is asked for twice happens once -----
@@ -105,39 +105,39 @@ def as_start(
     )
 
 
-async def start(host: Host, asked: Start) -> Started:
+async def start(runtime: Runtime, asked: Start) -> Started:
     """Start a run, or find the one that was started so before."""
     standings = standings_of(asked.workflow, asked.packed)
     if standings:
-        return await start_in_lines(host, asked, standings)
+        return await start_in_lines(runtime, asked, standings)
     for _ in range(START_TRIES):
-        worker = await host.attend() if asked.drive and not asked.delay else None
-        now = host.now()
-        life = first_life(asked, now, worker.presence if worker is not None else "")
-        keys = RunKeys(host.space, asked.run_id)
-        changes = [*creation(host, asked, now, life), *asked.alongside]
+        worker = await runtime.ensure_presence() if asked.drive and not asked.delay else None
+        now = runtime.now()
+        state = first_state(asked, now, worker.presence if worker is not None else "")
+        keys = RunKeys(runtime.space, asked.run_id)
+        changes = [*creation(runtime, asked, now, state), *asked.extra_changes]
         own = keys.own("" if worker is None else worker.presence)
         if worker is not None:
             changes += worker.guard, Put(own, OWNERSHIPS.encode_own(Ownership(keys.id, now)))
         try:
-            answer = await host.space.commit(*changes)
+            answer = await runtime.space.commit(*changes)
         except BaseException:
-            host.dropped.add(keys.id)  # if it was written all the same, nobody here is about to load it
+            runtime.dropped.add(keys.id)  # if it was written all the same, nobody here is about to load it
             raise
-        host.saw(answer.at)
+        runtime.saw(answer.at)
         if not isinstance(answer, Conflict):
-            host.emit_moved(keys.id, life, 0, now)
+            runtime.emit_moved(keys.id, state, 0, now)
             if worker is not None:
-                right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.life], is_first=True)
+                right = Claim(own, answer.versions[own], worker.presence, answer.versions[keys.state], is_first=True)
                 header = header_of(asked, now)
-                host.take(Activation(host, keys, asked.workflow, header, life, right, ()))
+                runtime.execute(Activation(runtime, keys, asked.workflow, header, state, right, ()))
             return Started(asked.run_id, is_new=True)
         if worker is not None and worker.guard.key in answer.current:
-            host.lost_presence()
+            runtime.lost_presence()
             continue
         if (anew := after_gone(asked, answer.current.get(keys.header))) is not None:
             asked = anew
-        elif (there := await find_there(host, asked, answer)) is not None:
+        elif (there := await find_there(runtime, asked, answer)) is not None:
             return there
     problem = f"it could not be started in {START_TRIES} tries: this worker is taken for dead, or such runs come and go"
     raise StoreBusyError("a run", problem)
@@ -168,54 +168,56 @@ def check_request(on_terminal: object, run_id: str | None, idempotency_key: str 
         raise InvalidWorkflowError("start_or_signal", problem)
 
 
-async def start_or_signal(host: Host, asked: Start, signal: Sending, on_terminal: OnTerminal) -> Met:
+async def start_or_signal(runtime: Runtime, asked: Start, signal: Sending, on_terminal: OnTerminal) -> Met:
     """Signal a run, and start it if it is not there. Of several who do so at once one starts it; all signals arrive."""
     for _ in range(TRIES):
-        run_id = await _meant(host, asked)
+        run_id = await _meant(runtime, asked)
         try:
             if run_id is not None:
-                await _check_workflow(host, asked, run_id)
-                return Met((await host.posts.send(run_id, signal)).run_id, "signalled")
-            if await _is_started(host, asked, signal):
+                await _check_workflow(runtime, asked, run_id)
+                return Met((await runtime.inboxes.send(run_id, signal)).run_id, "signalled")
+            if await _is_started(runtime, asked, signal):
                 return Met(asked.run_id, "started")
         except RunNotFoundError:
             continue  # purged at this very moment
         except WorkflowTerminalError as ended:
             if on_terminal == "raise":
                 raise StartOrSignalConflictError(ended.run_id, ended.status) from None
-            await make_room(host, run_id or asked.run_id)
+            await make_room(runtime, run_id or asked.run_id)
     raise StoreBusyError(f"the run {asked.run_id}", f"others started and ended it {TRIES} times meanwhile")
 
 
-async def _meant(host: Host, asked: Start) -> str | None:
+async def _meant(runtime: Runtime, asked: Start) -> str | None:
     """Return the id of the run that is there; None if there is none."""
     run_id = asked.run_id
     if asked.idempotency_key:
-        key = host.space.key("once", asked.idempotency_key)
-        record = (await host.space.read(key)).get(key)
+        key = runtime.space.key("once", asked.idempotency_key)
+        record = (await runtime.space.read(key)).get(key)
         if record is None:
             return None
         once = ONCES.decode(record.value)
         if once.purged:
             raise IdempotencyKeyPurgedError(asked.idempotency_key, once.run)
         run_id = once.run
-    life = host.space.key("life", run_id)
-    return run_id if (await host.space.read(life)).version(life) else None
+    state = runtime.space.key("life", run_id)
+    return run_id if (await runtime.space.read(state)).version(state) else None
 
 
-async def _check_workflow(host: Host, asked: Start, run_id: str) -> None:
-    keys = RunKeys(host.space, run_id)
-    record = (await host.space.read(keys.life)).get(keys.life)
-    life = None if record is None else LIVES.decode(record.value)
-    if life is not None and life.workflow != asked.workflow.name:
-        raise WorkflowAlreadyExistsError(run_id, life.status, "workflow")
+async def _check_workflow(runtime: Runtime, asked: Start, run_id: str) -> None:
+    keys = RunKeys(runtime.space, run_id)
+    record = (await runtime.space.read(keys.state)).get(keys.state)
+    state = None if record is None else RUN_STATES.decode(record.value)
+    if state is not None and state.workflow != asked.workflow.name:
+        raise WorkflowAlreadyExistsError(run_id, state.status, "workflow")
 
 
-async def _is_started(host: Host, asked: Start, signal: Sending) -> bool:
+async def _is_started(runtime: Runtime, asked: Start, signal: Sending) -> bool:
     """Start the run with the signal in its inbox; False if somebody else was first."""
-    alongside: tuple[Any, ...] = first_of(RunKeys(host.space, asked.run_id), signal, host.now())
+    extra_changes: tuple[Any, ...] = first_of(RunKeys(runtime.space, asked.run_id), signal, runtime.now())
     try:
-        started = await start(host, structs.replace(asked, alongside=(*asked.alongside, *alongside), drive=False))
+        started = await start(
+            runtime, structs.replace(asked, extra_changes=(*asked.extra_changes, *extra_changes), drive=False)
+        )
     except WorkflowAlreadyExistsError:
         return False
     return started.is_new
@@ -226,15 +228,15 @@ async def _is_started(host: Host, asked: Start, signal: Sending) -> bool:
 JOIN_TRIES: Final = 3
 
 
-async def start_over(host: Host, asked: Start, connection: object) -> Started:
+async def start_over(runtime: Runtime, asked: Start, connection: object) -> Started:
     """Start a run in the transaction of a connection that is used with ``await``."""
     guest = user_connection_of(connection)
     if guest.blocks:
         raise UnsuitableConnectionError(guest.kind, "it blocks; use standfast.blocking.Engine with it")
-    return await converse(guest, await start_within(host, asked))
+    return await converse(guest, await start_within(runtime, asked))
 
 
-async def start_within(host: Host, asked: Start) -> Talk[Started]:
+async def start_within(runtime: Runtime, asked: Start) -> Talk[Started]:
     """Return the talk that starts a run in a transaction, or finds the run that was started so before.
 
     Everything that can be refused without asking is refused here. Nobody drives the run until the transaction is
@@ -242,8 +244,8 @@ async def start_within(host: Host, asked: Start) -> Talk[Started]:
     """
     standings = standings_of(asked.workflow, asked.packed)
     _check_lines(asked, standings)
-    joining = await user_transactions_of(host.space.store, host.space.store.capabilities.backend)
-    return _talk(host, asked, joining, standings)
+    joining = await user_transactions_of(runtime.space.store, runtime.space.store.capabilities.backend)
+    return _talk(runtime, asked, joining, standings)
 
 
 def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
@@ -261,29 +263,29 @@ def _check_lines(asked: Start, standings: tuple[Standing, ...]) -> None:
         )
 
 
-def _changes(host: Host, asked: Start, standings: tuple[Standing, ...]) -> list[Change]:
-    now = host.now()
-    life, ready = first_life(asked, now, ""), RunKeys(host.space, asked.run_id).ready
+def _changes(runtime: Runtime, asked: Start, standings: tuple[Standing, ...]) -> list[Change]:
+    now = runtime.now()
+    state, ready = first_state(asked, now, ""), RunKeys(runtime.space, asked.run_id).ready
     if standings:
-        life = structs.replace(life, until=waits_until(header_of(asked, now, standings), now))
-    changes = creation(host, asked, now, life, standings)
-    if standings and life.until is not None:
+        state = structs.replace(state, until=waits_until(header_of(asked, now, standings), now))
+    changes = creation(runtime, asked, now, state, standings)
+    if standings and state.until is not None:
         changes.append(Put(ready, READY))  # besides its timer: it is to be looked at now, to enter its lines
     return changes
 
 
-def _talk(host: Host, asked: Start, joining: UserTransactions, standings: tuple[Standing, ...]) -> Talk[Started]:
-    header = RunKeys(host.space, asked.run_id).header
+def _talk(runtime: Runtime, asked: Start, joining: UserTransactions, standings: tuple[Standing, ...]) -> Talk[Started]:
+    header = RunKeys(runtime.space, asked.run_id).header
     for _ in range(JOIN_TRIES):
-        answer = yield from joining.write(_changes(host, asked, standings))
+        answer = yield from joining.write(_changes(runtime, asked, standings))
         if not isinstance(answer, Conflict):
             return Started(asked.run_id, is_new=True)
         if (anew := after_gone(asked, answer.current.get(header))) is not None:
             asked = anew
             continue
-        run_id = _met(host, asked, answer)
-        keys = RunKeys(host.space, run_id)
-        seen = yield from joining.read((keys.header, keys.life))
+        run_id = _met(runtime, asked, answer)
+        keys = RunKeys(runtime.space, run_id)
+        seen = yield from joining.read((keys.header, keys.state))
         try:
             compare(asked, keys, seen)
         except RunNotFoundError:  # it was purged at this very moment
@@ -293,9 +295,9 @@ def _talk(host: Host, asked: Start, joining: UserTransactions, standings: tuple[
     raise StoreBusyError("a run", detail)
 
 
-def _met(host: Host, asked: Start, conflict: Conflict) -> str:
+def _met(runtime: Runtime, asked: Start, conflict: Conflict) -> str:
     """Return the id of the run that a start has met."""
-    key = host.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
+    key = runtime.space.key("once", asked.idempotency_key) if asked.idempotency_key else None
     record = None if key is None else conflict.current.get(key)
     if record is None:
         return asked.run_id
@@ -326,7 +328,7 @@ class StartOptions(TypedDict, total=False):
     connection: object
 
 
-async def find(host: Host, given: object, *, drives: bool, unknown: Unknown = "raise") -> Startable:
+async def find(runtime: Runtime, given: object, *, drives: bool, unknown: Unknown = "raise") -> Startable:
     """Return the workflow that is to be started: itself, that of bound arguments, or the one of that name.
 
     Raises:
@@ -338,44 +340,44 @@ async def find(host: Host, given: object, *, drives: bool, unknown: Unknown = "r
         raise InvalidWorkflowError("unknown", f"{unknown!r:.100} is neither 'raise' nor 'start'")
     if isinstance(given, str):
         name = checked_name("workflow", given)
-        here = [each for each in host.workflows.values() if not each.is_internal]
+        here = [each for each in runtime.workflows.values() if not each.is_internal]
         first = next((each for each in here if each.name == name), None)
         names = {each.name for each in here}
-        return first or await find_remote(host.space, name, names, may_be_unknown=unknown == "start")
+        return first or await find_remote(runtime.space, name, names, may_be_unknown=unknown == "start")
     found = unbound(given)
     if not isinstance(found, Workflow):
         problem = "this is no workflow; declare it with @sf.workflow, or give the name of one"
         raise InvalidWorkflowError(repr(found)[:100], problem)
     workflow = cast("Workflow[..., Any]", found)
-    check_registered(host, workflow, drives=drives)
+    check_registered(runtime, workflow, drives=drives)
     return workflow
 
 
-def check_registered(host: Host, workflow: Workflow[..., Any], *, drives: bool) -> None:
+def check_registered(runtime: Runtime, workflow: Workflow[..., Any], *, drives: bool) -> None:
     """Refuse a workflow that an engine does not have.
 
     One that drives nothing and was given no workflows has none to compare with: it takes what it is given, for workers
     elsewhere.
     """
-    registered = host.workflows.get((workflow.name, workflow.version))
+    registered = runtime.workflows.get((workflow.name, workflow.version))
     if registered is not None:
         if not registered.is_same(workflow):
             raise WorkflowMismatchError(workflow.name, place_of(workflow.function), place_of(registered.function))
         return
-    known = [_label(each) for each in host.workflows.values() if not each.is_internal]
+    known = [_label(each) for each in runtime.workflows.values() if not each.is_internal]
     if known or drives:
         raise UnknownWorkflowError(_label(workflow), tuple(sorted(known)))
 
 
-async def check_child(host: Host, workflow: Workflow[..., Any], parent: str) -> None:
+async def check_child(runtime: Runtime, workflow: Workflow[..., Any], parent: str) -> None:
     """Refuse a child that is another workflow than the engine has under that name.
 
     One that it does not have may be one of other workers. If none has had it, that is only told: a worker may still
     come, as when new code is deployed, and a run must not fail meanwhile.
     """
-    if (workflow.name, workflow.version) in host.workflows:
-        check_registered(host, workflow, drives=True)
-    elif not await is_declared(host.space, workflow.name):
+    if (workflow.name, workflow.version) in runtime.workflows:
+        check_registered(runtime, workflow, drives=True)
+    elif not await is_declared(runtime.space, workflow.name):
         told = "the run %r starts a child of %r, which no worker has had; it waits for one that has it"
         _log.warning(told, parent, workflow.name)
 

@@ -29,7 +29,7 @@ from standfast.workflows.control import Unload
 from standfast.workflows.definition import INSIDE
 from standfast.workflows.failures import describe, restore
 from standfast.workflows.journal import insist
-from standfast.workflows.records import CHUNKS, Mark, packed_chunk
+from standfast.workflows.records import CHUNKS, HistoryEvent, packed_chunk
 from standfast.workflows.replay import OVER, Wait, raise_lost
 from standfast.workflows.values import digest
 
@@ -63,9 +63,9 @@ async def ask(activation: Activation, work: Awaitable[T]) -> T:
         raise Unload from None
 
 
-# --- operations that change something in the store: the change and its mark are one commit -------------------------
+# --- operations that change something in the store: the change and its event are one commit -------------------------
 #
-# Two marks are made of such an operation. The first is written together with the change, and with everything that was
+# Two events are made of such an operation. The first is written together with the change, and with everything that was
 # noted before it. The second is noted when the code goes on, and says only that: other branches may have gone on while
 # the first was being written, and are to do so again, in the same order, when the run is replayed.
 
@@ -73,10 +73,10 @@ MOST_ALONG: Final = 20
 """How many other changes a ride takes along; if there are more, they are written first."""
 
 LARGEST: Final = CHUNKS.max_bytes - 4_000
-"""The most bytes of a mark's value: there must be room for the rest of its record."""
+"""The most bytes of an event's value: there must be room for the rest of its record."""
 
 
-class RideRefusedError(Exception):
+class JournalRefusedError(Exception):
     """A guard does not hold: nothing was written."""
 
     def __init__(self, conflict: Conflict) -> None:
@@ -85,7 +85,7 @@ class RideRefusedError(Exception):
 
 
 @final
-class Ride:
+class JournalCommit:
     """What lies in a run's journal, on its way into a commit that does more.
 
     Attributes:
@@ -100,50 +100,50 @@ class Ride:
         holds = {key: held for key, held in journal.holds.items() if not line or held.line != line}
         self._taken, self._holds = taken, holds
         self._guards: Final = (own, *(Check(key, held.fence) for key, held in holds.items()))
-        last = taken.position + len(taken.marks)
+        last = taken.position + len(taken.events)
         self._chunks: Final = (run.chunk(taken.position), run.chunk(last))
         ends = [held.ends_at for held in holds.values() if held.ends_at is not None]
         self.before: Final[Instant | None] = min(ends, default=None)
         guarded = [guard.key for guard in self._guards]
-        self.keys: Final = tuple(dict.fromkeys((*guarded, *self._chunks, *taken.alongside)))
+        self.keys: Final = tuple(dict.fromkeys((*guarded, *self._chunks, *taken.extra_changes)))
         self.added: int | None = None
         self.versions: Mapping[RecordKey, int] = {}
 
     def check(self, seen: Snapshot) -> None:
         """Refuse to go on if a guard does not hold in a snapshot of all keys."""
-        fixed = (*self._guards, *self._taken.alongside.values())
+        fixed = (*self._guards, *self._taken.extra_changes.values())
         wrong = {each.key: seen.get(each.key) for each in fixed if seen.version(each.key) != each.expected}
         if wrong or (self.before is not None and self.before <= seen.at):
-            raise RideRefusedError(Conflict(seen.at, wrong))
+            raise JournalRefusedError(Conflict(seen.at, wrong))
 
-    def changes(self, *marks: Mark) -> tuple[Change, ...]:
-        """Return everything that was noted, the guards, and more marks, as changes."""
-        self.added = len(marks)
-        return (*self.others(), *self.written(*marks))
+    def changes(self, *events: HistoryEvent) -> tuple[Change, ...]:
+        """Return everything that was noted, the guards, and more events, as changes."""
+        self.added = len(events)
+        return (*self.others(), *self.written(*events))
 
     def others(self) -> tuple[Change, ...]:
-        """Return everything but the marks."""
-        return (*self._guards, *self._taken.alongside.values())
+        """Return everything but the events."""
+        return (*self._guards, *self._taken.extra_changes.values())
 
-    def written(self, *marks: Mark) -> tuple[Change, ...]:
-        """Return what was noted, and more marks, as parts of the history."""
-        self.added = len(marks)
-        both = (*self._taken.marks, *marks)
+    def written(self, *events: HistoryEvent) -> tuple[Change, ...]:
+        """Return what was noted, and more events, as parts of the history."""
+        self.added = len(events)
+        both = (*self._taken.events, *events)
         if not both:
             return ()
-        if _size(both) < LARGEST // 2 or not self._taken.marks or not marks:
+        if _size(both) < LARGEST // 2 or not self._taken.events or not events:
             return (Put(self._chunks[0], packed_chunk(both)),)
         return (
-            Put(self._chunks[0], packed_chunk(self._taken.marks)),
-            Put(self._chunks[1], packed_chunk(marks)),
+            Put(self._chunks[0], packed_chunk(self._taken.events)),
+            Put(self._chunks[1], packed_chunk(events)),
         )
 
 
-async def ride(
+async def commit_with_journal(
     activation: Activation,
     branch: Branch,
     operation: str,
-    send: Callable[[Ride], Awaitable[T]],
+    send: Callable[[JournalCommit], Awaitable[T]],
     *,
     line: tuple[str, ...] = (),
     leaving: bool = False,
@@ -154,7 +154,7 @@ async def ride(
         activation: The run.
         branch: Where the operation is.
         operation: Its id: a lock that is lost is raised there.
-        send: Commits. It calls :meth:`Ride.changes` if the marks are part of it.
+        send: Commits. It calls :meth:`Ride.changes` if the events are part of it.
         line: The line that the commit is a step of: its own records cannot guard it.
         leaving: It is done also if a lock is lost.
     """
@@ -166,13 +166,13 @@ async def ride(
             raise_lost(activation, branch, operation)
         await activation.check_may_act()
         conflict: Conflict | None = None
-        if journal.is_heavy(min(MOST_ALONG, activation.host.space.at_most(100) // 4)):
+        if journal.is_heavy(min(MOST_ALONG, activation.runtime.space.at_most(100) // 4)):
             await activation.flush()
         taken = await journal.begin()
-        sent = Ride(journal, activation.keys, taken, line)
+        sent = JournalCommit(journal, activation.keys, taken, line)
         try:
             return await send(sent)
-        except RideRefusedError as refused:
+        except JournalRefusedError as refused:
             sent.added = None
             conflict = refused.conflict
         except StoreError:
@@ -194,17 +194,17 @@ async def _keep(activation: Activation) -> None:
     activation.abandon()
 
 
-def go_on(activation: Activation, operation: str, value: bytes | None = None) -> Mark:
+def note_resumed(activation: Activation, operation: str, value: bytes | None = None) -> HistoryEvent:
     """Note that the code goes on here, after a ride."""
     if activation.is_unloading:
         raise Unload
-    mark = Mark("went_on", operation, activation.host.now(), UNSET if value is None else Raw(value))
-    activation.note(mark)
-    return mark
+    event = HistoryEvent("went_on", operation, activation.runtime.now(), UNSET if value is None else Raw(value))
+    activation.note(event)
+    return event
 
 
-def _size(marks: tuple[Mark, ...]) -> int:
-    return sum(len(mark.value) for mark in marks if isinstance(mark.value, Raw))
+def _size(events: tuple[HistoryEvent, ...]) -> int:
+    return sum(len(event.value) for event in events if isinstance(event.value, Raw))
 
 
 def known(answer: Any) -> Mapping[RecordKey, int]:  # noqa: ANN401 -- a Commit, a Decided, a Worked, or a Conflict
@@ -229,24 +229,24 @@ class Recording:
 
     Attributes:
         is_asked: The step has asked for it.
-        mark: The record, once it is known to be there for good.
+        event: The record, once it is known to be there for good.
         result: What was recorded, as it is read back.
     """
 
     __slots__ = (
         "_activation",
         "_answer",
+        "_commit",
         "_digest",
         "_id",
         "_is_over",
         "_loop",
         "_noted",
         "_put",
-        "_ride",
         "_step",
         "_taken",
+        "event",
         "is_asked",
-        "mark",
         "result",
     )
 
@@ -254,12 +254,12 @@ class Recording:
         self._activation, self._step, self._id, self._digest = activation, step, step_id, digest
         self._loop: Final = asyncio.get_running_loop()
         self._taken: Taken | None = None
-        self._ride: Ride | None = None
+        self._commit: JournalCommit | None = None
         self._put: Put | None = None
-        self._noted: Mark | None = None
+        self._noted: HistoryEvent | None = None
         self._answer: Commit | Conflict | None = None
         self._is_over = self.is_asked = False
-        self.mark: Mark | None = None
+        self.event: HistoryEvent | None = None
         self.result: Any = None
 
     # --- in the step ---------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Recording:
     async def _begin(self, packed: bytes) -> Talk[Commit | Conflict]:
         """Take out everything that is to be written; nobody else writes until :meth:`settle`."""
         activation = self._activation
-        journal, space = activation.journal, activation.host.space
+        journal, space = activation.journal, activation.runtime.space
         if journal is None:
             raise self._problem("the run is not driven here")
         joining = await user_transactions_of(space.store, space.store.capabilities.backend)
@@ -311,13 +311,13 @@ class Recording:
         if self._is_over:
             journal.end(taken, None, {})
             raise self._problem("it has ended")
-        self._taken, self._ride = taken, Ride(journal, activation.keys, taken, ())
-        mark = self._noted = Mark(
-            "transaction", self._id, activation.host.now(), msgspec.Raw(packed), digest=self._digest
+        self._taken, self._commit = taken, JournalCommit(journal, activation.keys, taken, ())
+        event = self._noted = HistoryEvent(
+            "transaction", self._id, activation.runtime.now(), msgspec.Raw(packed), digest=self._digest
         )
-        changes = self._ride.changes(mark)
+        changes = self._commit.changes(event)
         self._put = changes[-1] if isinstance(changes[-1], Put) else None
-        return joining.write(changes, before=self._ride.before, idle=IDLE)
+        return joining.write(changes, before=self._commit.before, idle=IDLE)
 
     def _take(self, answer: Commit | Conflict) -> None:
         self._answer = answer
@@ -334,7 +334,7 @@ class Recording:
         self._is_over = True
         try:
             if await self._has_landed():
-                self.mark = self._noted
+                self.event = self._noted
                 return None
         finally:
             self.drop()
@@ -352,7 +352,7 @@ class Recording:
             return False
         activation = self._activation
         try:
-            seen = await insist(activation, lambda: activation.host.space.read(put.key))
+            seen = await insist(activation, lambda: activation.runtime.space.read(put.key))
         except StoreError:
             activation.abandon()
             raise Unload from None
@@ -366,7 +366,7 @@ class Recording:
         journal = self._activation.journal
         if taken is not None and journal is not None:
             versions = self._answer.versions if isinstance(self._answer, Commit) else {}
-            added = self._ride.added if self.mark is not None and self._ride is not None else None
+            added = self._commit.added if self.event is not None and self._commit is not None else None
             journal.end(taken, added, versions)
 
 
@@ -475,8 +475,8 @@ DID_NOT_HAPPEN: Final = DidNotHappen()
 
 
 @final
-class Performance:
-    """One step of a run, from its first mark to its last."""
+class StepExecution:
+    """One step of a run, from its first event to its last."""
 
     __slots__ = (
         "_activation",
@@ -506,42 +506,42 @@ class Performance:
         self._digest: Final = digest(args, kwargs)
         self._attempt, self._began = 1, False
         self._retry_at: Instant | None = None
-        self._recorded: Mark | None = None
+        self._recorded: HistoryEvent | None = None
 
     async def result(self) -> Any:  # noqa: ANN401 -- whatever the step returns
         """Return what the step returned, by record or by running it."""
         if not self._activation.is_live(self._branch):
-            while (mark := await self._activation.turn(self._branch, STEP, self._id)) is not None:
-                self._compare(mark)
-                if mark.kind == "step":
-                    return self._replayed(mark)
-                if mark.kind == "transaction":
-                    return await self._resume(mark)
-                self._began = mark.kind == "began"
-                if mark.kind == "tried":
-                    self._attempt, self._retry_at = self._attempt + 1, mark.until
-        return await self._perform()
+            while (event := await self._activation.turn(self._branch, STEP, self._id)) is not None:
+                self._compare(event)
+                if event.kind == "step":
+                    return self._replayed(event)
+                if event.kind == "transaction":
+                    return await self._resume(event)
+                self._began = event.kind == "began"
+                if event.kind == "tried":
+                    self._attempt, self._retry_at = self._attempt + 1, event.until
+        return await self._execute()
 
-    async def _resume(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
+    async def _resume(self, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the step returned
         """Go on after a record that the step itself has written: when the code did so, or now."""
         if await self._activation.turn(self._branch, STEP, self._id) is None:
-            go_on(self._activation, self._id)
-        return self._replayed(mark)
+            note_resumed(self._activation, self._id)
+        return self._replayed(event)
 
-    def _replayed(self, mark: Mark) -> Any:  # noqa: ANN401 -- whatever the step returned
+    def _replayed(self, event: HistoryEvent) -> Any:  # noqa: ANN401 -- whatever the step returned
         try:
-            return outcome_of(mark, self._step, self._known)
+            return outcome_of(event, self._step, self._known)
         except DecodeError as problem:
-            if mark.failure is not None:
+            if event.failure is not None:
                 raise
             self._activation.differ(f"another type of result of step {self._id!r}", str(problem))
             raise Unload from None
 
-    def _compare(self, mark: Mark) -> None:
-        if mark.digest != self._digest and mark.digest and self._digest:
+    def _compare(self, event: HistoryEvent) -> None:
+        if event.digest != self._digest and event.digest and self._digest:
             self._activation.arguments_differ(self._id)
 
-    async def _perform(self) -> Any:  # noqa: ANN401 -- whatever the step returns
+    async def _execute(self) -> Any:  # noqa: ANN401 -- whatever the step returns
         activation, options = self._activation, self._step.options
         while True:
             if self._retry_at is not None:
@@ -557,37 +557,37 @@ class Performance:
             value, problem = await self._attempt_it()
             if self._recorded is not None:
                 return self._go_on(self._recorded, value)
-            mark, restored = self._record(value, problem)
-            if mark.failure is None:
+            event, restored = self._record(value, problem)
+            if event.failure is None:
                 return restored
-            if mark.kind == "step":
-                raise restore(mark.failure, self._known)
-            self._attempt, self._retry_at, self._began = self._attempt + 1, mark.until, False
+            if event.kind == "step":
+                raise restore(event.failure, self._known)
+            self._attempt, self._retry_at, self._began = self._attempt + 1, event.until, False
 
-    def _go_on(self, mark: Mark, value: Any) -> Any:  # noqa: ANN401 -- whatever was recorded
-        go_on(self._activation, self._id)
-        if self._activation.host.hooks:
-            self._tell(mark)
+    def _go_on(self, event: HistoryEvent, value: Any) -> Any:  # noqa: ANN401 -- whatever was recorded
+        note_resumed(self._activation, self._id)
+        if self._activation.runtime.hooks:
+            self._tell(event)
         return value
 
     async def _wait_for_retry(self, retry_at: Instant) -> None:
         activation, branch = self._activation, self._branch
-        if retry_at > activation.host.now():
+        if retry_at > activation.runtime.now():
             wait = Wait(f"attempt {self._attempt} of {self._id}", retry_at)
             result = await activation.wait(branch, wait)
             if result is not OVER:
                 activation.raise_cancel(branch, self._id)
 
-    async def _begin(self) -> Mark | None:
+    async def _begin(self) -> HistoryEvent | None:
         """Note that an at-most-once step begins; if it has begun before, return what became of it."""
         if self._began:
             return await self._reconcile()
-        self._note(Mark("began", self._id, self._activation.host.now(), digest=self._digest))
+        self._note(HistoryEvent("began", self._id, self._activation.runtime.now(), digest=self._digest))
         return None
 
-    def _note(self, mark: Mark) -> Mark:
-        self._activation.note(mark)
-        return mark
+    def _note(self, event: HistoryEvent) -> HistoryEvent:
+        self._activation.note(event)
+        return event
 
     async def _attempt_it(self) -> tuple[Any, BaseException | None]:
         branch, activation, step = self._branch, self._activation, self._step
@@ -595,8 +595,8 @@ class Performance:
         current = CurrentStep(activation.keys.id, self._id, self._attempt, key, activation.fence)
         recording = Recording(activation, step, self._id, self._digest)
         tokens = CURRENT_STEP.set(current), INSIDE.set(False), RECORDING.set(recording)
-        if activation.host.on_attempt is not None:
-            activation.host.on_attempt(current)
+        if activation.runtime.on_attempt is not None:
+            activation.runtime.on_attempt(current)
         how: tuple[Any, BaseException | None]
         branch.is_in_effect, branch.step = True, self._id
         try:
@@ -630,7 +630,7 @@ class Performance:
         if self._branch.is_interrupted:
             await self._calm_down()
         problem = await recording.settle(how[1])
-        self._recorded = recording.mark
+        self._recorded = recording.event
         return (recording.result, None) if problem is None else (None, problem)
 
     async def _call_otherwise(self, timeout: float | None) -> Any:  # noqa: ANN401 -- whatever the step returns; it is the step's own limit
@@ -672,13 +672,13 @@ class Performance:
         step = self._step
         if step.is_async:
             return await step.function(*self._args, **self._kwargs)
-        result = await self._activation.host.threads.run(step.function, self._args, self._kwargs)
+        result = await self._activation.runtime.threads.run(step.function, self._args, self._kwargs)
         return await result if inspect.isawaitable(result) else result
 
-    def _record(self, value: Any, problem: BaseException | None) -> tuple[Mark, Any]:  # noqa: ANN401 -- whatever the step returned
-        """Note how the step ended; return the mark, and the result as it is read back."""
+    def _record(self, value: Any, problem: BaseException | None) -> tuple[HistoryEvent, Any]:  # noqa: ANN401 -- whatever the step returned
+        """Note how the step ended; return the event, and the result as it is read back."""
         activation, restored = self._activation, None
-        now = activation.host.now()
+        now = activation.runtime.now()
         packed = b"null"
         if problem is None:
             try:
@@ -686,43 +686,45 @@ class Performance:
             except EncodeError as refused:
                 problem = refused
         if problem is not None:
-            mark = self._failed(problem, now)
+            event = self._failed(problem, now)
         else:
-            mark = Mark("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
-        activation.note(mark)
-        if activation.host.hooks:
-            self._tell(mark)
-        return mark, restored
+            event = HistoryEvent("step", self._id, now, msgspec.Raw(packed), digest=self._digest)
+        activation.note(event)
+        if activation.runtime.hooks:
+            self._tell(event)
+        return event, restored
 
-    def _failed(self, problem: BaseException, now: Instant) -> Mark:
+    def _failed(self, problem: BaseException, now: Instant) -> HistoryEvent:
         failure = describe(problem, self._known)
         retry = self._step.options.retry
         if self._attempt < retry.attempts and isinstance(problem, retry.on) and not isinstance(problem, EncodeError):
             until = later(now, retry.wait_before(self._attempt + 1))
-            return Mark("tried", self._id, now, failure=failure, digest=self._digest, until=until)
-        return Mark("step", self._id, now, failure=failure, digest=self._digest)
+            return HistoryEvent("tried", self._id, now, failure=failure, digest=self._digest, until=until)
+        return HistoryEvent("step", self._id, now, failure=failure, digest=self._digest)
 
     @property
     def _known(self) -> KnownErrors:
-        return self._activation.host.known_with(self._step.options.raises)
+        return self._activation.runtime.known_with(self._step.options.raises)
 
-    def _tell(self, mark: Mark) -> None:
-        host, run = self._activation.host, self._activation.keys.id
+    def _tell(self, event: HistoryEvent) -> None:
+        runtime, run = self._activation.runtime, self._activation.keys.id
         fence = self._activation.fence
-        if mark.kind == "tried" and mark.failure is not None:
-            host.emit(
+        if event.kind == "tried" and event.failure is not None:
+            runtime.emit(
                 StepRetried(
-                    at=host.clock.wall(), run=run, step=self._id, attempt=self._attempt, error=mark.failure.type
+                    at=runtime.clock.wall(), run=run, step=self._id, attempt=self._attempt, error=event.failure.type
                 )
             )
         else:
-            host.emit(
-                StepRecorded(at=host.clock.wall(), run=run, step=self._id, fence=fence, failed=mark.failure is not None)
+            runtime.emit(
+                StepRecorded(
+                    at=runtime.clock.wall(), run=run, step=self._id, fence=fence, failed=event.failure is not None
+                )
             )
 
-    async def _reconcile(self) -> Mark | None:
+    async def _reconcile(self) -> HistoryEvent | None:
         """Find out whether an interrupted step happened; None: it did not, so it is run."""
-        now, key = self._activation.host.now(), self._activation.effect_key(self._id)
+        now, key = self._activation.runtime.now(), self._activation.effect_key(self._id)
         error, answer = StepInterruptedError(self._id, key), None
         tokens = (
             CURRENT_STEP.set(CurrentStep(self._activation.keys.id, self._id, self._attempt, key)),
@@ -739,7 +741,9 @@ class Performance:
             return self._record(answer.result, None)[0]
         if isinstance(answer, DidNotHappen):
             return None
-        return self._note(Mark("step", self._id, now, failure=describe(error, self._known), digest=self._digest))
+        return self._note(
+            HistoryEvent("step", self._id, now, failure=describe(error, self._known), digest=self._digest)
+        )
 
     async def _ask_whether_it_happened(self) -> object:
         reconcile = self._step.options.reconcile
@@ -747,12 +751,12 @@ class Performance:
             return None
         if inspect.iscoroutinefunction(reconcile):
             return await reconcile(*self._args, **self._kwargs)
-        answer = await self._activation.host.threads.run(reconcile, self._args, self._kwargs)
+        answer = await self._activation.runtime.threads.run(reconcile, self._args, self._kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def outcome_of(mark: Mark, step: Step[..., Any], known: KnownErrors) -> Any:  # noqa: ANN401 -- whatever the step returned
-    """Return what a mark says that a step returned, or raise what it says that it raised."""
-    if mark.failure is not None:
-        raise restore(mark.failure, known)
-    return step.signature.result.unpack(mark.value or b"null")
+def outcome_of(event: HistoryEvent, step: Step[..., Any], known: KnownErrors) -> Any:  # noqa: ANN401 -- whatever the step returned
+    """Return what an event says that a step returned, or raise what it says that it raised."""
+    if event.failure is not None:
+        raise restore(event.failure, known)
+    return step.signature.result.unpack(event.value or b"null")

@@ -15,9 +15,17 @@ from standfast.scope import Scope
 from standfast.stores.protocol import Conflict, Decided, Decision, Record, Snapshot
 from standfast.workflows.control import Unload
 from standfast.workflows.failures import describe, restore
-from standfast.workflows.records import Mark
+from standfast.workflows.records import HistoryEvent
 from standfast.workflows.runtime import called
-from standfast.workflows.steps import LARGEST, RideRefusedError, ask, go_on, known, outcome_of, ride
+from standfast.workflows.steps import (
+    LARGEST,
+    JournalRefusedError,
+    ask,
+    commit_with_journal,
+    known,
+    note_resumed,
+    outcome_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from standfast.workflows.activation import Activation
     from standfast.workflows.definition import Step
     from standfast.workflows.replay import Branch
-    from standfast.workflows.steps import Ride
+    from standfast.workflows.steps import JournalCommit
 
 
 # --- the store as seen by one run: what it reads is recorded, and what it changes is changed once ------------------
@@ -113,7 +121,7 @@ class RecordedScope(Scope):
         *,
         answers: Any = None,  # noqa: ANN401 -- any type that msgspec reads
     ) -> None:
-        space = activation.host.space
+        space = activation.runtime.space
         super().__init__(space.store, namespace=space.namespace, tenant=space.tenant)
         self._activation, self._find_branch, self._name = activation, find_branch, name
         self._answers: Final = None if answers is None else msgspec.json.Decoder(answers)
@@ -121,27 +129,27 @@ class RecordedScope(Scope):
     async def read(self, *keys: RecordKey) -> Snapshot:
         """Read records, once."""
         activation, branch, operation = self._begin()
-        mark = await activation.turn(branch, ("read", "cancelled"), operation)
-        if mark is None:
+        event = await activation.turn(branch, ("read", "cancelled"), operation)
+        if event is None:
             await activation.flush(branch, operation)
-            seen = Seen.of(await ask(activation, activation.host.space.read(*keys)), keys)
-            mark = Mark("read", operation, activation.host.now(), _packed(seen))
-            activation.note(mark)
-        return _seens.decode(mark.value or b"").snapshot(keys)
+            seen = Seen.of(await ask(activation, activation.runtime.space.read(*keys)), keys)
+            event = HistoryEvent("read", operation, activation.runtime.now(), _packed(seen))
+            activation.note(event)
+        return _seens.decode(event.value or b"").snapshot(keys)
 
     async def update(self, keys: Sequence[RecordKey], decide: Callable[[Snapshot], Decision[T]]) -> Decided[T]:
         """Decide and commit, once."""
         activation, branch, operation = self._begin()
         kinds = (self._name, "went_on", "cancelled")
-        mark = await activation.turn(branch, kinds, operation)
-        if mark is None:
+        event = await activation.turn(branch, kinds, operation)
+        if event is None:
             return await self._update(branch, operation, tuple(keys), decide)
         went_on = await activation.turn(branch, kinds, operation)
-        outcome = self._again(mark, tuple(keys), decide)
+        outcome = self._again(event, tuple(keys), decide)
         if went_on is None:
-            went_on = go_on(activation, operation, self._versions(mark))
+            went_on = note_resumed(activation, operation, self._versions(event))
         versions = _versions.decode(went_on.value or b"{}")
-        return Decided(outcome.result(), mark.at, {keys[place]: version for place, version in versions.items()})
+        return Decided(outcome.result(), event.at, {keys[place]: version for place, version in versions.items()})
 
     def _begin(self) -> tuple[Activation, Branch, str]:
         branch = self._find_branch(self._name)
@@ -152,54 +160,56 @@ class RecordedScope(Scope):
     ) -> Decided[T]:
         activation = self._activation
 
-        async def send(sent: Ride) -> Decided[_Outcome[T]]:
+        async def send(sent: JournalCommit) -> Decided[_Outcome[T]]:
             def decide_both(seen: Snapshot) -> Decision[_Outcome[T]]:
                 sent.check(seen)
                 own = Snapshot(seen.at, {key: record for key, record in seen.records.items() if key in keys})
                 outcome, changes, wakes = _decided(decide, own)
-                mark = self._mark(operation, outcome, own, keys)
-                if mark.failure is not None:
+                event = self._event(operation, outcome, own, keys)
+                if event.failure is not None:
                     changes = ()
-                    outcome = _Outcome[T](None, restore(mark.failure, activation.host.known))
-                return Decision(outcome, _once(changes, sent.changes(mark)), before=sent.before, wake=wakes)
+                    outcome = _Outcome[T](None, restore(event.failure, activation.runtime.known))
+                return Decision(outcome, _once(changes, sent.changes(event)), before=sent.before, wake=wakes)
 
-            decided = await activation.host.space.update(_joined(keys, sent.keys), decide_both)
+            decided = await activation.runtime.space.update(_joined(keys, sent.keys), decide_both)
             sent.versions = known(decided)
             return decided
 
-        decided = await ride(activation, branch, operation, send)
+        decided = await commit_with_journal(activation, branch, operation, send)
         versions = {place: decided.versions[key] for place, key in enumerate(keys) if key in decided.versions}
-        go_on(activation, operation, msgspec.json.encode(versions) if versions else None)
-        activation.host.saw(decided.at)
+        note_resumed(activation, operation, msgspec.json.encode(versions) if versions else None)
+        activation.runtime.saw(decided.at)
         found = {keys[place]: version for place, version in versions.items()}
         return Decided(decided.answer.result(), decided.at, found)
 
-    def _mark(self, operation: str, outcome: _Outcome[Any], seen: Snapshot, keys: Sequence[RecordKey]) -> Mark:
+    def _event(self, operation: str, outcome: _Outcome[Any], seen: Snapshot, keys: Sequence[RecordKey]) -> HistoryEvent:
         """Return the record of a decision: what it saw or answered; or that this is too large to be recorded."""
-        known_errors = self._activation.host.known
+        known_errors = self._activation.runtime.known
         if self._answers is not None and outcome.problem is not None:
-            return Mark(self._name, operation, seen.at, failure=describe(outcome.problem, known_errors))
+            return HistoryEvent(self._name, operation, seen.at, failure=describe(outcome.problem, known_errors))
         value = _packed(Seen.of(seen, keys) if self._answers is None else outcome.answer)
         if len(bytes(value)) <= LARGEST:
-            return Mark(self._name, operation, seen.at, value)
+            return HistoryEvent(self._name, operation, seen.at, value)
         refused = EncodeError(f"what {operation} read takes more than {LARGEST:,} bytes, too much to be recorded")
-        return Mark(self._name, operation, seen.at, failure=describe(refused, known_errors))
+        return HistoryEvent(self._name, operation, seen.at, failure=describe(refused, known_errors))
 
-    def _again(self, mark: Mark, keys: tuple[RecordKey, ...], decide: Callable[[Snapshot], Decision[T]]) -> _Outcome[T]:
-        if mark.failure is not None:
-            return _Outcome(None, restore(mark.failure, self._activation.host.known))
+    def _again(
+        self, event: HistoryEvent, keys: tuple[RecordKey, ...], decide: Callable[[Snapshot], Decision[T]]
+    ) -> _Outcome[T]:
+        if event.failure is not None:
+            return _Outcome(None, restore(event.failure, self._activation.runtime.known))
         if self._answers is not None:
-            return _Outcome(self._answers.decode(mark.value or b"null"))
-        return _decided(decide, _seens.decode(mark.value or b"").snapshot(keys))[0]
+            return _Outcome(self._answers.decode(event.value or b"null"))
+        return _decided(decide, _seens.decode(event.value or b"").snapshot(keys))[0]
 
-    def _versions(self, mark: Mark) -> bytes | None:
+    def _versions(self, event: HistoryEvent) -> bytes | None:
         """Return a version for a write whose own was not recorded, because the process died just then.
 
         It is the one before, so that a later write which depends on it is refused rather than done wrongly.
         """
-        if self._answers is not None or mark.failure is not None:
+        if self._answers is not None or event.failure is not None:
             return None
-        before = _seens.decode(mark.value or b"").records
+        before = _seens.decode(event.value or b"").records
         return msgspec.json.encode({0: before[0].version}) if before else None
 
 
@@ -243,22 +253,22 @@ async def transaction(
 ) -> Any:  # noqa: ANN401 -- whatever the function returns
     """Run a function on the store's own connection, and record what came of it in the same transaction."""
     _check(activation, step)
-    mark = await activation.turn(branch, TRANSACTION, operation)
-    if mark is not None and mark.failure is None and await activation.turn(branch, TRANSACTION, operation) is None:
-        go_on(activation, operation)
-    if mark is None:
-        mark = await _perform(activation, branch, step, operation, args, kwargs, seconds)
+    event = await activation.turn(branch, TRANSACTION, operation)
+    if event is not None and event.failure is None and await activation.turn(branch, TRANSACTION, operation) is None:
+        note_resumed(activation, operation)
+    if event is None:
+        event = await _execute(activation, branch, step, operation, args, kwargs, seconds)
     try:
-        return outcome_of(mark, step, activation.host.known_with(step.options.raises))
+        return outcome_of(event, step, activation.runtime.known_with(step.options.raises))
     except DecodeError as problem:
-        if mark.failure is not None:
+        if event.failure is not None:
             raise
         activation.differ(f"another type of result of transaction {operation!r}", str(problem))
         raise Unload from None
 
 
 def _check(activation: Activation, step: Step[..., Any]) -> None:
-    capabilities = activation.host.space.store.capabilities
+    capabilities = activation.runtime.space.store.capabilities
     if not capabilities.commit_with:
         raise UnsuitableStoreError(
             capabilities.backend, "it has no SQL to share a transaction with; use ctx.step, or sqlite:// or another one"
@@ -269,7 +279,7 @@ def _check(activation: Activation, step: Step[..., Any]) -> None:
         )
 
 
-async def _perform(
+async def _execute(
     activation: Activation,
     branch: Branch,
     step: Step[..., Any],
@@ -277,11 +287,11 @@ async def _perform(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     seconds: float,
-) -> Mark:
-    now = activation.host.now()
+) -> HistoryEvent:
+    now = activation.runtime.now()
     raised: list[BaseException] = []
-    marks: list[Mark] = []
-    rides: list[Ride] = []
+    events: list[HistoryEvent] = []
+    rides: list[JournalCommit] = []
 
     def work(connection: Any) -> Any:  # noqa: ANN401 -- whatever the store has
         answer = _remembering(raised, lambda: called(step.function, (connection, *args), kwargs))
@@ -289,36 +299,36 @@ async def _perform(
 
     def record(answer: object) -> Sequence[Change]:
         packed = _remembering(raised, lambda: _packed_result(step, operation, answer))
-        marks[:] = [Mark("transaction", operation, now, Raw(packed))]
-        return rides[-1].written(marks[0])
+        events[:] = [HistoryEvent("transaction", operation, now, Raw(packed))]
+        return rides[-1].written(events[0])
 
-    async def send(riding: Ride) -> None:
+    async def send(riding: JournalCommit) -> None:
         rides.append(riding)
-        space, others = activation.host.space, riding.others()
+        space, others = activation.runtime.space, riding.others()
         answer = await space.commit_with(work, *others, before=riding.before, timeout=seconds, extra_changes=record)
         if isinstance(answer, Conflict):
-            raise RideRefusedError(answer)
+            raise JournalRefusedError(answer)
         riding.versions = known(answer)
 
     try:
-        await ride(activation, branch, operation, _keeping(send, raised))
+        await commit_with_journal(activation, branch, operation, _keeping(send, raised))
     except _FailedError:
-        failure = describe(raised[-1], activation.host.known_with(step.options.raises))
-        mark = Mark("transaction", operation, now, failure=failure)
-        activation.note(mark)
-        return mark
-    go_on(activation, operation)
-    return marks[0]
+        failure = describe(raised[-1], activation.runtime.known_with(step.options.raises))
+        event = HistoryEvent("transaction", operation, now, failure=failure)
+        activation.note(event)
+        return event
+    note_resumed(activation, operation)
+    return events[0]
 
 
 class _FailedError(Exception):
     """The function raised, or took too long: everything was undone, and that is its outcome."""
 
 
-def _keeping(send: Callable[[Ride], Any], raised: list[BaseException]) -> Callable[[Ride], Any]:
+def _keeping(send: Callable[[JournalCommit], Any], raised: list[BaseException]) -> Callable[[JournalCommit], Any]:
     """Tell what the function raised from what the store did."""
 
-    async def sending(riding: Ride) -> None:
+    async def sending(riding: JournalCommit) -> None:
         raised.clear()
         try:
             await send(riding)

@@ -17,10 +17,10 @@ from standfast.errors import StandfastError
 from standfast.events import LoopHeldUp, RunLeftBehind, WorkerFails, WorkerWaits
 from standfast.stores.protocol import Delete
 from standfast.workflows.capacity import STARTED, Capacity, Load, grow_after, next_capacity, room, surplus
-from standfast.workflows.claims import bury, claim, find_dead, look_after, workers_of
+from standfast.workflows.claims import claim, find_dead, reap_waited_line, reclaim, workers_of
 from standfast.workflows.control import Unload
-from standfast.workflows.execution import drive, is_resting, release, suspend
-from standfast.workflows.records import DUES, LIVES, RunKeys
+from standfast.workflows.execution import execute, is_resting, release, suspend
+from standfast.workflows.records import DUES, RUN_STATES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.stores.protocol import Record, Watch
     from standfast.workflows.activation import Activation
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 
 # --- reading a range of records page by page -----------------------------------------------------------------------
@@ -57,14 +57,14 @@ async def matching(
 
 _logger: Final = logging.getLogger("standfast")
 
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 """Seconds between two looks for what hints may have missed."""
 
 PROBE_EVERY: Final = 0.05
 """Seconds between two looks at the lifelines of other workers, where the store can see a process die."""
 
 FLUSH_AFTER: Final = 0.02
-"""Seconds after which marks are written though nothing needs them to be."""
+"""Seconds after which events are written though nothing needs them to be."""
 
 HELD_UP: Final = 0.5
 """An event loop that stands still for so many seconds is told: something blocks it."""
@@ -135,13 +135,13 @@ class Pulse:
 class Worker:
     """Drives the runs of one engine."""
 
-    def __init__(self, host: Host, *, linger: float, most_loaded: int) -> None:
-        self._host, self._linger, self._most_loaded = host, linger, most_loaded
+    def __init__(self, runtime: Runtime, *, linger: float, most_loaded: int) -> None:
+        self._runtime, self._linger, self._most_loaded = runtime, linger, most_loaded
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._left: Final[set[str]] = set()
-        self._news: Final = asyncio.Event()
+        self._notified: Final = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._pulse: Pulse | None = None
         self._ready: Final[OrderedDict[str, None]] = OrderedDict()
         self._capacity, self._ended, self._took = Capacity(), 0, 0.0
@@ -153,24 +153,24 @@ class Worker:
         self._next_due: Instant | None = Instant(0)
         self._lifelines: dict[str, str] = {}
         self._met, self._problem = False, ""
-        self._looked_at = self._probed_at = self._sought_at = -1e9
+        self._polled_at = self._probed_at = self._sought_at = -1e9
         self.is_stopping = self._resting = False
         self._hurried: Final = asyncio.Event()
         self.on_schedule: Callable[[str, Instant, Record], Awaitable[None]] | None = None
-        host.poke, host.take, host.look_again = self._news.set, self.take, self._hear_ready
-        host.has_room = self.has_room
+        runtime.notify, runtime.execute, runtime.poll_again = self._notified.set, self.execute, self._on_ready
+        runtime.has_room = self.has_room
 
     async def start(self) -> None:
         """Begin to hear hints and to look."""
-        space = self._host.space
+        space = self._runtime.space
         watch = space.watch(space.key("ready"), space.key("timer"), space.key("worker"))
         await watch.__aenter__()
-        self._hearing = asyncio.get_running_loop().create_task(self._hear(watch))
+        self._listening = asyncio.get_running_loop().create_task(self._listen(watch))
         self._main = asyncio.get_running_loop().create_task(self._run())
         self._pulse = Pulse(asyncio.get_running_loop(), self._tell_held_up)
 
     def _tell_held_up(self, late: float) -> None:
-        self._host.emit(LoopHeldUp(at=self._host.clock.wall(), seconds=late))
+        self._runtime.emit(LoopHeldUp(at=self._runtime.clock.wall(), seconds=late))
 
     async def join(self) -> None:
         """Wait until the worker has stopped. If that is because of an error that nobody expected, raise it."""
@@ -181,17 +181,17 @@ class Worker:
         """Wait no longer for steps to end, if the worker is being stopped."""
         self._hurried.set()
 
-    def take(self, activation: Activation) -> None:
+    def execute(self, activation: Activation) -> None:
         """Drive a run that is claimed, unless it is in memory already under the same claim."""
-        present = self._host.loaded.get(activation.keys.id)
+        present = self._runtime.loaded.get(activation.keys.id)
         if present is not None and not present.is_unloading and present.fence >= activation.fence:
             return  # found by its owner's record before whoever has started it came to say so
         if self.is_stopping:
             self._own(self._safely(release(activation, "a worker")))
             return
-        self._host.loaded[activation.keys.id] = activation
+        self._runtime.loaded[activation.keys.id] = activation
         began = asyncio.get_running_loop().time()
-        self._own(drive(activation)).add_done_callback(lambda _: self._count_ended(began))
+        self._own(execute(activation)).add_done_callback(lambda _: self._count_ended(began))
 
     def _count_ended(self, began: float) -> None:
         self._ended += 1
@@ -199,7 +199,7 @@ class Worker:
 
     def has_room(self) -> bool:
         """Return True if a run that is started here should be driven here; else any worker claims it."""
-        if self.is_stopping or len(self._host.loaded) >= self._most_loaded:
+        if self.is_stopping or len(self._runtime.loaded) >= self._most_loaded:
             return False
         return not self._lifelines or self._active() < max(self._capacity.runs, STARTED)
 
@@ -207,10 +207,10 @@ class Worker:
 
     def _active(self) -> int:
         """Return how many runs are worked on, or about to be: those that wait for something are not."""
-        return len(self._host.loaded) - len(self._host.idle) + len(self._claiming)
+        return len(self._runtime.loaded) - len(self._runtime.idle) + len(self._claiming)
 
     def _room(self) -> int:
-        return min(self._capacity.runs - self._active(), self._most_loaded - len(self._host.loaded))
+        return min(self._capacity.runs - self._active(), self._most_loaded - len(self._runtime.loaded))
 
     def _watch_load(self) -> None:
         """More runs could be claimed than there is capacity for: look in a while whether it may be more."""
@@ -221,11 +221,11 @@ class Worker:
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         seconds = grow_after(len(self._lifelines), loop.time() - self._met_at)
-        self._timer = loop.call_later(seconds, self._look_at_load, loop.time() + seconds)
+        self._timer = loop.call_later(seconds, self._check_load, loop.time() + seconds)
 
-    def _look_at_load(self, due: float) -> None:
+    def _check_load(self, due: float) -> None:
         self._timer, loop = None, asyncio.get_running_loop()
-        now, waiting, queued = loop.time(), len(self._ready) + self._has_more, self._host.threads.queued
+        now, waiting, queued = loop.time(), len(self._ready) + self._has_more, self._runtime.threads.queued
         load = Load(self._peak, waiting, now - self._set_at, self._ended, self._took, now - due, queued)
         capacity = next_capacity(self._capacity, load, self._most_loaded)
         if capacity is None:
@@ -234,30 +234,30 @@ class Worker:
             self._capacity = capacity
             if waiting:
                 self._watch_load()
-        self._news.set()
+        self._notified.set()
 
     def _meet(self, others: set[str]) -> None:
         """Leave others their share: a worker that was not there before has nothing yet."""
         if not others:
             return
-        host, self._capacity = self._host, Capacity()
+        runtime, self._capacity = self._runtime, Capacity()
         self._met_at = asyncio.get_running_loop().time()
         if self._timer is not None:  # from now on both take more at the same time
             self._timer.cancel()
             self._timer = None
-        active = [each for each in host.loaded.values() if each not in host.idle and not each.is_stopping]
+        active = [each for each in runtime.loaded.values() if each not in runtime.idle and not each.is_stopping]
         number = surplus(len(active), len(self._lifelines) + 1)
         with_one_branch = [
             each for each in reversed(active) if len(each.branches) <= 1
         ]  # no other is held up by a step
         for each in with_one_branch[:number]:
-            self._own(self._safely(self._give_away(each)))
+            self._own(self._safely(self._hand_over(each)))
 
-    async def _give_away(self, activation: Activation) -> None:
+    async def _hand_over(self, activation: Activation) -> None:
         """Hand a run back for others to claim, when the step that it takes has ended."""
         activation.stop()
         await asyncio.wait({activation.over})
-        if activation.ended is None and not activation.is_deposed and not activation.is_handed_back:
+        if activation.ended is None and not activation.is_evicted and not activation.is_handed_back:
             await release(activation, "a worker")
 
     def begin(self, work: Awaitable[object]) -> None:
@@ -272,21 +272,21 @@ class Worker:
 
     # --- hints ---------------------------------------------------------------------------------------------------
 
-    async def _hear(self, watch: Watch) -> None:
+    async def _listen(self, watch: Watch) -> None:
         try:
             while (hint := await watch.wait()) is not None:
                 if not hint.complete:
-                    self._looked_at = -1e9
+                    self._polled_at = -1e9
                 for key in hint.about:
-                    self._heard(key)
-                self._news.set()
+                    self._on_hint(key)
+                self._notified.set()
         finally:
             await watch.__aexit__()
 
-    def _heard(self, key: RecordKey) -> None:
+    def _on_hint(self, key: RecordKey) -> None:
         kind, *parts = key.parts[2:]
         if kind == "ready":
-            self._hear_ready(parts[0])
+            self._on_ready(parts[0])
         elif kind == "worker":
             self._met = True
         elif kind == "timer" and parts:
@@ -294,38 +294,38 @@ class Worker:
             if self._next_due is None or at < self._next_due:
                 self._next_due = at
 
-    def _hear_ready(self, run_id: str) -> None:
-        activation = self._host.loaded.get(run_id)
+    def _on_ready(self, run_id: str) -> None:
+        activation = self._runtime.loaded.get(run_id)
         if activation is not None and activation.claim is not None:
-            activation.poke()
+            activation.notify()
         else:
             self._ready[run_id] = None
-            self._news.set()
+            self._notified.set()
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while not self.is_stopping:
-            self._news.clear()
+            self._notified.clear()
             try:
-                await self._round()
+                await self._poll()
                 self._problem = ""
             except StandfastError as problem:
                 self._tell(problem)
                 await asyncio.sleep(FLUSH_AFTER)  # the store is in trouble: try again
-            if not self._news.is_set():
+            if not self._notified.is_set():
                 await self._rest()
 
     def _tell(self, problem: StandfastError) -> None:
         if type(problem).__name__ != self._problem:
             self._problem = type(problem).__name__
-            self._host.emit(WorkerFails(at=self._host.clock.wall(), problem=f"{self._problem}: {problem}"))
+            self._runtime.emit(WorkerFails(at=self._runtime.clock.wall(), problem=f"{self._problem}: {problem}"))
 
     async def _rest(self) -> None:
         self._resting = True
         try:
             async with asyncio.timeout(self._seconds_to_rest()):
-                await self._news.wait()
+                await self._notified.wait()
         except TimeoutError:
             return
         finally:
@@ -334,57 +334,57 @@ class Worker:
     @property
     def is_at_rest(self) -> bool:
         """Whether there is nothing to do before some time has passed or somebody brings news."""
-        return self._resting and not (self._news.is_set() or self._ready or self._claiming or self._host.dirty)
+        return self._resting and not (self._notified.is_set() or self._ready or self._claiming or self._runtime.dirty)
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Look at everything in the next round, which begins at once."""
-        self._looked_at, self._next_due = -1e9, Instant(0)
-        self._news.set()
+        self._polled_at, self._next_due = -1e9, Instant(0)
+        self._notified.set()
 
     def _seconds_to_rest(self) -> float:
-        host = self._host
-        rest = LOOK_EVERY
-        if self._lifelines and host.space.store.capabilities.sees_process_death:
+        runtime = self._runtime
+        rest = POLL_EVERY
+        if self._lifelines and runtime.space.store.capabilities.sees_process_death:
             rest = PROBE_EVERY
         if self._has_more and self._room() > 0:
             rest = min(rest, PROBE_EVERY)
-        if host.dirty:
+        if runtime.dirty:
             rest = min(rest, FLUSH_AFTER)
-        if host.idle:
+        if runtime.idle:
             rest = min(rest, max(0.01, self._linger))
-        now = host.now()
-        for instant in (host.next_alarm(), self._next_due if self._room() > 0 else None):
+        now = runtime.now()
+        for instant in (runtime.next_alarm(), self._next_due if self._room() > 0 else None):
             if instant is not None:
                 rest = min(rest, max(0.0, seconds_between(now, instant)))
         return max(rest, 0.001)
 
-    async def _round(self) -> None:
-        host, loop = self._host, asyncio.get_running_loop()
-        if host.worker is not None and not host.may_act():
-            host.lost_presence()
-        host.ring()
-        self._write_what_lies_about()
-        for activation in [each for each in host.idle if is_resting(each, self._linger)]:
+    async def _poll(self) -> None:
+        runtime, loop = self._runtime, asyncio.get_running_loop()
+        if runtime.worker is not None and not runtime.may_act():
+            runtime.lost_presence()
+        runtime.fire_alarms()
+        self._flush_dirty()
+        for activation in [each for each in runtime.idle if is_resting(each, self._linger)]:
             self._own(self._safely(suspend(activation)))
-        if loop.time() - self._looked_at >= LOOK_EVERY:
-            self._looked_at = loop.time()
-            await self._look_around()
+        if loop.time() - self._polled_at >= POLL_EVERY:
+            self._polled_at = loop.time()
+            await self._poll_all()
         elif self._met:  # another worker has come or gone: from now on its death is to be seen
             self._met = False
-            await self.bury_the_dead()
+            await self.reclaim_dead()
         elif self._lifelines and loop.time() - self._probed_at >= PROBE_EVERY:
             self._probed_at = loop.time()
-            if any(host.space.store.is_dead(lifeline) for lifeline in self._lifelines.values()):
-                await self.bury_the_dead()
+            if any(runtime.space.store.is_dead(lifeline) for lifeline in self._lifelines.values()):
+                await self.reclaim_dead()
         is_short = len(self._ready) < self._capacity.runs
-        if self._next_due is not None and self._next_due <= host.now() and is_short:
-            await self._take_due()
+        if self._next_due is not None and self._next_due <= runtime.now() and is_short:
+            await self._poll_due()
         if self._has_more and is_short and self._room() > 0:
-            await self._look_for_ready()
-        self._take_ready()
+            await self._poll_ready()
+        self._claim_ready()
 
-    def _write_what_lies_about(self) -> None:
-        for activation in tuple(self._host.dirty):
+    def _flush_dirty(self) -> None:
+        for activation in tuple(self._runtime.dirty):
             if activation.journal is not None and not activation.journal.is_flushing:
                 self._own(self._safely(activation.flush()))
 
@@ -394,109 +394,111 @@ class Worker:
         except (StandfastError, Unload):
             return
 
-    def _take_ready(self) -> None:
+    def _claim_ready(self) -> None:
         wanted = room(self._capacity, self._active(), len(self._ready), len(self._lifelines) + 1)
         number = min(wanted, self._room())
         if number > 0:
             some = islice((run_id for run_id in self._ready if run_id not in self._claiming), AHEAD * number)
             for run_id in self._in_own_order(list(some))[:number]:
                 del self._ready[run_id]
-                self._take(run_id)
+                self._start_claim(run_id)
         self._peak = max(self._peak, self._active())
         if self._ready or self._has_more:
             self._watch_load()
 
     def _in_own_order(self, run_ids: list[str]) -> list[str]:
         """Return runs in an order in which no other worker has them, so that not all claim the same one first."""
-        name = self._host.worker.presence.encode() if self._lifelines and self._host.worker is not None else b""
+        name = self._runtime.worker.presence.encode() if self._lifelines and self._runtime.worker is not None else b""
         return sorted(run_ids, key=lambda each: crc32(each.encode(), crc32(name))) if name else run_ids
 
-    def _take(self, run_id: str) -> None:
+    def _start_claim(self, run_id: str) -> None:
         if run_id not in self._claiming and not self.is_stopping:
-            self._begin_taking(run_id)
+            self._begin_claim(run_id)
 
-    def _begin_taking(self, run_id: str) -> asyncio.Task[Any]:
-        task = self._own(self._take_one(run_id))
+    def _begin_claim(self, run_id: str) -> asyncio.Task[Any]:
+        task = self._own(self._claim_one(run_id))
         if not task.done():
             self._claiming[run_id] = task
         return task
 
-    async def look_at(self, run_id: str) -> None:
+    async def poll_run(self, run_id: str) -> None:
         """Take a run up now if it can be. One that is being taken up is not taken up a second time."""
         if not self.is_stopping:
-            await asyncio.shield(self._claiming.get(run_id) or self._begin_taking(run_id))
+            await asyncio.shield(self._claiming.get(run_id) or self._begin_claim(run_id))
 
-    async def _take_one(self, run_id: str) -> None:
+    async def _claim_one(self, run_id: str) -> None:
         try:
-            loaded = self._host.loaded.get(run_id)
+            loaded = self._runtime.loaded.get(run_id)
             if loaded is not None:
-                loaded.poke()
+                loaded.notify()
                 return
-            activation = await claim(self._host, run_id)
+            activation = await claim(self._runtime, run_id)
             self._was_lucky = self._was_lucky or activation is not None
             if activation is not None:
                 if self.is_stopping:
                     await release(activation, "a worker")
                 else:
-                    self.take(activation)
+                    self.execute(activation)
         except StandfastError:
             return  # its flag is still there, and found by the next look; not at once, for it may never be readable
         finally:
             self._claiming.pop(run_id, None)
             if self._ready:  # perhaps for want of room
-                self._news.set()
+                self._notified.set()
 
     # --- looking by itself ---------------------------------------------------------------------------------------
 
-    async def _look_around(self) -> None:
-        space = self._host.space
+    async def _poll_all(self) -> None:
+        space = self._runtime.space
         self._was_lucky = True
-        await self._look_for_ready()
+        await self._poll_ready()
         for activation in [
-            each for each in self._host.loaded.values() if each.news.is_waiting and not each.news.is_looking
+            each
+            for each in self._runtime.loaded.values()
+            if each.inbox_poll.is_waiting and not each.inbox_poll.is_polling
         ]:
-            activation.poke()  # the store failed when it looked for news
-        if self._host.worker is not None:
-            own = space.key("own", self._host.worker.presence)
+            activation.notify()  # the store failed when it looked for news
+        if self._runtime.worker is not None:
+            own = space.key("own", self._runtime.worker.presence)
             async for record in matching(space, *own.within(), self._is_for_here, limit=self._most_loaded):
-                if record.key.parts[-1] not in self._host.loaded:
+                if record.key.parts[-1] not in self._runtime.loaded:
                     self._ready[record.key.parts[-1]] = None
         self._next_due = Instant(0)
-        await self.bury_the_dead()
+        await self.reclaim_dead()
 
-    async def _look_for_ready(self) -> None:
+    async def _poll_ready(self) -> None:
         """Look for runs that can go on: about as many as are soon claimed, so that it costs what it brings."""
         if not self._was_lucky and asyncio.get_running_loop().time() - self._sought_at < PROBE_EVERY:
             return  # nothing of what was found the last time could be claimed yet
-        space, number, most = self._host.space, 0, max(PAGE, AHEAD * self._capacity.runs)
+        space, number, most = self._runtime.space, 0, max(PAGE, AHEAD * self._capacity.runs)
         self._was_lucky, self._sought_at = False, asyncio.get_running_loop().time()
         async for record in matching(space, *space.key("ready").within(), self._is_for_here, limit=most):
             number += 1
-            self._hear_ready(record.key.parts[-1])
+            self._on_ready(record.key.parts[-1])
         self._has_more = number >= most
 
     def _is_for_here(self, record: Record) -> bool:
         """Tell whether the code of a run may be here; those that wait for other code must not be in the others' way."""
-        return not self._host.is_left_alone(record.key.parts[-1])
+        return not self._runtime.is_left_alone(record.key.parts[-1])
 
-    async def bury_the_dead(self) -> None:
+    async def reclaim_dead(self) -> None:
         """Make the runs of workers that died ready for others."""
-        host = self._host
-        workers = await workers_of(host.space)
-        own = "" if host.worker is None else host.worker.presence
+        runtime = self._runtime
+        workers = await workers_of(runtime.space)
+        own = "" if runtime.worker is None else runtime.worker.presence
         known = set(self._lifelines)
-        dead, self._lifelines = await find_dead(host.space, [name for name in workers if name != own])
+        dead, self._lifelines = await find_dead(runtime.space, [name for name in workers if name != own])
         for name in dead:
-            await bury(host, name, workers[name])
+            await reclaim(runtime, name, workers[name])
         self._meet(self._lifelines.keys() - known)
 
-    async def _take_due(self) -> None:
-        space, host = self._host.space, self._host
+    async def _poll_due(self) -> None:
+        space, runtime = self._runtime.space, self._runtime
         start, end = space.key("timer").within()
         self._next_due = None
         while len(self._ready) < max(PAGE, AHEAD * self._capacity.runs):
             page = await space.scan(start, end, limit=PAGE)
-            host.saw(page.at)
+            runtime.saw(page.at)
             due = {record: Instant(int(record.key.parts[-2])) for record in page.records.values()}
             await self._sort_due({record: at for record, at in due.items() if at <= page.at and self._is_new(record)})
             if (later := min((at for at in due.values() if at > page.at), default=None)) is not None:
@@ -514,7 +516,7 @@ class Worker:
 
     async def _sort_due(self, due: dict[Record, Instant]) -> None:
         """Find out what is due: runs to claim, lines to look after, schedules, and what earlier waits left behind."""
-        space, page = self._host.space, self._host.space.at_most(100)
+        space, page = self._runtime.space, self._runtime.space.at_most(100)
         for schedule in [record for record in due if record.key.parts[-1].startswith("@")]:
             at = due.pop(schedule)
             if self.on_schedule is not None:
@@ -522,16 +524,16 @@ class Worker:
         records = list(due)
         for first in range(0, len(records), page):
             some = {record: RunKeys(space, record.key.parts[-1]) for record in records[first : first + page]}
-            seen = await space.read(*(keys.life for keys in some.values()))
+            seen = await space.read(*(keys.state for keys in some.values()))
             for record, keys in some.items():
-                await self._safely(self._due(record, due[record], keys, seen.get(keys.life)))
+                await self._safely(self._due(record, due[record], keys, seen.get(keys.state)))
 
-    async def _due(self, record: Record, at: Instant, keys: RunKeys, life: Record | None) -> None:
-        if life is None or LIVES.decode(life.value).until != at:
-            await self._host.space.commit(Delete(record.key, record.version))  # left behind by an earlier wait
+    async def _due(self, record: Record, at: Instant, keys: RunKeys, state: Record | None) -> None:
+        if state is None or RUN_STATES.decode(state.value).until != at:
+            await self._runtime.space.commit(Delete(record.key, record.version))  # left behind by an earlier wait
         elif DUES.decode(record.value).look_at:
-            await look_after(self._host, keys, life, record)
-        elif self._host.has_code_of(keys.id, LIVES.decode(life.value)):
+            await reap_waited_line(self._runtime, keys, state, record)
+        elif self._runtime.has_code_of(keys.id, RUN_STATES.decode(state.value)):
             self._ready[keys.id] = None
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -539,22 +541,22 @@ class Worker:
     async def stop(self, grace: float = GRACE) -> None:
         """Hand every run back: steps get some time to end, then they are cancelled."""
         self.is_stopping = True
-        self._news.set()
+        self._notified.set()
         if self._main is not None:
             await asyncio.gather(self._main, return_exceptions=True)
         if self._pulse is not None:
             self._pulse.stop()
-        loaded = [each for each in self._host.loaded.values() if each.claim is not None]
+        loaded = [each for each in self._runtime.loaded.values() if each.claim is not None]
         under_way = [
             f"{each.keys.id} ({branch.step})" for each in loaded for branch in each.branches if branch.is_in_effect
         ]
-        tell_waits(self._host.hooks, self._host.clock, under_way, grace)
+        tell_waits(self._runtime.hooks, self._runtime.clock, under_way, grace)
         hurried = asyncio.ensure_future(self._hurried.wait())
-        await asyncio.gather(*(self._let_go(each, grace, hurried) for each in loaded), return_exceptions=True)
+        await asyncio.gather(*(self._release(each, grace, hurried) for each in loaded), return_exceptions=True)
         hurried.cancel()
-        if self._hearing is not None:
-            self._hearing.cancel()
-            await asyncio.gather(self._hearing, return_exceptions=True)
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
         left = [each for each in loaded if not each.over.done()]
         if self._tasks:  # steps that do not end when they are cancelled are left to themselves
             await asyncio.wait(self._tasks, timeout=LAST if left else None)
@@ -564,20 +566,20 @@ class Worker:
         for each in activations:
             if not each.over.done() and each.keys.id not in self._left:
                 self._left.add(each.keys.id)
-                told = RunLeftBehind(at=self._host.clock.wall(), run=each.keys.id, workflow=each.workflow.name)
-                self._host.emit(told)
+                told = RunLeftBehind(at=self._runtime.clock.wall(), run=each.keys.id, workflow=each.workflow.name)
+                self._runtime.emit(told)
 
     def stop_dead(self) -> set[asyncio.Task[Any]]:
         """Stop as if the process had died, and return the tasks that are left to end; for tests."""
         self.is_stopping = True
         if self._pulse is not None:
             self._pulse.stop()
-        loops = {task for task in (self._main, self._hearing) if task is not None}
+        loops = {task for task in (self._main, self._listening) if task is not None}
         for task in loops:
             task.cancel()
         return loops | self._tasks
 
-    async def _let_go(self, activation: Activation, grace: float, hurried: asyncio.Future[Any]) -> None:
+    async def _release(self, activation: Activation, grace: float, hurried: asyncio.Future[Any]) -> None:
         """Hand one run back: as soon as none of its steps is under way."""
         activation.stop()
         if any(branch.is_in_effect for branch in activation.branches):
@@ -586,8 +588,8 @@ class Worker:
         await self._hand_back(activation)
 
     async def _hand_back(self, activation: Activation) -> None:
-        if activation.ended is None and not activation.is_deposed and not activation.is_handed_back:
+        if activation.ended is None and not activation.is_evicted and not activation.is_handed_back:
             activation.unload()
             await asyncio.wait({activation.over}, timeout=GRACE)
-            if activation.ended is None and not activation.is_deposed:
+            if activation.ended is None and not activation.is_evicted:
                 await self._safely(release(activation, "a worker"))

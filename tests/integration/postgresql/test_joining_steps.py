@@ -182,12 +182,12 @@ async def test_whoever_was_taken_over_cannot_record(ground: Ground) -> None:
         return await ctx.step(charge)
 
     async def take_over(engine: sf.Engine) -> None:
-        [activation] = engine.host.loaded.values()
+        [activation] = engine.runtime.loaded.values()
         claim = activation.claim
         assert claim is not None
-        grant = OWNERSHIPS.encode(Ownership("pay", activation.host.now()))
+        grant = OWNERSHIPS.encode(Ownership("pay", activation.runtime.now()))
         await engine.space.commit(Put(claim.key, grant, claim.fence))
-        engine.host.dropped.add("pay")
+        engine.runtime.dropped.add("pay")
 
     async with engine_of(ground, pay) as engine:
         assert await (await engine.start(pay, id="pay")).result(timeout=30) == "done"

@@ -13,7 +13,7 @@ import pytest
 import standfast as sf
 from standfast.errors import WouldWaitError
 from standfast.stores.protocol import Put
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.records import CHUNKS, Chunk, RunKeys
 from tests.integration.workflows.nursery import ROOT
 from tests.integration.workflows.programs.holding import holds
@@ -116,7 +116,7 @@ async def test_a_run_that_can_record_nothing_any_more_is_shown_and_goes_on_when_
             run = await engine.start(holds, id="a")
             await suspended(engine, "a")
         keys = RunKeys(engine.space, "a")
-        marks = await marks_of(engine.space, keys)
+        marks = await events_of(engine.space, keys)
         await engine.space.commit(Put(keys.chunk(len(marks)), CHUNKS.encode(Chunk(()))))  # as an early version did
         await run.signal("go")
         async with worker(url):

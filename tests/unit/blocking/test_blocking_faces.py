@@ -64,7 +64,7 @@ LEFT_OUT = {
     "RunLease.presence": "for the lock itself",
     "Engine.drives": "for the engine itself",
     "Engine.has_room": "for the engine itself",
-    "Engine.host": "for the engine itself",
+    "Engine.runtime": "for the engine itself",
     "Engine.worker": "for the engine itself",
 }
 ADDED = {

@@ -70,7 +70,7 @@ async def test_a_tenant_with_thousands_of_requests_at_its_limit_does_not_hold_up
         alone = await mill.seconds()
         await mill.send_many(size(full=20_000, quick=400))
         beside = await mill.seconds()
-        assert len(mill.dispatcher.engine.host.loaded) < 10
+        assert len(mill.dispatcher.engine.runtime.loaded) < 10
         mill.may_end.set()
         await mill.dispatcher.aclose(grace=0)
 

@@ -142,7 +142,7 @@ async def test_what_a_worker_may_not_drive_any_more_is_left_to_others() -> None:
         handle = await dispatcher.dispatch(arrival("free", "a", durable=True))
         await stage.until_begun("a")
         withdraw(engine, *dispatcher._workflows.values())
-        engine.host.loaded[handle.id].abandon()
+        engine.runtime.loaded[handle.id].abandon()
         stage.release("a")
         async with sf.Dispatcher(url, [stage.flow]) as other:
             assert await result(await other.find(ANN, handle.id)) == "did a"

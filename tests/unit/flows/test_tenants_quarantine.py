@@ -15,7 +15,7 @@ from standfast.errors import TooManyQuarantinedError
 from standfast.flows import tenants as quarantine
 from standfast.flows.tenants import Quarantine
 from standfast.stores.protocol import Put
-from standfast.workflows.claims import bury, workers_of
+from standfast.workflows.claims import reclaim, workers_of
 from standfast.workflows.records import READY, quarantined_with
 from tests.conformance.arbiter_visits import fresh_name
 
@@ -70,7 +70,7 @@ class Lab:
     async def bury(self) -> None:
         """Let the server be taken for dead."""
         for name, worker in (await workers_of(self.engine.space)).items():
-            await bury(self.engine.host, name, worker)
+            await reclaim(self.engine.runtime, name, worker)
 
     async def fill(self) -> list[Handle]:
         """Let the tenant have as many in quarantine as may be, and the server know it."""

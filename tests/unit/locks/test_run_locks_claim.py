@@ -15,16 +15,16 @@ from standfast.scope import Scope
 from standfast.stores import GroupedStore
 from standfast.stores.memory import MemoryBackend, MemoryRecords
 from standfast.stores.protocol import Change, Put, Record
-from standfast.workflows.records import LIVES, Life, RunKeys
+from standfast.workflows.records import RUN_STATES, RunKeys, RunState
 
 if TYPE_CHECKING:
     from standfast.keys import RecordKey
 
-FULL = Life(
+FULL = RunState(
     "suspended", "ship", "v2", Instant(7), claims=3, deaths=1, position=9, until=Instant(99), waits_for='"tea"',
     admitted=1, ticket=4, cancel="no", result=Raw(b'{"a":[1,2]}'), leaving=True,
 )  # fmt: skip
-BARE = Life("pending", "ship", "", Instant(7))
+BARE = RunState("pending", "ship", "", Instant(7))
 GRANTED = Granted(Holder(Entry("e", "me", Until(Instant(9)), Instant(0)), 0, Instant(0)))
 
 
@@ -34,10 +34,10 @@ async def scope() -> Scope:
     return Scope(GroupedStore(MemoryBackend(MemoryRecords())), namespace="n", tenant="t")
 
 
-def seen(life: Life, keys: RunKeys, *more: RecordKey) -> StepSnapshot:
+def seen(life: RunState, keys: RunKeys, *more: RecordKey) -> StepSnapshot:
     """Return a snapshot that shows a life, and perhaps more that is not there."""
-    record = Record(keys.life, LIVES.encode(life), 5, Instant(0))
-    return StepSnapshot(Instant(8), {keys.life: record}, given=frozenset({keys.life, keys.ready, *more}))
+    record = Record(keys.state, RUN_STATES.encode(life), 5, Instant(0))
+    return StepSnapshot(Instant(8), {keys.state: record}, given=frozenset({keys.state, keys.ready, *more}))
 
 
 def changed(guard: ClaimGuard, answer: Answer, shown: StepSnapshot) -> tuple[Change, ...]:
@@ -49,18 +49,18 @@ def changed(guard: ClaimGuard, answer: Answer, shown: StepSnapshot) -> tuple[Cha
 
 
 @pytest.mark.parametrize("life", [FULL, BARE])
-def test_taking_and_giving_up_a_lock_leaves_all_else_of_a_life_as_it_is(scope: Scope, life: Life) -> None:
+def test_taking_and_giving_up_a_lock_leaves_all_else_of_a_life_as_it_is(scope: Scope, life: RunState) -> None:
     """The engine reads the same life, but for the two fields that are about the lock."""
     keys, guard = RunKeys(scope, "r"), ClaimGuard(scope, "ship", "r")
     [taken] = changed(guard, GRANTED, seen(life, keys))
     assert isinstance(taken, Put)
-    assert (taken.key, taken.expected) == (keys.life, 5)
-    assert LIVES.decode(taken.value) == structs.replace(life, leased=True)
+    assert (taken.key, taken.expected) == (keys.state, 5)
+    assert RUN_STATES.decode(taken.value) == structs.replace(life, leased=True)
 
     awaited = structs.replace(life, leased=True, lease_awaited=True)
     left, ready = changed(guard, Left(was_holding=True, was_waiting=False), seen(awaited, keys))
     assert isinstance(left, Put)
-    assert LIVES.decode(left.value) == life
+    assert RUN_STATES.decode(left.value) == life
     assert ready.key == keys.ready
 
 
@@ -82,12 +82,12 @@ def test_a_driven_run_is_taken_only_from_a_worker_that_is_gone(scope: Scope) -> 
     assert guard.on_enter.decide(GRANTED, seen(driven, keys)) == MissingKeys(frozenset({keys.own("p.1")}))
     taken, ready = changed(guard, GRANTED, seen(driven, keys, keys.own("p.1")))
     assert isinstance(taken, Put)
-    assert LIVES.decode(taken.value) == structs.replace(driven, owner="", leased=True, waits_for="a worker")
+    assert RUN_STATES.decode(taken.value) == structs.replace(driven, owner="", leased=True, waits_for="a worker")
     assert ready.key == keys.ready
 
 
 def test_a_claim_is_a_part_of_a_life() -> None:
     """Every field has the same name, and the same default, in both."""
-    whole = {field.name: field.default for field in structs.fields(Life)}
+    whole = {field.name: field.default for field in structs.fields(RunState)}
     for field in structs.fields(RunClaim):
         assert whole[field.name] == field.default

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from standfast.events import WorkerDied
 from standfast.testing.workflows import WorkflowEnvironment
 from standfast.workflows import claims as claiming
-from standfast.workflows.claims import bury, workers_of
-from standfast.workflows.records import LIVES, RunKeys
+from standfast.workflows.claims import reclaim, workers_of
+from standfast.workflows.records import RUN_STATES, RunKeys
 from tests.unit.workflows.engines import collects, engine
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ async def test_a_death_is_told_once_however_many_see_it() -> None:
         await env.start(collects, 1)
         await env.settle()
         await env.crash()
-        host = env.client.host
-        [(name, worker)] = (await workers_of(host.space)).items()
-        await asyncio.gather(*(bury(host, name, worker) for _ in range(5)))
+        runtime = env.client.runtime
+        [(name, worker)] = (await workers_of(runtime.space)).items()
+        await asyncio.gather(*(reclaim(runtime, name, worker) for _ in range(5)))
         assert sum(event.runs for event in told if isinstance(event, WorkerDied)) == 1
         assert len([event for event in told if isinstance(event, WorkerDied)]) <= 2
 
@@ -57,13 +57,13 @@ async def test_a_worker_that_was_taken_for_dead_does_not_take_the_flag_of_its_ru
     async with WorkflowEnvironment([collects], linger=60) as env:
         run = await env.start(collects, 1)
         await env.settle()
-        host = env.client.host
-        [(name, worker)] = (await workers_of(host.space)).items()
-        await bury(host, name, worker)  # it was only not heard of for a while
+        runtime = env.client.runtime
+        [(name, worker)] = (await workers_of(runtime.space)).items()
+        await reclaim(runtime, name, worker)  # it was only not heard of for a while
         await env.settle()
-        keys = RunKeys(host.space, run.id)
-        seen = await host.space.read(keys.life, keys.ready)
-        assert LIVES.decode(seen.records[keys.life].value).owner or seen.version(keys.ready)
+        keys = RunKeys(runtime.space, run.id)
+        seen = await runtime.space.read(keys.state, keys.ready)
+        assert RUN_STATES.decode(seen.records[keys.state].value).owner or seen.version(keys.ready)
 
 
 async def test_a_worker_that_loses_its_presence_while_it_loads_a_run_again_leaves_it_to_another(
@@ -74,18 +74,18 @@ async def test_a_worker_that_loses_its_presence_while_it_loads_a_run_again_leave
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
     async with engine(url) as opened:
         run = await opened.start(collects, 1)
-        host = opened.host
+        runtime = opened.runtime
         lost = asyncio.Event()
 
         def lose(*_: object) -> bool:
             """Lose the presence after the run's records were read, and before it is claimed."""
             if not lost.is_set():
                 lost.set()
-                host.lost_presence()
+                runtime.lost_presence()
             return False
 
         monkeypatch.setattr(claiming, "_is_being_claimed", lose)
-        host.loaded[run.id].abandon()
+        runtime.loaded[run.id].abandon()
         await lost.wait()
         await run.signal("item", 7)
         assert await run.result(timeout=20) == [7]

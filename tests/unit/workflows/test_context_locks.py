@@ -191,7 +191,7 @@ WORKFLOWS: list[Any] = [parent, stubborn, hold, bounded, impatient, both, again,
 
 async def place_of(env: WorkflowEnvironment, run_id: str, key: str = "k", name: str = "mutex") -> str:
     """Say where a run stands."""
-    entries = LineEntries(env.client.host.lines)
+    entries = LineEntries(env.client.runtime.lines)
     found = await entries.look(address_of(key), f"{run_id}:{name}")
     return "nowhere" if found is None else type(found).__name__
 
@@ -408,9 +408,9 @@ async def test_what_a_run_left_behind_is_found_in_its_history(url: str) -> None:
         await env.start(nested, id="a")
         await env.settle()
         await env.crash()
-        assert await release_all(env.client.host, "a") == 2
+        assert await release_all(env.client.runtime, "a") == 2
         assert await place_of(env, "a", "outer") == await place_of(env, "a", "inner", "mutex#2") == "nowhere"
-        await release_all(env.client.host, "a")
+        await release_all(env.client.runtime, "a")
 
 
 @sf.workflow

@@ -13,7 +13,7 @@ from standfast.stores import Delete, Put
 from standfast.stores.memory import open_memory
 from standfast.testing import Faults, FaultyStore, VirtualClock, simulate
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.context_locks import Standing
 from standfast.workflows.records import RunKeys, packed_chunk
 
@@ -147,11 +147,11 @@ async def test_a_lock_that_was_left_before_a_crash_is_not_lost_after_it() -> Non
         await env.advance("2 hours")
         await env.crash()
         space, keys = env.client.space, RunKeys(env.client.space, run.id)
-        marks = [mark for mark in await marks_of(space, keys) if mark.kind != "went_on"]
-        assert [mark.kind for mark in marks][-2:] == ["sleep", "slept"]
+        events = [event for event in await events_of(space, keys) if event.kind != "went_on"]
+        assert [event.kind for event in events][-2:] == ["sleep", "slept"]
         chunks = (await space.scan(*keys.history(), limit=100)).records.values()
         await space.commit(*(Delete(chunk.key, chunk.version) for chunk in chunks))
-        await space.commit(Put(keys.chunk(0), packed_chunk(marks)))
+        await space.commit(Put(keys.chunk(0), packed_chunk(events)))
         GATE[-1].set()
         await env.restart()
         assert await env.result(run) == "done"
@@ -183,7 +183,7 @@ async def test_a_turn_that_comes_while_the_store_is_asked_for_it_is_not_overhear
             run = await engine.start(waits_its_turn, id="the-run")
             await asked.wait()
         async with asyncio.timeout(10), engine.space.watch(ready) as watch:
-            while engine.host.loaded["the-run"].news.is_looking or (await engine.space.read(ready)).records:
+            while engine.runtime.loaded["the-run"].inbox_poll.is_polling or (await engine.space.read(ready)).records:
                 await watch.wait(0.05)
         answered.set()
         assert await run.result(timeout=10) == "held"

@@ -14,7 +14,7 @@ from standfast.locks.line import Rules
 from standfast.locks.line_records import LockSpec
 from standfast.stores.protocol import Put
 from standfast.testing.workflows import WorkflowEnvironment
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.limits import address_of_limit
 from standfast.workflows.records import CHUNKS, Chunk, RunKeys, packed_chunk
 from standfast.workflows.runtime import MOST_CONFLICTS
@@ -253,7 +253,7 @@ async def test_a_run_that_lost_its_slot_in_a_start_limit_starts_and_ends(url: st
         second = await env.start(workflow, *(() if workflow is has_a_child else ("mutex", None)), id="second")
         await env.settle()
         await env.crash()
-        space, line = env.client.space, env.client.host.lines.line(address_of_limit("limited", None))
+        space, line = env.client.space, env.client.runtime.lines.line(address_of_limit("limited", None))
         seen = (await line.look()).line
         lost = [*(each.entry.id for each in seen.holders), *(each.entry.id for each in seen.waiters)]
         assert len(lost) == 2
@@ -293,12 +293,12 @@ STUCK: Final[list[Any]] = [two_steps, two_steps_alone, ends_at_once]
 
 
 async def with_a_foreign_record(env: WorkflowEnvironment, workflow: Any, heard: list[Event]) -> sf.Run[str]:
-    """Start a run, put a part without marks where the next part of its history has to be, and let it go on."""
+    """Start a run, put a part without events where the next part of its history has to be, and let it go on."""
     run = await env.start(workflow, id="b")
     await env.advance("1 second")
     keys, space = RunKeys(env.client.space, "b"), env.client.space
-    marks = await marks_of(space, keys)
-    await space.commit(Put(keys.chunk(len(marks)), CHUNKS.encode(Chunk(()))))
+    events = await events_of(space, keys)
+    await space.commit(Put(keys.chunk(len(events)), CHUNKS.encode(Chunk(()))))
     heard.clear()
     await run.signal("go", "gone")
     await env.settle()
@@ -354,7 +354,7 @@ async def test_a_run_that_is_cancelled_before_its_records_are_refused_ends(url: 
         run = await env.start(cleans_up, id="b")
         await env.advance("1 second")
         keys, space = RunKeys(env.client.space, "b"), env.client.space
-        await space.commit(Put(keys.chunk(len(await marks_of(space, keys))), CHUNKS.encode(Chunk(()))))
+        await space.commit(Put(keys.chunk(len(await events_of(space, keys))), CHUNKS.encode(Chunk(()))))
         await run.cancel("enough")
         with pytest.raises(RunCancelledError):
             await env.result(run)

@@ -314,7 +314,7 @@ async def test_an_engine_takes_them_like_workflows() -> None:
     """They bring along what they need, in a list as well as by their names."""
     named: dict[str, Any] = {SOON.name: SOON, TOGETHER.name: TOGETHER}
     async with sf.Engine("memory://", workflows=named) as engine:
-        assert {name for name, _ in engine.host.workflows} == {
+        assert {name for name, _ in engine.runtime.workflows} == {
             "reindex",
             "reindex.debounce",
             "index",

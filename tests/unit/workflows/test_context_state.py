@@ -204,7 +204,7 @@ async def test_a_parent_and_its_children_share_a_state_until_they_are_purged(url
     async with opened(url) as env:
         log, own = await env.result(await env.start(parent, id="p"))
         assert (log, own) == (["p", "p.child"], None)
-        assert await clear_execution(env.client.host, "p") == 1
+        assert await clear_execution(env.client.runtime, "p") == 1
         assert await env.client.space.state.execution("p", "log").get() is None
         assert await env.client.space.state.run("p.child", "own").get() == "the child's"
 

@@ -143,11 +143,11 @@ async def test_a_fork_in_a_branch_drops_what_came_later_in_all_branches(url: str
     async with opened_on(url) as opened:
         run = await opened.start(branches)
         await run.result()
-        marks = [entry.id for entry in await run.history()]
+        events = [entry.id for entry in await run.history()]
         DONE.clear()
-        fork = await opened.fork(run.id, marks[2])
+        fork = await opened.fork(run.id, events[2])
         assert await fork.result() == ["a2", "b2"]
-        assert sorted([entry.id for entry in await fork.history()]) == sorted(marks)
+        assert sorted([entry.id for entry in await fork.history()]) == sorted(events)
         assert len(DONE) < 4
 
 

@@ -144,7 +144,7 @@ async def test_force_ends_a_run_whatever_its_code_does(url: str) -> None:
         EVENTS["go"].set()
         with pytest.raises(RunCancelledError, match="stuck"):
             await run.result()
-        while worker.host.loaded:  # noqa: ASYNC110 -- nothing tells when a run is out of memory
+        while worker.runtime.loaded:  # noqa: ASYNC110 -- nothing tells when a run is out of memory
             await asyncio.sleep(0)
         assert (await run.info()).status == "cancelled"
         assert await run.history() == ()

@@ -12,7 +12,7 @@ from standfast.errors import InvalidWorkflowError, RunNotFoundError, WorkflowTyp
 from standfast.events import RunLeftAlone
 from standfast.stores.protocol import Put
 from standfast.workflows import claims as recovering
-from standfast.workflows.records import LIVES
+from standfast.workflows.records import RUN_STATES
 from tests.unit.workflows.engines import DONE, acts, collects, engine, sleeps, until
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def test_resume_answers_how_a_run_is_that_is_driven_elsewhere(url: str) ->
         run = await driver.start(collects, 1)
         owner = (await until(driver, run.id, "running")).owner
         assert (await other.resume(run.id)).owner == owner
-        assert not other.host.loaded
+        assert not other.runtime.loaded
 
 
 async def test_resume_takes_up_what_nobody_drives(url: str) -> None:
@@ -54,7 +54,7 @@ async def test_an_engine_that_drives_nothing_tells_the_others(url: str) -> None:
         assert (await client.resume(run.id)).status == "pending"
         assert [(each.run_id, each.how) for each in await client.sweep()] == [(run.id, "told")]
         assert (await client.resume(delayed.id)).status == "pending"
-        looked = await recovering.look_at(client.host, None, delayed.id)
+        looked = await recovering.poll_run(client.runtime, None, delayed.id)
         assert (looked.how, looked.problem) == ("waiting", "it waits for the time of its start")
         assert DONE == []
 
@@ -65,8 +65,8 @@ async def test_a_sweep_drives_what_is_due_and_one_that_is_broken_does_not_stop_i
         space = client.space
         broken, unknown = await client.start(acts, []), await client.start(collects, 1)
         good = await client.start(acts, ["x"])
-        life = space.key("life", broken.id)
-        await space.commit(Put(life, b"nonsense", (await space.read(life)).version(life)))
+        state = space.key("life", broken.id)
+        await space.commit(Put(state, b"nonsense", (await space.read(state)).version(state)))
         await space.commit(Put(space.key("timer", f"{1:016d}", "gone"), b"1:{}"))
         async with engine(url, workflows=[acts]) as worker:
             swept = await worker.sweep()
@@ -164,12 +164,12 @@ async def test_a_sweep_says_why_it_left_something(url: str) -> None:
         space, run = client.space, await client.start(acts, ["x"], id="a")
         key = space.key("life", run.id)
         record = (await space.read(key)).records[key]
-        life = LIVES.decode(record.value)
+        state = RUN_STATES.decode(record.value)
         for change, how, why in [
             ({"status": "quarantined", "deaths": 3}, "left", "it is quarantined: 3 workers died with it"),
             ({"status": "running", "owner": "elsewhere.1"}, "held", "the worker elsewhere.1 drives it"),
         ]:
             version = (await space.read(key)).version(key)
-            await space.commit(Put(key, LIVES.encode(structs.replace(life, **cast("Any", change))), version))
-            looked = await recovering._outcome(client.host, "a")
+            await space.commit(Put(key, RUN_STATES.encode(structs.replace(state, **cast("Any", change))), version))
+            looked = await recovering._outcome(client.runtime, "a")
             assert (looked.how, looked.problem[: len(why)]) == (how, why)

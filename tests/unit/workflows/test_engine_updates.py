@@ -122,7 +122,7 @@ async def test_an_update_loads_a_run_that_is_not_in_memory(url: str) -> None:
         await until(client, run.id, "suspended")
         assert await run.update("deposit", 4, update_id="1") == 4
         await until(client, run.id, "suspended")
-        assert worker.host.loaded.keys() <= {run.id}
+        assert worker.runtime.loaded.keys() <= {run.id}
         assert await run.update("deposit", 4, update_id="1") == 4
         assert await run.query("amounts") == [4]
 

@@ -166,7 +166,7 @@ async def test_a_failed_run_ends_in_the_line_that_raised(
     assert len(told) == number  # one for each run that failed
     for text in (told[-1], failure.trace, shown):
         line = last_line(text)
-        assert line.startswith("workflows/test_failure_log.py:")
+        assert line.startswith("workflows/test_failures_log.py:")
         assert line.partition(" (raised in ")[0].endswith(f" in {raised_in}")
     assert told[-1].startswith(f"the run 'r' of {workflow.name} failed: ")
     assert workflow.name in failure.trace  # the line of the workflow is there too

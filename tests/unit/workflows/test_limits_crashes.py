@@ -11,7 +11,7 @@ import standfast as sf
 from standfast.errors import WorkflowConcurrencyLimitExceededError
 from standfast.stores.protocol import Delete, Put
 from standfast.testing.workflows import WorkflowEnvironment, crash_everywhere
-from standfast.workflows.records import LIVES, RunKeys
+from standfast.workflows.records import RUN_STATES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,12 +108,12 @@ async def test_a_driver_that_lost_its_run_frees_nothing() -> None:
     async with WorkflowEnvironment(workflows=WORKFLOWS) as env:
         run = await env.start(alone, "a")
         await env.settle()
-        space, worker = env.client.space, env.engine.host.worker
+        space, worker = env.client.space, env.engine.runtime.worker
         assert worker is not None
         keys = RunKeys(space, run.id)
-        seen = await space.read(own := keys.own(worker.presence), keys.life)
-        taken = structs.replace(LIVES.decode(seen.records[keys.life].value), owner="somebody.1")
-        put = Put(keys.life, LIVES.encode(taken), seen.version(keys.life))
+        seen = await space.read(own := keys.own(worker.presence), keys.state)
+        taken = structs.replace(RUN_STATES.decode(seen.records[keys.state].value), owner="somebody.1")
+        put = Put(keys.state, RUN_STATES.encode(taken), seen.version(keys.state))
         await space.commit(Delete(own, seen.version(own)), put)
         await run.signal("go", "!")
         await env.settle()

@@ -138,7 +138,7 @@ async def nobody_runs(ctx: sf.Context) -> Any:
 
 @sf.workflow
 async def begins_at_once(ctx: sf.Context) -> list[Any]:
-    """Let branches end before others have begun, and replay branches that wait for each other's marks."""
+    """Let branches end before others have begun, and replay branches that wait for each other's events."""
 
     async def second() -> str:
         await ctx.wait_signal("go")
@@ -275,7 +275,7 @@ async def test_who_has_won_a_race_is_the_same_when_it_is_replayed(url: str) -> N
 
 
 async def test_a_loser_that_ended_all_the_same_has_lost_when_it_is_replayed(url: str) -> None:
-    """What a mark led to comes before the next one, as it did when they were made."""
+    """What an event led to comes before the next one, as it did when they were made."""
     async with opening(url) as opened:
         run = await opened.start(wins_against_a_step)
         await EVENTS["a"].wait()

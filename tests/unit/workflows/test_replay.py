@@ -317,7 +317,7 @@ async def test_a_sleep_that_became_a_step_is_told() -> None:
 
 
 async def test_waiting_for_another_signal_is_not_noticed_before_one_was_taken() -> None:
-    """A wait leaves no mark before it is over, so what it waits for can be changed."""
+    """A wait leaves no event before it is over, so what it waits for can be changed."""
     fate = await go_on(sleeps_then_waits, waits_for_another)
 
     assert fate.how == "failed"

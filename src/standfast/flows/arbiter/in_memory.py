@@ -33,7 +33,7 @@ from standfast.locks.line_records import LockSpec
 from standfast.locks.locks import Holding
 from standfast.space import lines_of
 from standfast.stores.protocol import Decision
-from standfast.workflows.records import LIVES, RunKeys
+from standfast.workflows.records import RUN_STATES, RunKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -63,11 +63,11 @@ async def ended_runs(space: Space, run_ids: Sequence[str]) -> list[str]:
     ended: list[str] = []
     most = space.at_most(MOST_READ)
     for start in range(0, len(run_ids), most):
-        keys = {RunKeys(space, each).life: each for each in run_ids[start : start + most]}
+        keys = {RunKeys(space, each).state: each for each in run_ids[start : start + most]}
         seen = await space.read(*keys)
         for key, run_id in keys.items():
             record = seen.get(key)
-            if record is None or LIVES.decode(record.value).has_ended:
+            if record is None or RUN_STATES.decode(record.value).has_ended:
                 ended.append(run_id)
     return ended
 

@@ -16,7 +16,7 @@ from standfast.testing.workflows.environment import WorkflowEnvironment
 from standfast.testing.workflows.mortal_store import Death
 from standfast.testing.workflows.observing import (
     Observation,
-    all_marks,
+    all_events,
     by_branch,
     difference,
     left_in,
@@ -57,7 +57,7 @@ class Disturbances(Struct, frozen=True):
         unloads: How often the run was taken out of memory.
         seeds: In how many orders its branches were interleaved.
         operations: How often an operator did something to it.
-        kinds: The kinds of its marks, in order.
+        kinds: The kinds of its events, in order.
     """
 
     commits: int = 0
@@ -226,14 +226,14 @@ class Trial:
         if self._given.check is not None:
             self._given.check(env, run)
         self._executions = env.effects.executions
-        marks = await all_marks(env.client.space)
+        events = await all_events(env.client.space)
         return Observation(
             outcome,
-            {run_id: by_branch(each) for run_id, each in marks.items()},
+            {run_id: by_branch(each) for run_id, each in events.items()},
             env.effects.attempts(),
             self._grants,
             commits,
-            tuple(mark.kind for each in marks.values() for mark in each),
+            tuple(event.kind for each in events.values() for event in each),
             await left_in(env.client.space),
         )
 
@@ -245,7 +245,7 @@ class Trial:
 
     async def _look(self, env: WorkflowEnvironment) -> None:
         """Take note of what is recorded when the process has died."""
-        self._recorded = recorded_attempts(await all_marks(env.client.space))
+        self._recorded = recorded_attempts(await all_events(env.client.space))
 
     def compare(self, calm: Observation, seen: Observation) -> None:
         """Refuse whatever a disturbance must not change."""

@@ -17,8 +17,8 @@ from standfast.workflows.client import Run
 from standfast.workflows.control import next_id
 from standfast.workflows.definition import unbound
 from standfast.workflows.engine import LINGER
-from standfast.workflows.messages import life_in
-from standfast.workflows.records import LIVES, RunKeys, timer_key
+from standfast.workflows.messages import state_in
+from standfast.workflows.records import RUN_STATES, RunKeys, timer_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -151,7 +151,7 @@ class WorkflowEnvironment:
         number = self._processes
         process = Process(number, self._setup, await self._store.another(), self._dead, drive=True)
         await process.engine.open()
-        process.engine.host.on_attempt = lambda step: self.effects.began(step, number)
+        process.engine.runtime.on_attempt = lambda step: self.effects.began(step, number)
         process.life.on_death = self._died
         self._process = process
 
@@ -250,8 +250,8 @@ class WorkflowEnvironment:
         if self._recovery is not None:
             recovery, self._recovery = self._recovery, None
             await recovery
-        if self._process is not None and self._process.engine.host.dirty:
-            self._process.engine.host.poke()
+        if self._process is not None and self._process.engine.runtime.dirty:
+            self._process.engine.runtime.notify()
         is_simulated = isinstance(asyncio.get_running_loop(), SimulatedLoop)  # whose tasks take no turns
         await asyncio.sleep(0.001 if turns > AT_ONCE or is_simulated else 0)
 
@@ -270,7 +270,7 @@ class WorkflowEnvironment:
         process = self._process
         if process is not None and not process.life.is_dead:
             for run_id in await self._overheard(process.engine):
-                process.engine.host.look_again(run_id)
+                process.engine.runtime.poll_again(run_id)
         return progress
 
     async def _overheard(self, engine: Engine) -> list[str]:
@@ -280,9 +280,9 @@ class WorkflowEnvironment:
         ready = [key.parts[-1] for key in page.records]
         if not ready:
             return []
-        lives = await space.read(*(RunKeys(space, run_id).life for run_id in ready))
-        found = {key.parts[-1]: LIVES.decode(record.value) for key, record in lives.records.items()}
-        known, worker = engine.host.workflows, engine.host.worker
+        lives = await space.read(*(RunKeys(space, run_id).state for run_id in ready))
+        found = {key.parts[-1]: RUN_STATES.decode(record.value) for key, record in lives.records.items()}
+        known, worker = engine.runtime.workflows, engine.runtime.worker
         mine = {"", *(() if worker is None else (worker.presence,))}
         return [
             run_id
@@ -291,7 +291,7 @@ class WorkflowEnvironment:
             and life.status != "quarantined"
             and life.owner in mine  # if it is another's, so is the flag
             and not life.has_ended
-            and not engine.host.is_mismatched(run_id)
+            and not engine.runtime.is_mismatched(run_id)
         ]
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class WorkflowEnvironment:
     async def _has_ended(self, run_id: str) -> bool:
         """Tell whether a run has ended, and did not only go on as a new one, which has not."""
         keys = RunKeys(self.client.space, run_id)
-        life = life_in(await self.client.space.read(keys.life), keys)
+        life = state_in(await self.client.space.read(keys.state), keys)
         return await self._has_ended(next_id(run_id)) if life.continues else life.has_ended
 
     async def _now(self) -> Instant:
@@ -338,14 +338,14 @@ class WorkflowEnvironment:
         """Return the next moment at which something happens by itself."""
         if self._process is None:
             return None
-        host, now, space = self._process.engine.host, await self._now(), self.client.space
-        found = [alarm] if (alarm := host.next_alarm()) is not None else []
+        runtime, now, space = self._process.engine.runtime, await self._now(), self.client.space
+        found = [alarm] if (alarm := runtime.next_alarm()) is not None else []
         # By a real clock something may have become due that nobody has looked at yet; otherwise what is, was done.
         first = Instant(now + 1 if self._time is self.clock else 0)
         page = await space.scan(timer_key(space, first, ""), space.key("timer").within()[1], limit=1)
         found += [max(first, Instant(int(key.parts[-2]))) for key in page.records]
         linger = self._setup.linger
-        found += [later(Instant(since + now - host.clock.elapsed()), linger) for since in host.idle.values()]
+        found += [later(Instant(since + now - runtime.clock.elapsed()), linger) for since in runtime.idle.values()]
         return min((each for each in found if each >= first), default=None)
 
     async def _move_to(self, at: Instant) -> None:
@@ -356,5 +356,5 @@ class WorkflowEnvironment:
         else:
             await asyncio.sleep(length)
         if self._process is not None and self._process.engine.worker is not None:
-            self._process.engine.worker.look_now()
+            self._process.engine.worker.poll_now()
         await self.settle()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from standfast.errors import StandfastError
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.records import HEADERS, RunKeys
 from standfast.workflows.replay import branch_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from standfast.scope import Scope
     from standfast.testing.workflows.environment import WorkflowEnvironment
     from standfast.workflows.client import Run
-    from standfast.workflows.records import Mark
+    from standfast.workflows.records import HistoryEvent
 
 Attempts = Counter[tuple[str, str, int]]
 """How often each attempt of each step of each run was executed."""
@@ -27,11 +27,11 @@ class Observation(Struct, frozen=True):
 
     Attributes:
         outcome: What it returned or raised, in a form that compares.
-        histories: The kinds and ids of its marks, and of its children's, branch by branch.
+        histories: The kinds and ids of its events, and of its children's, branch by branch.
         attempts: How often each attempt of each step was executed.
         grants: How often a grant of a lock was written.
         commits: How many commits the process made that drove it first.
-        kinds: The kinds of its marks and of its children's, in their order.
+        kinds: The kinds of its events and of its children's, in their order.
         left: What is still held or owned in the store.
     """
 
@@ -62,30 +62,30 @@ async def left_in(scope: Scope) -> list[str]:
     return found
 
 
-async def all_marks(scope: Scope) -> dict[str, list[Mark]]:
-    """Return the marks of every run in a store."""
+async def all_events(scope: Scope) -> dict[str, list[HistoryEvent]]:
+    """Return the events of every run in a store."""
     page = await scope.scan(*scope.key("run").within(), limit=1_000)
     names = [key.parts[-1] for key, record in page.records.items() if not HEADERS.decode(record.value).is_gone]
-    return {name: await marks_of(scope, RunKeys(scope, name)) for name in names}
+    return {name: await events_of(scope, RunKeys(scope, name)) for name in names}
 
 
-def by_branch(marks: list[Mark]) -> dict[str, list[str]]:
-    """Return kinds and ids of marks; the order among branches that run side by side does not count."""
+def by_branch(events: list[HistoryEvent]) -> dict[str, list[str]]:
+    """Return kinds and ids of events; the order among branches that run side by side does not count."""
     found: dict[str, list[str]] = {}
-    for mark in marks:
-        found.setdefault(branch_of(mark.id), []).append(f"{mark.kind} {mark.id}")
+    for event in events:
+        found.setdefault(branch_of(event.id), []).append(f"{event.kind} {event.id}")
     return found
 
 
-def recorded_attempts(histories: dict[str, list[Mark]]) -> set[tuple[str, str, int]]:
+def recorded_attempts(histories: dict[str, list[HistoryEvent]]) -> set[tuple[str, str, int]]:
     """Return the attempts of steps whose outcome is recorded."""
     found: set[tuple[str, str, int]] = set()
-    for run_id, marks in histories.items():
+    for run_id, events in histories.items():
         tried = Counter[str]()
-        for mark in marks:
-            if mark.kind in ("tried", "step"):
-                tried[mark.id] += 1
-                found.add((run_id, mark.id, tried[mark.id]))
+        for event in events:
+            if event.kind in ("tried", "step"):
+                tried[event.id] += 1
+                found.add((run_id, event.id, tried[event.id]))
     return found
 
 

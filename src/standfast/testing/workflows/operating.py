@@ -13,7 +13,7 @@ from standfast.keys import KeyFamily
 from standfast.testing.workflows.disturbing import AFTERWARDS, RUN_ID, Disturbances, Given, Trial
 from standfast.testing.workflows.environment import WorkflowEnvironment
 from standfast.testing.workflows.mortal_store import Death
-from standfast.testing.workflows.observing import all_marks, left_in, recorded_attempts
+from standfast.testing.workflows.observing import all_events, left_in, recorded_attempts
 from standfast.testing.workflows.replaying import replay_history, save_history
 from standfast.workflows.engine import Engine
 
@@ -214,7 +214,7 @@ class OperatedTrial:
     async def _operate(self, env: WorkflowEnvironment) -> None:
         with suppress(StandfastError):  # refused: the run is not there yet, or no longer
             await self._operation(env.client, RUN_ID)
-        self._recorded = recorded_attempts(await all_marks(env.client.space))
+        self._recorded = recorded_attempts(await all_events(env.client.space))
         self._executed = len(env.effects.executions)
 
     async def _all_end(self, env: WorkflowEnvironment) -> None:

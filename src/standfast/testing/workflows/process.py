@@ -74,15 +74,17 @@ class Process:
         worker = self.engine.worker
         return (
             not self.life.under_way
-            and not self.engine.host.threads.busy
+            and not self.engine.runtime.threads.busy
             and (worker is None or worker.is_at_rest)
-            and not any(each.news.is_looking or each.news.is_waiting for each in self.engine.host.loaded.values())
+            and not any(
+                each.inbox_poll.is_polling or each.inbox_poll.is_waiting for each in self.engine.runtime.loaded.values()
+            )
         )
 
     @property
     def is_in_a_step(self) -> bool:
         """Whether a step is running."""
-        return any(branch.is_in_effect for each in self.engine.host.loaded.values() for branch in each.branches)
+        return any(branch.is_in_effect for each in self.engine.runtime.loaded.values() for branch in each.branches)
 
     async def close(self) -> None:
         """Stop it in good order."""
@@ -91,19 +93,19 @@ class Process:
 
     def cut_off(self) -> None:
         """Let no step begin any more, nor any code of a workflow go on."""
-        self.engine.host.on_attempt = _nothing_more
-        for activation in tuple(self.engine.host.loaded.values()):
+        self.engine.runtime.on_attempt = _nothing_more
+        for activation in tuple(self.engine.runtime.loaded.values()):
             activation.abandon()
 
     async def bury(self) -> None:
         """Let everything end that is left of it in memory, without a word to the store."""
-        host, worker = self.engine.host, self.engine.worker
+        runtime, worker = self.engine.runtime, self.engine.worker
         self.life.die()
         self.cut_off()
         tasks: set[asyncio.Task[Any]] = set() if worker is None else worker.stop_dead()
         self.life.bury()
         await _end(tasks)
-        host.threads.close()
+        runtime.threads.close()
         lines_of(self._space).is_closing = True
         await self._space.aclose()
 

@@ -10,50 +10,50 @@ from msgspec import Struct
 
 from standfast.errors import DecodeError, InvalidWorkflowError, NondeterminismError
 from standfast.workflows.activation import Activation
-from standfast.workflows.claims import marks_of
+from standfast.workflows.claims import events_of
 from standfast.workflows.context import Context
 from standfast.workflows.engine import Engine
-from standfast.workflows.messages import life_in
-from standfast.workflows.records import HEADERS, Header, Life, Mark, RunKeys
+from standfast.workflows.messages import state_in
+from standfast.workflows.records import HEADERS, Header, HistoryEvent, RunKeys, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from standfast.workflows.client import Run
     from standfast.workflows.definition import Step, Workflow
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
 
 FORMAT: Final = 1
 
 
-class SavedHistory(Struct, frozen=True):
+class SavedHistory(Struct, frozen=True, rename={"state": "life", "events": "marks"}):
     """A run as it lies in a file.
 
     Attributes:
         format: The version of this layout.
         run: Its id.
         header: What it was started with.
-        life: How it was when it was saved.
-        marks: Its history.
+        state: How it was when it was saved.
+        events: Its history.
     """
 
     format: int
     run: str
     header: Header
-    life: Life
-    marks: tuple[Mark, ...]
+    state: RunState
+    events: tuple[HistoryEvent, ...]
 
 
 class Replayed(Struct, frozen=True):
     """How a replay went that found nothing wrong.
 
     Attributes:
-        marks: How many marks were replayed.
+        events: How many events were replayed.
         has_ended: Whether the code came to its end; if not, the run was saved while it was waiting.
         result: What it returned.
     """
 
-    marks: int
+    events: int
     has_ended: bool
     result: Any = None
 
@@ -70,9 +70,9 @@ async def save_history(run: Run[Any], path: str | Path | None = None) -> bytes:
     """
     space = run._engine.space  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- where the run lies
     keys = RunKeys(space, run.id)
-    seen = await space.read(keys.header, keys.life)
-    life, header = life_in(seen, keys), seen.records[keys.header]
-    saved = SavedHistory(FORMAT, run.id, HEADERS.decode(header.value), life, tuple(await marks_of(space, keys)))
+    seen = await space.read(keys.header, keys.state)
+    state, header = state_in(seen, keys), seen.records[keys.header]
+    saved = SavedHistory(FORMAT, run.id, HEADERS.decode(header.value), state, tuple(await events_of(space, keys)))
     text = msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n"
     if path is not None:
         Path(path).write_bytes(text)  # noqa: ASYNC240 -- a small file, in a test or a script
@@ -97,7 +97,7 @@ async def replay_history(
 ) -> Replayed:
     """Replay a saved history against a workflow's code. Nothing is executed, and nothing is written.
 
-        @pytest.mark.parametrize("path", Path("histories").glob("order-*.json"))
+        @pytest.event.parametrize("path", Path("histories").glob("order-*.json"))
         async def test_orders_that_are_under_way_go_on_with_this_code(path):
             await replay_history(order, path)
 
@@ -114,12 +114,12 @@ async def replay_history(
     if saved.header.workflow != workflow.name:
         raise InvalidWorkflowError(workflow.name, f"the history is one of the workflow {saved.header.workflow!r}")
     async with Engine("memory://", workflows=[workflow], steps=steps, errors=errors, drive=False) as engine:
-        return await _replay(engine.host, workflow, saved)
+        return await _replay(engine.runtime, workflow, saved)
 
 
-async def _replay(host: Host, workflow: Workflow[..., Any], saved: SavedHistory) -> Replayed:
-    keys = RunKeys(host.space, saved.run)
-    copy = Activation(host, keys, workflow, saved.header, saved.life, None, saved.marks)
+async def _replay(runtime: Runtime, workflow: Workflow[..., Any], saved: SavedHistory) -> Replayed:
+    keys = RunKeys(runtime.space, saved.run)
+    copy = Activation(runtime, keys, workflow, saved.header, saved.state, None, saved.events)
     copy.context = Context(copy)
     try:
         how, value = await copy.run_code()
@@ -127,6 +127,6 @@ async def _replay(host: Host, workflow: Workflow[..., Any], saved: SavedHistory)
         raise NondeterminismError(saved.run, "another input", str(problem)) from problem
     if copy.mismatch is not None:
         raise copy.mismatch
-    if how == "unloaded" and saved.life.status in ("completed", "failed"):
+    if how == "unloaded" and saved.state.status in ("completed", "failed"):
         raise NondeterminismError(saved.run, "the end of the run", "something more")
-    return Replayed(len(saved.marks), how != "unloaded", value if how == "returned" else None)
+    return Replayed(len(saved.events), how != "unloaded", value if how == "returned" else None)

@@ -235,7 +235,7 @@ class Schedules:
             bound: Bound[Any] = workflow  # pyright: ignore[reportUnknownVariableType] -- of anything
             packed = packed_arguments(bound, bound.workflow, schedule.args, schedule.kwargs, {}, {})
             return schedule.spec(bound.workflow.name, Raw(packed), bound.workflow.version)
-        known = self._engine.host.workflows.values()
+        known = self._engine.runtime.workflows.values()
         if isinstance(workflow, str):
             found = next((each for each in known if each.name == workflow), None)
             if found is None:
@@ -272,7 +272,7 @@ class Schedules:
         A run that has begun goes on. ``note`` says why, for whoever looks.
         """
         info = await self._change(schedule_id, partial(_paused, note))
-        self._engine.host.emit(SchedulePaused(at=self._engine.host.clock.wall(), schedule=schedule_id, note=note))
+        self._engine.runtime.emit(SchedulePaused(at=self._engine.runtime.clock.wall(), schedule=schedule_id, note=note))
         return info
 
     async def resume(self, schedule_id: str) -> ScheduleInfo:
@@ -284,7 +284,7 @@ class Schedules:
         await self._change(schedule_id, lambda old, at: structs.replace(_paused("", old, at), is_deleted=True))
 
     async def _change(self, schedule_id: str, how: Callable[[Stored, Instant], Stored]) -> ScheduleInfo:
-        host = self._engine.host
+        runtime = self._engine.runtime
         for _ in range(TRIES):
             seen = await self._found(schedule_id)
             after = how(seen.stored, seen.at)
@@ -292,7 +292,7 @@ class Schedules:
                 after = with_timer(after, schedule_id)
             if after == seen.stored:
                 return info_of(schedule_id, after)
-            if await commit(host.space, changing(host.space, seen, after)):
+            if await commit(runtime.space, changing(runtime.space, seen, after)):
                 if after.is_emptying:
                     await self._find(schedule_id)
                 return info_of(schedule_id, after)
@@ -306,12 +306,12 @@ class Schedules:
 
     async def _find(self, schedule_id: str) -> Seen | None:
         """Read a schedule, when what was begun with it is finished: whoever paused or deleted it may have died."""
-        host = self._engine.host
+        runtime = self._engine.runtime
         for _ in range(TRIES):
-            seen = await find(host.space, schedule_id)
+            seen = await find(runtime.space, schedule_id)
             if seen is None or not seen.stored.is_emptying:
                 return seen
-            await empty(host, seen)
+            await empty(runtime, seen)
         raise _busy(schedule_id)
 
     # --- starting ------------------------------------------------------------------------------------------------
@@ -359,14 +359,14 @@ class Schedules:
         return tuple(started)
 
     async def _start(self, seen: Seen, run_id: str, nominal_at: Instant | None, overlap: Overlap | None) -> Run[Any]:
-        host, spec = self._engine.host, seen.stored.spec
+        runtime, spec = self._engine.runtime, seen.stored.spec
         chosen = spec.overlap if overlap is None else overlap
         if chosen not in OVERLAPS:
             raise InvalidScheduleError("overlap", repr(chosen)[:60], f"it must be one of {', '.join(OVERLAPS)}")
-        workflow = workflow_of(host, spec)
+        workflow = workflow_of(runtime, spec)
         if workflow is None:
-            raise UnknownWorkflowError(spec.workflow, tuple(sorted({name for name, _ in host.workflows})))
-        started = await start_run(host, seen.id, spec, workflow, run_id, nominal_at=nominal_at, overlap=chosen)
+            raise UnknownWorkflowError(spec.workflow, tuple(sorted({name for name, _ in runtime.workflows})))
+        started = await start_run(runtime, seen.id, spec, workflow, run_id, nominal_at=nominal_at, overlap=chosen)
         return Run(self._engine, started.run_id, workflow, is_new=started.is_new)
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from standfast.stores.protocol import Change, Record
     from standfast.workflows.definition import Workflow
     from standfast.workflows.records import Started
-    from standfast.workflows.runtime import Host
+    from standfast.workflows.runtime import Runtime
     from standfast.workflows.schedules.spec import Due, Overlap, ScheduleSpec, Seen, Stored
 
 
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 PAGE: Final = 200
 
 
-async def empty(host: Host, seen: Seen) -> bool:
+async def empty(runtime: Runtime, seen: Seen) -> bool:
     """Discard those who wait, and finish what that was for. Should this process die, another one does it again.
 
     False: somebody else has changed the schedule meanwhile.
     """
     how = "deleted" if seen.stored.is_deleted else "paused"
     ending = Ending("cancelled", f"its schedule was {how}", only_waiting=True)
-    for run_id in await queued(host.space, seen.id):
-        await end_if_unstarted(host, run_id, ending)
+    for run_id in await queued(runtime.space, seen.id):
+        await end_if_unstarted(runtime, run_id, ending)
     after = None if seen.stored.is_deleted else structs.replace(seen.stored, is_emptying=False, wake_at=None)
-    return await commit(host.space, changing(host.space, seen, after))
+    return await commit(runtime.space, changing(runtime.space, seen, after))
 
 
 async def queued(scope: Scope, schedule_id: str) -> list[str]:
@@ -92,10 +92,10 @@ def label_of(schedule_id: str) -> str:
     return f"schedule {schedule_id}"
 
 
-def workflow_of(host: Host, spec: ScheduleSpec) -> Workflow[..., Any] | None:
+def workflow_of(runtime: Runtime, spec: ScheduleSpec) -> Workflow[..., Any] | None:
     """Return the code for a schedule: in the version that it names, else the first that the engine has."""
-    exact = host.workflows.get((spec.workflow, spec.version)) if spec.version is not None else None
-    return exact or next((each for each in host.workflows.values() if each.name == spec.workflow), None)
+    exact = runtime.workflows.get((spec.workflow, spec.version)) if spec.version is not None else None
+    return exact or next((each for each in runtime.workflows.values() if each.name == spec.workflow), None)
 
 
 def overlap_of(spec: ScheduleSpec, *, is_late: bool) -> Overlap:
@@ -108,7 +108,7 @@ def overlap_of(spec: ScheduleSpec, *, is_late: bool) -> Overlap:
 
 
 async def start_run(
-    host: Host,
+    runtime: Runtime,
     schedule_id: str,
     spec: ScheduleSpec,
     workflow: Workflow[..., Any],
@@ -116,7 +116,7 @@ async def start_run(
     *,
     nominal_at: Instant | None,
     overlap: Overlap,
-    alongside: tuple[Change, ...] = (),
+    extra_changes: tuple[Change, ...] = (),
 ) -> Started:
     """Start a run of a schedule, with further changes in the same commit.
 
@@ -131,13 +131,13 @@ async def start_run(
         run_id=run_id,
         schedule=schedule_id,
         nominal_at=nominal_at,
-        alongside=alongside,
+        extra_changes=extra_changes,
     )
     own = () if overlap == "allow" else (standing_of(schedule_id, spec, overlap),)
     if workflow.on_tick is not None:
         return await workflow.on_tick(asked, own)
     lines = (*own, *standings_of(workflow, asked.packed))
-    return await start_in_lines(host, asked, lines) if lines else await start(host, asked)
+    return await start_in_lines(runtime, asked, lines) if lines else await start(runtime, asked)
 
 
 def standing_of(schedule_id: str, spec: ScheduleSpec, overlap: Overlap) -> Standing:
@@ -177,12 +177,12 @@ class Ticker:
     """Handles the ticks of all schedules, for one engine.
 
     Args:
-        host: The engine.
+        runtime: The engine.
         is_stopping: Tells that nothing new is to be begun.
     """
 
-    def __init__(self, host: Host, is_stopping: Callable[[], bool]) -> None:
-        self._host, self._is_stopping = host, is_stopping
+    def __init__(self, runtime: Runtime, is_stopping: Callable[[], bool]) -> None:
+        self._runtime, self._is_stopping = runtime, is_stopping
         self._lacking: Final[dict[str, _Lacking]] = {}
         self._busy: Final[set[str]] = set()
         self._room: Final = asyncio.Semaphore(AT_A_TIME)
@@ -191,7 +191,7 @@ class Ticker:
         """Handle everything that is due of a schedule whose time has come."""
         if schedule_id in self._busy:
             return
-        noticed_at = self._host.now()  # a tick is not late because there are many
+        noticed_at = self._runtime.now()  # a tick is not late because there are many
         self._busy.add(schedule_id)
         try:
             async with self._room:
@@ -201,39 +201,39 @@ class Ticker:
             self._busy.discard(schedule_id)
 
     async def _handle(self, schedule_id: str, at: Instant, timer: Record, noticed_at: Instant) -> None:
-        space = self._host.space
+        space = self._runtime.space
         seen = await find(space, schedule_id, at)
         if seen is None or seen.stored.wake_at != at:
             await space.commit(Delete(timer.key, timer.version))  # left behind
         for _ in range(IN_A_ROW):
             if seen is None or seen.stored.wake_at is None or seen.stored.wake_at > noticed_at:
                 return
-            self._host.saw(seen.at)
-            if not await (empty(self._host, seen) if seen.stored.is_emptying else self._move_on(seen, noticed_at)):
+            self._runtime.saw(seen.at)
+            if not await (empty(self._runtime, seen) if seen.stored.is_emptying else self._move_on(seen, noticed_at)):
                 return
             seen = await find(space, schedule_id)
 
     async def come_back(self) -> None:
         """Let those schedules go on that have paused because nobody had what this engine has."""
-        for schedule_id, stored, _ in await find_all(self._host.space):
-            if stored.lacks and workflow_of(self._host, stored.spec) is not None:
+        for schedule_id, stored, _ in await find_all(self._runtime.space):
+            if stored.lacks and workflow_of(self._runtime, stored.spec) is not None:
                 await self._resume(schedule_id)
 
     async def _resume(self, schedule_id: str) -> None:
-        seen = await find(self._host.space, schedule_id)
+        seen = await find(self._runtime.space, schedule_id)
         if seen is not None and seen.stored.lacks:
             try:
                 state = resume(seen.stored.spec, seen.stored.state, seen.at)
             except UnknownZoneError:
                 return
             stored = with_timer(structs.replace(seen.stored, state=state, note="", lacks=""), schedule_id)
-            await commit(self._host.space, changing(self._host.space, seen, stored))
+            await commit(self._runtime.space, changing(self._runtime.space, seen, stored))
 
     # --- one tick ------------------------------------------------------------------------------------------------
 
     async def _move_on(self, seen: Seen, noticed_at: Instant) -> bool:
         """Handle the next tick, or pass over those that were missed; False: leave it to others for now."""
-        workflow = workflow_of(self._host, seen.stored.spec)
+        workflow = workflow_of(self._runtime, seen.stored.spec)
         if workflow is None:
             return await self._lack(seen, f"no worker has the workflow {seen.stored.spec.workflow!r}")
         try:
@@ -255,14 +255,14 @@ class Ticker:
         run_id = run_id_of(seen.id, nominal_at)
         try:
             started = await start_run(
-                self._host,
+                self._runtime,
                 seen.id,
                 seen.stored.spec,
                 workflow,
                 run_id,
                 nominal_at=nominal_at,
                 overlap=overlap_of(seen.stored.spec, is_late=now_due.late > 0),
-                alongside=tuple(changing(self._host.space, seen, structs.replace(after, last_run=run_id))),
+                extra_changes=tuple(changing(self._runtime.space, seen, structs.replace(after, last_run=run_id))),
             )
         except RunNotFoundError:
             return False
@@ -293,29 +293,29 @@ class Ticker:
         )
         if not await self._write(seen, stored):
             return False
-        at = self._host.clock.wall()
-        self._host.emit(TickSkipped(at=at, schedule=seen.id, nominal_at=nominal_at, reason=skip.reason))
+        at = self._runtime.clock.wall()
+        self._runtime.emit(TickSkipped(at=at, schedule=seen.id, nominal_at=nominal_at, reason=skip.reason))
         return True
 
     async def _write(self, seen: Seen, after: Stored) -> bool:
-        return await commit(self._host.space, changing(self._host.space, seen, after))
+        return await commit(self._runtime.space, changing(self._runtime.space, seen, after))
 
     def _tell_fired(self, seen: Seen, run_id: str, nominal_at: Instant) -> None:
         late = seconds_between(fires_at(seen.stored.spec, seen.id, nominal_at), seen.at)
-        at = self._host.clock.wall()
-        self._host.emit(TickFired(at=at, schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late))
+        at = self._runtime.clock.wall()
+        self._runtime.emit(TickFired(at=at, schedule=seen.id, run=run_id, nominal_at=nominal_at, late=late))
 
     def _tell_missed(self, schedule_id: str, now_due: Due) -> None:
         last = now_due.state.last_missed_at
         if last is not None:
-            at, count = self._host.clock.wall(), now_due.missed
-            self._host.emit(TicksMissed(at=at, schedule=schedule_id, count=count, last_missed_at=last))
+            at, count = self._runtime.clock.wall(), now_due.missed
+            self._runtime.emit(TicksMissed(at=at, schedule=schedule_id, count=count, last_missed_at=last))
 
     # --- what is not here ----------------------------------------------------------------------------------------
 
     async def _lack(self, seen: Seen, note: str) -> bool:
         """Leave a tick to other workers; if none of them takes it, pause the schedule, for everybody to see."""
-        now = self._host.clock.elapsed()
+        now = self._runtime.clock.elapsed()
         lacking = self._lacking.get(seen.id)
         if lacking is None or lacking.tick != seen.stored.wake_at:  # others have handled the one before
             lacking = self._lacking[seen.id] = _Lacking(seen.stored.wake_at, now)
@@ -324,5 +324,5 @@ class Ticker:
         del self._lacking[seen.id]
         paused = structs.replace(seen.stored, state=pause(seen.stored.state), wake_at=None, note=note, lacks=note)
         if await self._write(seen, paused):
-            self._host.emit(SchedulePaused(at=self._host.clock.wall(), schedule=seen.id, note=note))
+            self._runtime.emit(SchedulePaused(at=self._runtime.clock.wall(), schedule=seen.id, note=note))
         return False

@@ -157,7 +157,7 @@ class DrivenRunCases(RunLockGround):
             async with dock.engine(two.there) as worker:
                 await two.until(lease.expires_at)
                 assert worker.worker is not None
-                worker.worker.look_now()
+                worker.worker.poll_now()
 
                 assert await run.result(timeout=20) == run.id
                 assert await two.here.run_locks.try_acquire(SHIP, run.id) is not None

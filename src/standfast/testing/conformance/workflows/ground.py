@@ -185,7 +185,7 @@ async def let_pass(seconds: float, clock: VirtualClock | None, *engines: Engine)
     clock.advance(seconds)
     for engine in engines:
         if engine.worker is not None:
-            engine.worker.look_now()
+            engine.worker.poll_now()
 
 
 async def result_of(run: Run[Any]) -> Any:
