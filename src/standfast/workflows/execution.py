@@ -21,11 +21,11 @@ from standfast.errors import (
 from standfast.events import RunConflicts
 from standfast.stores.protocol import Conflict, Delete, Put
 from standfast.workflows.activation import Activation
-from standfast.workflows.admission import leave_lines
 from standfast.workflows.claims import due_of, events_of
 from standfast.workflows.context import Context
 from standfast.workflows.control import ContinueAsNew, RunCancelled, continued
 from standfast.workflows.failures import Failure, describe, is_logged, log_failure, name_of
+from standfast.workflows.handover import leave_lines
 from standfast.workflows.journal import insist
 from standfast.workflows.messages import end_by_force, find
 from standfast.workflows.records import DUES, HEADERS, READY, RUN_STATES, RunKeys, commit_over

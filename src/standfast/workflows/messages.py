@@ -161,8 +161,8 @@ def _evict(runtime: Runtime, run_id: str) -> None:
 
 async def let_go(runtime: Runtime, run: Found) -> None:
     """Release everything that an ended run may still hold: places in lines, and locks. Doing it twice is harmless."""
-    from standfast.workflows.admission import leave_all  # noqa: PLC0415 -- starts need this to cancel
     from standfast.workflows.context_locks import release_all  # noqa: PLC0415 -- it needs claims, which need this
+    from standfast.workflows.handover import leave_all  # noqa: PLC0415 -- starts need this to cancel
 
     await release_all(runtime, run.id)
     await leave_all(runtime, run.id, run.header)

@@ -1,0 +1,217 @@
+"""Handing a run's places on: the commit that ends a run leaves its lines and claims the run whose turn it is then."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec import structs
+
+from standfast.errors import StoreError
+from standfast.locks.entry import LeaveRequest, LineEntries
+from standfast.locks.line_records import ExtraChanges, MissingKeys
+from standfast.stores.protocol import Check, Commit, Conflict, Delete, Put
+from standfast.workflows.activation import Activation
+from standfast.workflows.admission import taken, taking
+from standfast.workflows.journal import Claim
+from standfast.workflows.limits import admitted_state, entry_id_of, spec_of
+from standfast.workflows.records import HEADERS, RUN_STATES, Header, RunKeys, RunState, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from standfast.keys import RecordKey
+    from standfast.locks.line import Holder
+    from standfast.locks.line_driver import Answered
+    from standfast.locks.line_records import Answer, StepSnapshot
+    from standfast.stores.protocol import Change, Snapshot, Wake
+    from standfast.workflows.runtime import Runtime, WorkerPresence
+
+MOST_LAST: Final = 20
+"""How many changes of its own fit into the commit that ends a run, besides those of its lines."""
+
+
+async def leave_lines(
+    activation: Activation, state: RunState, last: tuple[Change, ...], over: Mapping[RecordKey, bytes | None]
+) -> Commit | Conflict:
+    """End a run and leave its lines, so that the next one has its turn, in one commit."""
+    runtime, claim = activation.runtime, activation.claim
+    if claim is None:
+        return Conflict(runtime.now(), {})
+    if len(last) > min(MOST_LAST, runtime.space.at_most(100) // 4):
+        written = await runtime.space.commit(Check(claim.key, claim.fence), *last)
+        if isinstance(written, Conflict):
+            activation.drop(written)
+            return written
+        last = ()
+    ending = _Ending(activation, claim, state, last, over)
+    try:
+        answered = await ending.leave()
+    except _EndRefusedError as refused:
+        activation.drop(refused.conflict)
+        return refused.conflict
+    runtime.saw(answered.sight.at)
+    return Commit(answered.sight.at, answered.sight.versions)
+
+
+async def leave_all(runtime: Runtime, run_id: str, header: Header) -> None:
+    """Let a run leave all its lines, whether it holds or waits there. Doing it again changes nothing."""
+    if header.lines:
+        await LineEntries(runtime.lines).leave_all(
+            [_leaving(runtime, run_id, each, look=True) for each in header.lines]
+        )
+
+
+def _leaving(runtime: Runtime, run_id: str, standing: Standing, *, look: bool = False) -> LeaveRequest:
+    entry_id = entry_id_of(run_id, standing)
+    sight = None if look else runtime.lines.line(standing.address).last
+    holder = None if sight is None else sight.line.holder(entry_id)
+    slot = None if holder is None else holder.slot
+    return LeaveRequest(standing.address, spec_of(standing), entry_id, slot)
+
+
+class _EndRefusedError(Exception):
+    """Another worker drives the run by now, or its history is not what it is taken for here."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(conflict)
+        self.conflict = conflict
+
+
+@final
+class _Ending:
+    """The commit that ends a run which stands in lines."""
+
+    def __init__(
+        self,
+        activation: Activation,
+        claim: Claim,
+        state: RunState,
+        last: tuple[Change, ...],
+        over: Mapping[RecordKey, bytes | None],
+    ) -> None:
+        self._runtime, self._keys, self._header = activation.runtime, activation.keys, activation.header
+        self._claim, self._state, self._last, self._over = claim, state, last, over
+        self._next: Final = _next_in(self._runtime, self._header.lines[-1])
+
+    async def leave(self) -> Answered:
+        """Leave; the one that comes next is driven here, if it can be."""
+        lines = [_leaving(self._runtime, self._keys.id, each) for each in reversed(self._header.lines)]
+        keys: list[RecordKey] = [self._claim.key, self._keys.state, *self._over]
+        keys += [change.key for change in self._last]
+        entries, following = LineEntries(self._runtime.lines), self._next
+        if following is None:
+            return await entries.leave_all(lines, extra_changes=ExtraChanges(tuple(keys), self._decide))
+        extra_changes = ExtraChanges((*keys, *following.keys), self._decide_with_next, following.on_grant)
+        try:
+            answered = await entries.leave_all(lines, extra_changes=extra_changes)
+        except (CancelledError, StoreError):
+            self._runtime.dropped.add(
+                following.run_id
+            )  # if it was claimed all the same, nobody here is about to load it
+            raise
+        following.take(answered)
+        return answered
+
+    def _decide_with_next(
+        self, answer: Answer, seen: StepSnapshot
+    ) -> tuple[tuple[Change, ...], tuple[Wake, ...]] | MissingKeys:
+        lacks = None if self._next is None else self._next.look(seen)
+        return lacks or self._decide(answer, seen)
+
+    def _decide(self, _: Answer, seen: Snapshot) -> tuple[tuple[Change, ...], tuple[Wake, ...]]:
+        keys, claim, state = self._keys, self._claim, self._state
+        guards = {claim.key: claim.fence, **{change.key: change.expected for change in self._last}}
+        wrong = {key: seen.get(key) for key, expected in guards.items() if seen.version(key) != expected}
+        if wrong:
+            raise _EndRefusedError(Conflict(seen.at, wrong))
+        if not seen.version(keys.state):
+            raise _EndRefusedError(Conflict(seen.at, {claim.key: seen.get(claim.key)}))
+        record = seen.records[keys.state]
+        if record.version != claim.state_version:
+            state = structs.replace(state, cancel=state.cancel or RUN_STATES.decode(record.value).cancel)
+        changes: list[Change] = [
+            Delete(claim.key, claim.fence),
+            Put(keys.state, RUN_STATES.encode_own(state), record.version),
+        ]
+        for key, value in self._over.items():
+            if value is not None:
+                changes.append(Put(key, value, seen.version(key)))
+            elif seen.version(key):
+                changes.append(Delete(key, seen.version(key)))
+        return (*changes, *self._last), ()
+
+
+def _next_in(runtime: Runtime, standing: Standing) -> _Successor | None:
+    """Return the run that comes next in a line, if this engine could drive it and nothing else happens in the line."""
+    line = runtime.lines.line(standing.address)
+    waiters = () if line.last is None else line.last.line.waiters
+    if not waiters or runtime.worker is None or not runtime.has_room() or not line.driver.is_idle:
+        return None
+    run_id = waiters[0].entry.id
+    return None if run_id in runtime.loaded else _Successor(runtime, run_id, standing, runtime.worker)
+
+
+@final
+class _Successor:
+    """The run that comes next in a line: the commit that grants it a place claims it as well."""
+
+    def __init__(self, runtime: Runtime, run_id: str, standing: Standing, worker: WorkerPresence) -> None:
+        self._runtime, self._standing, self._worker = runtime, standing, worker
+        self._run: Final = RunKeys(runtime.space, run_id)
+        self._own: Final = self._run.own(worker.presence)
+        self._taken: tuple[Header, RunState] | None = None
+        self._has_news = False
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._run.id
+
+    @property
+    def keys(self) -> tuple[RecordKey, ...]:
+        """All that it takes to claim it."""
+        run = self._run
+        return run.state, run.header, run.ready, run.counter, self._own, self._worker.guard.key
+
+    def look(self, seen: StepSnapshot) -> MissingKeys | None:
+        """See how long it would have waited: then its timer goes as well."""
+        self._taken = None
+        record = seen.get(self._run.state)
+        until = None if record is None else RUN_STATES.decode(record.value).until
+        timer = None if until is None else self._run.timer(until)
+        return None if timer is None or timer in seen.given else MissingKeys(frozenset({timer}))
+
+    def on_grant(self, granted: tuple[Holder, ...], seen: Snapshot) -> tuple[tuple[Change, ...], tuple[RecordKey, ...]]:
+        """Return what claims the run, if it is the one that has its turn now and nothing speaks against it."""
+        run, worker = self._run, self._worker
+        state_record, header_record = seen.get(run.state), seen.get(run.header)
+        if state_record is None or header_record is None or all(each.entry.id != run.id for each in granted):
+            return (), ()
+        state, header = RUN_STATES.decode(state_record.value), HEADERS.decode(header_record.value)
+        if not self._can_take(state, header, seen):
+            return (), ()
+        after = taken(admitted_state(state, len(header.lines)), worker.presence, seen.at)
+        self._taken = header, after
+        self._has_news = bool(seen.version(run.ready) or seen.version(run.counter))
+        return tuple(taking(run, worker, state, after, seen)), (run.ready,)
+
+    def _can_take(self, state: RunState, header: Header, seen: Snapshot) -> bool:
+        is_waiting = state.status == "pending" and not state.owner and not state.leased and state.cancel is None
+        has_no_history = not state.claims and not header.forked_from
+        is_last = state.admitted == len(header.lines) - 1 and header.lines[-1].address == self._standing.address
+        is_due = header.begins_at is None or header.begins_at <= seen.at
+        is_known = (state.workflow, state.version) in self._runtime.workflows
+        may_claim = seen.version(self._worker.guard.key) == self._worker.guard.expected
+        return is_waiting and has_no_history and is_last and is_due and is_known and may_claim
+
+    def take(self, answered: Answered) -> None:
+        """Drive it, if it was claimed."""
+        if self._taken is None:
+            return
+        runtime, versions, (header, state) = self._runtime, answered.sight.versions, self._taken
+        presence, is_first = self._worker.presence, not self._has_news
+        right = Claim(self._own, versions[self._own], presence, versions[self._run.state], is_first=is_first)
+        workflow = runtime.workflows[state.workflow, state.version]
+        runtime.emit_moved(self._run.id, state, right.fence, header.started_at, header.lines)
+        runtime.execute(Activation(runtime, self._run, workflow, header, state, right, ()))
